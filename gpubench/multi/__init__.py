@@ -1,6 +1,7 @@
-"""A wing: several GPUs of one host.
+"""The wing for several GPUs of one host.
 
-Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+The rest of gpubench finds what this package adds through `WING`, never imports it directly, and works without
+it.
 """
 
 from gpubench.base.plugins.wings import Wing

@@ -1,9 +1,9 @@
-"""Findings about several GPUs of one host: the bytes a second that links carry, the identical GPUs that are slower than
-the others, and the first lines of a run of device groups alone.
+"""Findings about several GPUs of one host: the bytes per second that links carry, identical GPUs that are
+slower than the others, and the answer of a run that measured only device groups.
 
-A collective has two rates: as its caller sees it, and as the busiest link does. Four or more identical GPUs are judged
-by the rule of fleets (docs/fleet.md); for fewer the difference is reported without a verdict. A GPU is slow only if
-each half of its blocks shows it by itself.
+A collective has two rates, one as its caller sees it and one as the busiest link sees it. Four or more
+identical GPUs are judged by the rule for fleets (docs/fleet.md); for fewer, the difference is reported without
+a verdict. A GPU counts as slow only if each half of its blocks shows it independently.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from gpubench.result.run import IdenticalGpuTimes, Run
 
 
 class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective at n bytes on so many ranks."""
+    """The rates of one collective on a number of ranks with n bytes."""
 
     aside: ClassVar = ("row",)
     id: str  # the id of the case
-    op: str  # the collective
-    device_id: str  # of the device group
-    ranks: int  # that take part
-    n: int  # bytes
-    by: str | None  # the library
-    algbw: float  # bytes / time
-    busbw: float  # algbw times what the busiest link carries of them, as nccl-tests count
-    low: float  # of the interval of busbw
-    high: float  # of the interval of busbw
-    row: CaseResult  # the case
+    op: str  # the name of the collective
+    device_id: str  # the id of the device group
+    ranks: int  # the number of ranks that exchange data
+    n: int  # the bytes of the largest buffer of a rank
+    by: str | None  # the library that did it, with its version, or null
+    algbw: float  # n divided by the time
+    busbw: float  # the bytes per second on the busiest link, as nccl-tests count them
+    low: float  # the lower end of the interval of busbw
+    high: float  # the upper end of the interval of busbw
+    row: CaseResult  # the case with its estimates
 
 
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
-    """Return the collectives shown, ordered by op, ranks, device group and size."""
+    """Return the shown collectives, ordered by op, ranks, device group and size."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
@@ -69,27 +69,27 @@ def _rates(result: CaseResult) -> CollectiveResult | None:
 
 
 def bus_factor(case: Case) -> float | None:
-    """Return the factor from the bytes a second of the case to the bytes a second of the busiest link. Returns None if
-    there is no such collective."""
+    """Return the factor that converts the algbw of the case to its busbw. Returns None if the op of the case is
+    no collective."""
     op, ranks = declaration(case.op), case.params.get("ranks", 0)
     return op.collective.bus(ranks) if op is not None and op.collective and ranks > 0 else None
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
-    """Return the path from the first rank of a device group to the second, as detection found it. Returns None if
-    detection found none."""
+    """Return the path from the first rank of a device group to the second one as detection found it, or None if
+    it found none."""
     members = next((device.gpu_ids for device in run.devices if device.id == device_id), [])
     gpu = next((gpu for gpu in run.machine.gpus if gpu.id == members[0]), None) if len(members) > 1 else None
     return None if gpu is None else next((path for path in gpu.link.paths if path.to == members[1]), None)
 
 
-# Below this share of the others of its kind a pair is slow.
+# A pair of GPUs is slow if it carries less than this share of the median of its peers.
 HALF = 0.5
 
 
 def slow_pairs(run: Run, rows: Sequence[CollectiveResult]) -> list[tuple[CollectiveResult, float]]:
-    """Return the copies between two ranks that carry less than half of the median of their peers, each with that
-    median. Peers have the same op, size and kind of path."""
+    """Return the copies between two ranks that carry less than half of the median of their peers, each with
+    that median. Peers have the same op, size and kind of path."""
     peers: dict[tuple[str, int, str | None], list[CollectiveResult]] = {}
     for result in rows:
         if result.op in ("p2p", "p2p_both"):
@@ -120,7 +120,7 @@ def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each pair that carries less than half of the median of its peers."""
+    """Return a sentence for each pair of GPUs that carries less than half of the median of its peers."""
     return tuple(
         printable(
             f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
@@ -167,38 +167,39 @@ def _cells(result: CollectiveResult, unit: str) -> tuple[Cell, ...]:
 
 # ---------------------------------------------------------------- the identical GPUs that a search left out
 
-# Of each half.
+# The least number of blocks in each half.
 FEWEST_BLOCKS = 2
 _USERS = "other-gpu-users"
 
 
 class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that falls short of its like."""
+    """A GPU that is slower than GPUs of the same model."""
 
-    device_id: str  # in the run
-    gpu_id: str | None  # in the machine
-    op: str  # that shows it most
-    shortfall: float  # of its like, 0 to 1
-    judged: bool  # by the rule for four GPUs or more; else a difference and no verdict
+    device_id: str  # the id of the device
+    gpu_id: str | None  # the id of the GPU in the machine
+    op: str  # the op with the largest shortfall
+    shortfall: float  # how far its rate falls short of the others, from 0 to 1
+    judged: bool  # whether a verdict is possible, which takes four GPUs or more
 
 
 class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Identical GPUs, compared by some cases."""
+    """A comparison of GPUs of the same model."""
 
-    name: str  # of the model
-    measured_id: str  # measured in full
-    device_ids: tuple[str, ...]  # all of them
-    compared: tuple[str, ...]  # those with times
-    worst: str | None  # that falls short most
-    worst_shortfall: float | None  # of its like
-    slower: tuple[SlowIdenticalGpu, ...]  # by more than chance makes
-    left_out: dict[str, str]  # the reason for each that was not compared
-    text: str  # a sentence
+    name: str  # the name of the model
+    measured_id: str  # the id of the GPU that was measured in full
+    device_ids: tuple[str, ...]  # the ids of all GPUs of the model
+    compared: tuple[str, ...]  # the ids of the GPUs that have times
+    worst: str | None  # the id of the GPU with the largest shortfall
+    worst_shortfall: float | None  # its shortfall, from 0 to 1
+    slower: tuple[SlowIdenticalGpu, ...]  # GPUs that are slower than chance explains
+    left_out: dict[str, str]  # why a GPU was not compared, by its id
+    text: str  # the result as a sentence
 
 
 @derive_once
 def identical_gpu_checks(analysis: Analysis) -> tuple[IdenticalGpuCheck, ...]:
-    """Return a check for each group of identical GPUs, the one that was measured in full first."""
+    """Return a check for each group of identical GPUs. Within a check, the GPU that was measured in full comes
+    first."""
     run = analysis.run
     names = {device.id: device.name for device in run.devices}
     groups: dict[str, list[IdenticalGpuTimes]] = {}
@@ -241,22 +242,23 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """Return the GPUs on which other processes compute: their times say nothing about the hardware."""
+    """Return the ids of the GPUs on which other processes compute. Their times say nothing about the
+    hardware."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the share by which each GPU's rate falls short: of the median of four GPUs or more, of the fastest of
-    fewer."""
+    """Return the share by which the rate of each GPU falls short, by the GPU's id. Four or more GPUs are
+    compared with their median, fewer with the fastest of them."""
     rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return the GPUs that are slow in all blocks and in each half of them. Return none if so many are slow that the
-    GPUs are not alike."""
+    """Return the GPUs that are slow in all blocks together and in each half of them. The list is empty if so
+    many are slow that the GPUs cannot be considered alike."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
@@ -309,13 +311,13 @@ def _text(check: IdenticalGpuCheck) -> str:
 
 BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
 COPIES = ("p2p", "p2p_both")
-_FIRST = (*COPIES, "allreduce")  # what people ask for, then the others by name
+_FIRST = (*COPIES, "allreduce")  # the ops that people ask for first, then the others by name
 _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what several GPUs add to an answer: GPUs that are not alike, and slow links. If `alone` is set, the run
-    has no other answer, and the part also says what the GPUs gain."""
+    """Return what several GPUs add to an answer, such as GPUs that are not alike and slow links. If `alone` is
+    set, the run has no other answer, and the result also says what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -329,7 +331,8 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """Return the first lines of a run in which device groups have times and no GPU was compared with a CPU."""
+    """Return the first sentences of the answer if device groups have times and no GPU was compared with a
+    CPU."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -363,21 +366,21 @@ def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, Extent]) -
 
 
 def links_table(analysis: Analysis) -> Table:
-    """Return a table of bus bandwidths by op, device group and size; small sizes appear where there is room. Of many
-    pairs it shows the slowest and the fastest."""
+    """Return a table of bus bandwidths by op, device group and size. Small sizes appear if there is room. If an
+    op was measured on many pairs, the table has only the slowest and the fastest pair."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):
         rates = {result.n: _rate_text(result) for result in device_group}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
-    # The largest size stays.
+    # Where columns have to be dropped, the largest size is kept.
     columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
     return bare_table((Column("busbw"), *reversed(columns)), rows)
 
 
 def links_context(analysis: Analysis) -> str:
-    """Return the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via switch, 478 GB/s,
-    nccl 2.28.9.`"""
+    """Return a text with the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via
+    switch, 478 GB/s, nccl 2.28.9.`"""
     rows = collectives(analysis)
     if not rows:
         return ""
@@ -398,7 +401,7 @@ def _links_sentence(analysis: Analysis) -> str:
     rows = collectives(analysis)
     most, n = max(result.ranks for result in rows), max(result.n for result in rows)
     names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
-    # Of a collective on 2, 4 and 8 ranks the largest device group is the one that a program would use.
+    # If a collective ran on 2, 4 and 8 ranks, a program would use the largest device group.
     largest = at_largest(rows, lambda result: result.op, lambda result: result.n)
     widest = at_largest(largest, lambda result: result.op, lambda result: result.ranks)
     rates = group_by(widest, lambda result: result.op)
@@ -408,7 +411,7 @@ def _links_sentence(analysis: Analysis) -> str:
 
 
 def _members(analysis: Analysis) -> str:
-    """Return the word for the ranks: `GPUs`, or `ranks in host memory`."""
+    """Return the word for the ranks, which is `GPUs` or `ranks in host memory`."""
     device_groups = {result.device_id for result in collectives(analysis)}
     kinds = {device.kind for device in analysis.run.devices if device.id in device_groups}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
@@ -422,8 +425,8 @@ def _range_text(rates: Sequence[float]) -> str:
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """Return a label and results for each line: each device group of an op and number of ranks, or only the slowest and
-    the fastest if there are more than two."""
+    """Return the lines of the table, each as its label and its results. An op and number of ranks have a line
+    for each device group, or only for the slowest and the fastest one if there are more than two."""
     lanes = []
     order = sorted(
         rows,
@@ -441,7 +444,7 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
 
 
 def _ranks_text(op: str, device_id: str) -> str:
-    """Return `0 to 1` for a copy, which has a direction; else a text such as `0+1`."""
+    """Return a text such as `0 to 1` for a copy, which has a direction, or such as `0+1` for anything else."""
     members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"

@@ -1,8 +1,9 @@
-"""Training on all ranks of a device group: each rank computes the gradients of its part of the batch, the ranks average
-the gradients, and each rank updates its own copy of the weights.
+"""Training on all ranks of a device group. Each rank computes the gradients of its part of the batch, the ranks
+average the gradients, and each rank updates its own copy of the weights.
 
-Between two exchanges the stages of a rank are one launch. An exchange goes on the stream of the ranks' own launches, so
-that no rank waits for the host. Every check of the weights requires that all copies are equal bit by bit.
+Between two exchanges the stages of a rank are one launch. An exchange is enqueued on the same stream as the
+launches of the ranks, so that no rank waits for the host. Every check of the weights requires that all copies
+are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from gpubench.result.run import Check
 
 
 def rank_case(case: Case, ranks: int) -> Case:
-    """Return the case of a rank's part of the batch."""
+    """Return the case that one rank runs, with its part of the batch."""
     return replace(case, params={**case.params, "n": case.params["n"] // ranks})
 
 
 def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
-    """Return why ranks of that kind cannot train. Returns None if they can."""
+    """Return the error that says why the ranks cannot run the training, or None if they can."""
     if case.params["n"] % ranks:
         return Unsupported(
             f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
@@ -39,7 +40,7 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
     own = rank_case(case, ranks)
-    # Without `tokens` all rows are one sequence, which ranks cannot share.
+    # Without the param `tokens` all rows belong to one sequence, which cannot be divided among ranks.
     if (unfit := op.fits({"tokens": case.params["n"], **own.params})) is not None:
         return Unsupported(f"each of {ranks} ranks has {own.n} rows, but {unfit}", reason="shape")
     stages = (stage_case(session, stage, own) for stage in op.stages)
@@ -47,8 +48,8 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Yield consecutive stages with the values to average after them. An exchange comes before a stage that reads a
-    value not averaged yet."""
+    """Yield pairs of consecutive stages and of the names of the values to average after them. A segment ends
+    before a stage that reads a value that is still to be averaged."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:
@@ -61,7 +62,7 @@ def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
 
 
 class Rank:
-    """One rank: its part of every operand, and its launches between two exchanges."""
+    """One rank of a training: its part of every operand, and its launches, one for each segment."""
 
     def __init__(self, whole: ParallelLaunch, session: Session, place: int) -> None:
         op, case = whole.op, whole.case
@@ -86,20 +87,20 @@ class Rank:
         self.averaged = [[self._values[name] for name in values] for _, values in plan]
 
     def _compile(self, stages: Sequence[Stage]) -> Launch:
-        """Return stages as one launch."""
+        """Return the stages as one launch."""
         own = (stage_case(self.session, stage, self._case) for stage in stages)
         steps = [compile_stage(self.session, stage, self._values) for stage in own]
         assert isinstance(self.session, Chains)
         return self.session.chain(steps, steps[-1][1])
 
     def run(self, repeat: int) -> None:
-        """Enqueue the rank's launches without any exchange."""
+        """Enqueue the launches of this rank `repeat` times, without any exchange."""
         for _ in range(repeat):
             for launch in self.launches:
                 self.session.run(launch)
 
     def send(self) -> None:
-        """Send the operands that were uploaded since the last send."""
+        """Copy to the device the operands that were uploaded since the last call."""
         import numpy as np
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
@@ -108,12 +109,12 @@ class Rank:
                 part.version = buffer.version
 
     def split(self, operand: Operand, part: Part, array: Array) -> Array:
-        """Return the rank's rows of a batch, or the whole array if every rank has all of it."""
+        """Return this rank's rows of `array` if the operand is part of a batch, or else the whole array."""
         rows = part.shape[0]
         return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
 
     def close(self) -> None:
-        """Give the buffers between the stages back."""
+        """Free the buffers between the stages."""
         self.session.enter()
         for buffer in self._between.values():
             self.session.free(buffer)
@@ -121,7 +122,7 @@ class Rank:
 
 
 class ParallelLaunch(Launch):
-    """One launch of a training on all ranks."""
+    """The launch of a training on all ranks of a device group."""
 
     def __init__(
         self,
@@ -144,7 +145,8 @@ class ParallelLaunch(Launch):
         self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
 
     def run(self, repeat: int) -> None:
-        """Send the operands that are out of date, and enqueue the launches on all ranks, segment by segment."""
+        """Send the operands that are out of date to the ranks, and enqueue the launches on all ranks, segment
+        by segment."""
         versions = [buffer.version for buffer in self.buffers]
         if versions != self._sent:
             for rank in self.ranks:
@@ -164,8 +166,8 @@ class ParallelLaunch(Launch):
                         self.links.average(gradients)
 
     def fetch(self, output: DividedBuffer, host: Array) -> None:
-        """Fetch the rows of all ranks, or the weights of the first rank. Raises Wrong if another rank has different
-        weights."""
+        """Copy an output to `host`: the rows of all ranks, or the weights of the first rank. Raises Wrong if
+        another rank has different weights."""
         import numpy as np
 
         number = self.buffers.index(output)
@@ -183,6 +185,6 @@ class ParallelLaunch(Launch):
                 raise Wrong(check, f": rank {place} has another {operand.name} than rank 0")
 
     def close(self) -> None:
-        """Give back what the ranks hold for this launch alone."""
+        """Free what the ranks allocated for this launch."""
         for rank in self.ranks:
             rank.close()

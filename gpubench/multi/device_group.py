@@ -1,8 +1,9 @@
-"""group: several devices of one backend that one worker drives as one device (`group:cupy:0+1`, `group:cupy:0-7`).
+"""The backend `group`: several devices of one backend that one worker drives as if they were one device, such
+as `group:cupy:0+1` or `group:cupy:0-7`.
 
-A collective goes over the links that join the devices; the backend of the devices brings them (`Backend.links`). Any
-other op is split into a share for each rank (`shares`), and the host joins the results. `group:numpy:4` is four ranks
-in host memory: it shows that the program is right and says nothing about hardware.
+A collective uses the links between the devices, which their backend provides (`Backend.links`). Any other op is
+split into one share for each rank (`shares`), and the host joins the results. `group:numpy:4` is a group of
+four ranks in host memory, which tests that the program is right and says nothing about hardware.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes
 from gpubench.result.run import Check, Device, Identity, Staging
 
-# Host memory as so many ranks.
+# The numbers of ranks for which there is a device group in host memory.
 _SOFTWARE = ("2", "3", "4", "8")
-# Trainings that are kept: that of the resident buffers, and that of copying calls.
+# The number of launches of trainings that are kept: for the resident buffers and for those of copying calls.
 _KEPT = 2
 
 
@@ -52,7 +53,8 @@ class GroupSession(
     protocols.Tunes,
     protocols.TimesSides,
 ):
-    """The links of a device group, and the sessions of its members once an op is shared out among them."""
+    """A session of a device group. It has the links of the group, and opens sessions of the members when an op
+    is first shared out among them."""
 
     limits = Limits(max_buffer_bytes=1 << 40, max_binding_bytes=1 << 40)
 
@@ -66,7 +68,8 @@ class GroupSession(
 
     @property
     def _ranks(self) -> Ranks:
-        """The members' sessions, opened with the first op that is no collective: a collective does without them."""
+        """The sessions of the members. They are opened by the first op that is no collective, because a
+        collective does not need them."""
         if self._opened is None:
             self._opened = Ranks(self._members())
         return self._opened
@@ -75,8 +78,9 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the device group cannot run the case. Returns None if it can: it runs collectives for as many
-        ranks as it has, and ops that can be split, if a rank can run its share."""
+        """Return the error that says why the device group cannot run the case, or None if it can. It runs
+        collectives for exactly as many ranks as it has, and ops that can be split if a rank can run its
+        share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -104,15 +108,17 @@ class GroupSession(
         return ask(first, op, side_case(op, case, case.params, first))
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an array of the first rank's kind, from which the ranks send."""
+        """Return an array of the kind that the first rank's session uses. All ranks send from it."""
         return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """Return an operand. A rank takes memory when a launch says which part of the operand it gets."""
+        """Return an operand that takes no device memory yet. A rank allocates its part when a launch says which
+        part that is."""
         return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Hand out the operands of the previous copying call in the same order, so that its launch fits them."""
+        """Return buffers that hand out the operands of the previous copying call in the same order, so that its
+        launch can be used again."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
@@ -128,11 +134,11 @@ class GroupSession(
             self._opened.each(lambda session: session.forget())
 
     def upload(self, buffer: DividedBuffer, host: Array) -> None:
-        """Refer to the array. The next launch knows each rank's part and sends it."""
+        """Keep a reference to the array. The next launch determines the part of each rank and sends it."""
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """Copy the joined parts of all ranks to `host`; before any launch, copy the uploaded array."""
+        """Copy the joined parts of all ranks to `host`. Before any launch, copy the array that was uploaded."""
         if buffer.last is None:
             host[...] = buffer.host
         elif isinstance(buffer.last, ParallelLaunch):
@@ -141,7 +147,7 @@ class GroupSession(
             self._ranks.fetch(buffer.last, host)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Let each rank choose its candidate for the share that it will get."""
+        """Let each rank choose its kernel for the share that it will get."""
         if op.averaged or not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
         launch = self._ranks.split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
@@ -153,7 +159,7 @@ class GroupSession(
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SharedLaunch | ParallelLaunch:
-        """Build each rank's share in the rank's own session."""
+        """Build the share of each rank in that rank's own session."""
         if op.averaged:
             return self._train(op, case, inputs, output)
         launch = self._ranks.split(op, case, inputs, output)
@@ -163,8 +169,8 @@ class GroupSession(
         return launch
 
     def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
-        """Return the launch of a training. The same buffers give the same launch, so that a copying call builds
-        nothing."""
+        """Return the launch of a training. The same buffers give the same launch, so a copying call does not
+        build anything."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
             if len(self._trainings) >= _KEPT:
@@ -193,7 +199,8 @@ class GroupSession(
     def sides(
         self, launch: SharedLaunch | ParallelLaunch, launches: int, host_output: Array | None
     ) -> dict[str, float]:
-        """Return the seconds per launch of each rank's share alone, with its data in place."""
+        """Return the seconds per launch that each rank takes for its share when it runs alone, by `rankN_s`.
+        The data is already on the devices. `host_output` is ignored."""
         self.run(launch)
         self.sync()
         times = {}
@@ -207,7 +214,7 @@ class GroupSession(
         return times
 
     def empty_launch(self) -> Launch:
-        """Return a launch that does nothing: the cost of a rank's own launch is measured on its device."""
+        """Return a launch that does nothing. The cost of a rank's own launch is measured on its own device."""
         return Launch()
 
     def flush(self) -> None:
@@ -224,7 +231,8 @@ class GroupSession(
 
 
 class GroupBackend(Backend):
-    """Device groups of the devices of other backends. The name `group` alone stands for groups of GPUs."""
+    """The backend of device groups, whose members are devices of other backends. The name `group` alone selects
+    groups of GPUs."""
 
     name = DEVICE_GROUP
     implementations: tuple[Implementation, ...] = ("tuned",)
@@ -233,9 +241,12 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """List every pair of GPUs in both directions, the first 3, 4, 5, ... and all GPUs of a backend, and groups of
-        hidden backends and of host memory. `default_devices` are those of 2, 4, 8, ... and all GPUs; the others answer
-        to their id alone."""
+        """Return all device groups and set `default_devices`.
+
+        The groups are every ordered pair of GPUs of a backend, its first 3, 4, 5, ... and all GPUs, and groups
+        of hidden backends and of host memory. `default_devices` gets those with 2, 4, 8, ... or all GPUs; the
+        others are used only if their id is given.
+        """
         device_groups = [
             device_group for name in backends.built_in() for device_group in _device_groups(_members(name))
         ]
@@ -250,7 +261,7 @@ class GroupBackend(Backend):
         return device_groups + [_software(count) for count in _SOFTWARE]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GroupSession:
-        """Join the devices that the id names. Raises BackendUnavailable."""
+        """Return a session of the device group with this id. Raises BackendUnavailable."""
         device = next((device_group for device_group in self.devices() if device_group.id == device_id), None)
         if device is None:
             raise BackendUnavailable(f"there is no device {device_id}")
@@ -284,7 +295,8 @@ def _device_groups(members: Sequence[Device]) -> list[Device]:
 
 
 def _usual(device_group: str, device_groups: Sequence[Device]) -> bool:
-    """Tell whether the device group has 2, 4, 8, ... or all GPUs. The other groups answer to their id alone."""
+    """Tell whether the device group has 2, 4, 8, ... or all GPUs. Other groups are used only if their id is
+    given."""
     most = max(len(group_ranks(device.id)) for device in device_groups)
     return len(group_ranks(device_group)) in group_sizes(most)
 
@@ -301,7 +313,7 @@ def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:
 
 
 def _name_device_group(backend: str, word: str) -> Device:
-    """Return a device group that is named by a word in place of ranks."""
+    """Return a device group whose id has a word in place of the ranks."""
     return Device(
         id=f"{DEVICE_GROUP}:{backend}:{word}", backend=DEVICE_GROUP, kind="gpu", api=backend, name=word
     )
@@ -318,13 +330,14 @@ BACKEND = GroupBackend()
 
 Result = TypeVar("Result")
 
-# Launches that a rank is sent before the next one gets as many: its queue neither runs empty nor fills up.
+# The number of launches that are enqueued on one rank before the next rank gets as many. No queue runs empty or
+# fills up with it.
 CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the begin and end of each rank's share. The shares are whole granules and as equal as possible. Raises
-    ValueError if there are fewer granules than ranks."""
+    """Return the begin and the end of each rank's share of `units`. The shares are whole granules and as equal
+    as possible. Raises ValueError if there are fewer granules than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:
@@ -334,27 +347,27 @@ def shares(units: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def enter(session: Session, work: Callable[[], Result]) -> Result:
-    """Do the work in this thread, which drives the session from now on."""
+    """Make this thread the one that drives the session, and return the result of `work()`."""
     session.enter()
     return work()
 
 
 class SharedLaunch(DividedLaunch):
-    """One launch of an op whose work is shared out among all ranks."""
+    """The launch of an op whose work is shared out among all ranks."""
 
-    ranks: Sequence[DeviceShare] = ()  # each with its share
+    ranks: Sequence[DeviceShare] = ()  # the share of each rank
 
 
 class Ranks:
-    """The sessions of a device group's members. For large copies each session but the first has a thread of its own;
-    the caller's thread serves the first."""
+    """The sessions of the members of a device group. For large copies, the caller's thread serves the first
+    session, and each other session has a thread of its own."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = list(sessions)
         self._threads = [CompanionThread(session) for session in self.sessions[1:]]
 
     def split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SharedLaunch:
-        """Return a launch with the share of each rank, not compiled yet."""
+        """Return a launch with the share of each rank, which is not compiled yet."""
         launch = SharedLaunch(op, case, inputs, output)
         places = shares(op.units(case.params), len(self.sessions))
         launch.ranks = [
@@ -364,7 +377,7 @@ class Ranks:
         return launch
 
     def run(self, launch: SharedLaunch, repeat: int) -> None:
-        """Send the data that is out of date, and enqueue the launch on all ranks."""
+        """Send data that is out of date to the ranks, and enqueue the launch on all of them `repeat` times."""
         if launch.waits:
             self.send(launch)
             launch.begin()
@@ -374,19 +387,19 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """Send each rank the data that is out of date there."""
+        """Send each rank the data that is out of date on it."""
         works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
     def fetch(self, launch: SharedLaunch, host: Array) -> None:
-        """Copy the result of a launch that ran to `host`."""
+        """Copy the result of the launch, which has to have run, to `host`."""
         works = [partial(enter, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
         if launch.split.join:
             host[...] = reduce(partial(join_partials, launch.split), [rank.partial for rank in launch.ranks])
 
     def each(self, work: Callable[[Session], None]) -> None:
-        """Do `work` for each member in turn."""
+        """Call `work` with the session of each member in turn."""
         for session in self.sessions:
             enter(session, partial(work, session))
 
@@ -399,8 +412,8 @@ class Ranks:
                 enter(session, session.close)
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
-        """Do the works of all ranks at the same time. This thread alone moves a small `size`: waking the others would
-        take longer."""
+        """Do the works of all ranks at the same time. If only a small `size` in bytes is moved, this thread
+        does all of them in turn, because waking the other threads would take longer."""
         if size <= INLINE_BYTES:
             for work in works:
                 work()
@@ -408,8 +421,8 @@ class Ranks:
             self._nest(works, 0)
 
     def _nest(self, works: Sequence[Work], rank: int) -> None:
-        """Do the works from number `rank` on: that one in this thread, the later ones beside it in threads of their
-        own."""
+        """Do the works from index `rank` on at the same time. This thread does the first of them and the ranks'
+        own threads do the others."""
         if rank == len(works) - 1:
             works[rank]()
             return
@@ -419,16 +432,16 @@ class Ranks:
 
 # ---------------------------------------------------------------- one collective, checked and timed
 
-GUARD = 1024  # elements
+GUARD = 1024  # the number of elements before and after each output that must not change
 PIECE = 1 << 24
 FETCHED_BYTES = 64 << 20
-# The first touch of pages and the first call of a library take several times as long.
+# The number of exchanges before the first timing: first touching pages and first calling a library are slow.
 WARM_UP = 5
 
 
 class CollectiveTimer(Timed):
-    """The timer of one exchange: `seconds(repeat)` makes the exchange and returns the seconds of each, waited for on
-    all ranks. Raises Unsupported if a library is missing, and Wrong if a rank received wrong values."""
+    """The timer of one collective. `seconds(repeat)` makes the exchange `repeat` times and waits for all ranks
+    after each. Raises Unsupported if a library is missing, and Wrong if a rank received wrong values."""
 
     staging: Staging = "pageable"
 
@@ -447,7 +460,7 @@ class CollectiveTimer(Timed):
         self.got: list[Array] = []
 
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per exchange of one sample."""
+        """Return the wall seconds per exchange in one sample of `repeat` exchanges."""
         links, exchange, sent, got = self._links, self.exchange.exchange, self._sent, self.got
         clock = links.clock
         with links.guard():
@@ -458,7 +471,8 @@ class CollectiveTimer(Timed):
             return (clock() - start) / repeat
 
     def verify(self) -> Check:
-        """Fill the outputs with NaN, exchange, and compare every element of every rank that receives. Raises Wrong."""
+        """Fill the outputs with NaN, make an exchange, and compare every element on every rank that receives
+        data. Raises Wrong."""
         fresh = not self._sent
         if fresh:
             self._prepare()
@@ -474,7 +488,7 @@ class CollectiveTimer(Timed):
         return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
     def release(self) -> None:
-        """Let the buffers go."""
+        """Drop the references to the buffers."""
         self._sent, self.held, self.got = [], [], []
 
     def _prepare(self) -> None:
@@ -492,14 +506,14 @@ class CollectiveTimer(Timed):
         self.session.sync()
 
     def _compare(self, rank: int) -> None:
-        """Compare every element, and check that the guards are untouched. Raises Wrong with the rank and the first
-        element that differs."""
+        """Compare every element that the rank received, and check that the guards are untouched. Raises Wrong
+        with the rank and the first element that differs."""
         links, xp, held = self._links, self._links.xp, self.held[rank]
         if held.nbytes <= FETCHED_BYTES:
             xp, held = links.fetch(held)
         got = held[GUARD:-GUARD]
         for guard in (held[:GUARD], held[-GUARD:]):
-            if not bool((guard != guard).all()):  # NaN alone differs from itself
+            if not bool((guard != guard).all()):  # only NaN differs from itself
                 raise _wrong(rank, -1)
         part = self._count // links.ranks
         for start in range(0, len(got), PIECE):
@@ -511,5 +525,6 @@ class CollectiveTimer(Timed):
 
 
 def _wrong(rank: int, element: int) -> Wrong:
-    """Return the error for an element of a rank; both are its `index`. Element -1 means a write outside the buffer."""
+    """Return the error for a wrong element of a rank, whose `index` is [rank, element]. Element -1 stands for a
+    write outside the buffer."""
     return Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[rank, element]))

@@ -1,9 +1,9 @@
-"""Identical GPUs, measured beside the plan: all GPUs at once and each alone (weak scaling), and the GPUs that a search
-leaves out.
+"""Measurements of identical GPUs beside the plan: weak scaling, which runs each GPU alone and all of them at
+once, and a check of the GPUs that a search leaves out.
 
-At once, all workers wait for one moment, and each reports when each of its samples ended. The analysis decides which
-samples count: those inside the window in which all GPUs worked. To check the GPUs that a search leaves out, the same
-three cases run in turns on each of them and on the GPU that is measured, inside a share of the budget.
+For weak scaling all workers begin at the same moment, and each reports when each of its samples ended. The
+analysis counts the samples inside the window in which all GPUs worked. For the check, the same three cases run
+in turns on each GPU that the search left out and on the GPU that is measured, within a share of the budget.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerP
 from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes
 from gpubench.result.run import Device, IdenticalGpuTimes, TogetherTimes
 
-# For one answer: inputs of a case are made once, on the host.
+# The seconds to wait for one answer. They include making the inputs of a case on the host, which happens once.
 ENOUGH_S = 30.0
 
 
 def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
-    """Return the error for targets with fewer identical GPUs than the options ask for."""
+    """Return the error that is raised if the targets have fewer identical GPUs than the options ask for."""
     models = Counter((t.device.backend, t.device.name) for t in _gpus(targets))
     return RequiredUnavailable(
         "unavailable", "--scaling needs two identical GPUs of one backend, and as many as --ranks says",
@@ -53,11 +53,15 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups of each backend's GPUs that have the name of its first GPU. They have as many GPUs as
-    `ranks` says; if it is empty, 2, 4, 8, ... and all. `pairs` adds every pair. Returns none if a target is a device
-    group already. Raises RequiredUnavailable if none exists and device groups are `required`."""
+    """Return the device groups to measure. Each consists of GPUs of one backend that have the same name as its
+    first GPU.
+
+    The groups have as many GPUs as `ranks` lists; if `ranks` is empty, they have 2, 4, 8, ... and all. If
+    `pairs` is set, every ordered pair is added. The list is empty if a target already is a device group. Raises
+    RequiredUnavailable if `required` is set and there is no group.
+    """
     if any(target.device.backend == DEVICE_GROUP for target in targets):
-        return []  # named
+        return []  # the user named device groups
     every = {
         device.id: Target(device, x.implementations)
         for x in listings
@@ -80,8 +84,8 @@ def join(
 
 
 def identical_groups(spec: RunSpec) -> list[list[Target]]:
-    """Return the groups of identical GPUs in a run, with those that a search leaves out. A group counts once, by the
-    first backend that drives its GPUs: another backend drives the same hardware."""
+    """Return the groups of identical GPUs in a run, including the GPUs that a search leaves out. Each group is
+    returned only for the first backend that drives its GPUs, because other backends drive the same hardware."""
     left_out = (target for group in spec.left_out for target in group[1:])
     gpus = _gpus((*spec.constraints.targets, *left_out))
     by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
@@ -91,7 +95,7 @@ def identical_groups(spec: RunSpec) -> list[list[Target]]:
 
 
 def without_scaling(spec: RunSpec) -> RunSpec:
-    """Return the run without weak or strong scaling."""
+    """Return a copy of the run's specification without weak and strong scaling."""
     settings = replace(spec.settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
     return replace(
         spec, run=replace(spec.run, settings=settings),
@@ -109,8 +113,8 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return the op on each GPU with resident data, in the named implementation if the GPU has it, else in another.
-    Returns none if a GPU has no such case."""
+    """Return the case of the op with resident data on each GPU. The list is empty if a GPU has no such case.
+    `implementation` is preferred, and a GPU that lacks it uses another one."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
@@ -130,8 +134,8 @@ def cases_of(
 
 
 class IdenticalGpus:
-    """The workers of identical GPUs. `failed` holds the reason for each GPU that failed; a failed GPU gets no more
-    requests."""
+    """The workers of identical GPUs. `failed` has the reason for each GPU that failed, by its id; such a GPU
+    gets no more requests."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -139,7 +143,8 @@ class IdenticalGpus:
         self.failed: dict[str, str] = {}
 
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
-        """Prepare inputs, launch and check on all GPUs at once; then find out, one by one, what a sample takes."""
+        """Prepare inputs and launch and check the result, on all GPUs at once. Then determine, one GPU after
+        the other, how long a sample takes."""
         if cases[0][1].group != "overhead":
             self._pool.load([{device.id: [case] for device, case in cases}])
             lost = self._pool.take_losses({device.id for device, _ in cases})
@@ -155,13 +160,14 @@ class IdenticalGpus:
             self.ask(device, protocol.Finish(id=0, case_id=case.id))
 
     def ask(self, device: Device, request: protocol.WorkerRequest) -> protocol.Reply | None:
-        """Return the answer. Returns None if the GPU failed, now or before."""
+        """Return the worker's answer to one request, or None if the GPU fails or has failed before."""
         return self.ask_all([(device, request)], ENOUGH_S).get(device.id)
 
     def ask_all(
         self, requests: Sequence[tuple[Device, protocol.WorkerRequest]], within_s: float
     ) -> dict[str, protocol.Reply]:
-        """Ask several GPUs at the same time, and return the answers of those that did not fail."""
+        """Send requests to several GPUs at the same time, and return the answers of those that did not fail, by
+        device id."""
         sent: list[tuple[str, Worker, protocol.WorkerRequest]] = []
         replies: dict[str, protocol.Reply] = {}
         for device, request in requests:
@@ -196,20 +202,20 @@ class IdenticalGpus:
 # ---------------------------------------------------------------- all at once, and each alone
 
 WARM_UP_S, ALONE_S, TOGETHER_S = 1.0, 3.0, 10.0
-# From the moment at which the GPUs are asked until they begin: time for the message and for the warm-up.
+# The seconds between the request and the common begin, besides the warm-up. The message arrives in them.
 AHEAD_S = 0.5
-# Beside the warm-up and the work: a sample that is longer than was thought.
+# Additional seconds to wait for an answer, because a sample may take longer than expected.
 _SLACK_S = 30.0
 
 
 def seconds(gpus: int) -> float:
-    """Return about how many seconds one case takes on so many GPUs."""
+    """Return about how many seconds weak scaling of one case takes on this number of GPUs."""
     return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
 
 
 def largest(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return the largest size with cases of each curve, in the order of the plan. Collectives, and overheads that move
-    no data, are left out."""
+    """Return the workload of the largest size with cases for each curve, in the order of the plan. Collectives,
+    and overheads that move no data, are omitted."""
     measured = (
         item for item in workloads
         if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves)
@@ -221,8 +227,8 @@ def largest(workloads: Iterable[Workload]) -> list[Workload]:
 def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
-    """Return the work of each GPU of the group, alone and with the others; every second session begins with the others.
-    Transfers run in both implementations."""
+    """Return the times of each GPU of the group when it works alone and when all work at once. Every second
+    session begins with all at once. Ops that only move data run in both implementations."""
     times: list[TogetherTimes] = []
     implementations: tuple[Implementation, ...] = (
         ("tuned",) if item.op.overhead is None else ("library", "tuned")
@@ -248,7 +254,7 @@ def weak(
 
 
 def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
-    """Let all of these GPUs work from one moment on, and return the work of each."""
+    """Let all of these GPUs work from the same moment on, and return the times of each."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
     work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
     work = {"start_at": start_at, "warmup_s": WARM_UP_S, "work_s": work_s}
@@ -271,20 +277,21 @@ def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone
 
 # ---------------------------------------------------------------- those that a search leaves out
 
-# Of the budget, and in it the time for opening the GPUs.
+# The share of the budget for checking GPUs that a search leaves out, opening them included.
 SHARE = 0.15
-# What is prepared is timed for at least so long: preparing it took far more.
+# Prepared cases are timed for at least so many seconds, because preparing them took much longer.
 LEAST_S = 1.0
-# Enough for two halves that say the same, each by itself.
+# So many rounds of so many samples are enough for two halves that have to agree independently.
 ROUNDS, SAMPLES = 8, 3
-# The link, memory and arithmetic: large enough for a rate; the host makes inputs and answer in a second or less.
+# Link, memory and arithmetic: sizes that are large enough for a rate and need at most a second on the host.
 SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 
 
 def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of each GPU, in the order of the groups. A GPU that fails has the reason in place of times."""
+    """Return the times of each GPU that a search leaves out and of the GPU that is measured, in the order of
+    the groups. A GPU that fails has a reason instead of times."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []
@@ -300,7 +307,8 @@ def check(
 def _times(
     gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of the GPUs, sampled in turns; every second round goes from the last GPU to the first."""
+    """Return the times of the GPUs, which are sampled in turns. Every second round goes from the last GPU to
+    the first."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
     blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
@@ -330,17 +338,18 @@ class IdenticalCompanion(Companion):
 
     @property
     def share(self) -> float:  # type: ignore[override]
-        """The part of the budget for the GPUs that a search leaves out."""
+        """The part of the budget for checking the GPUs that a search leaves out."""
         return SHARE if self.devices() else 0.0
 
     def devices(self) -> list[Device]:
-        """Return the GPUs that the search leaves out. Returns none if the run has no budget."""
+        """Return the GPUs that the search leaves out. The list is empty if the run has no budget."""
         if self.spec.settings.budget_s is None:
             return []
         return [target.device for group in self.spec.left_out for target in group[1:]]
 
     def follow_session(self, session: Occasion) -> None:
-        """Measure weak scaling in each session. In the first session, check the GPUs that the search leaves out."""
+        """Measure weak scaling in each session. In the first session also check the GPUs that the search leaves
+        out."""
         if self.spec.settings.scales("weak"):
             self._work_together(session)
         if session.first and self.devices():
@@ -350,8 +359,8 @@ class IdenticalCompanion(Companion):
             self.recorder.replace(identical_gpus=list(times))
 
     def _work_together(self, session: Occasion) -> None:
-        """Run the largest size of each curve on all identical GPUs at once, while the budget has time for a whole
-        case."""
+        """Run the largest size of each curve on all identical GPUs at once, as long as the budget is enough for
+        a whole case."""
         for group in identical_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:

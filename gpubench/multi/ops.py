@@ -1,7 +1,8 @@
-"""The collectives: the exchange of each, and the whole numbers that ranks send.
+"""The collectives: what each exchanges, and the whole numbers that ranks send.
 
-Inputs are whole numbers from -8 to 8, a hash of rank and index. A float32 sum of them over up to 128 ranks is exact in
-any order, so outputs are compared for equality. The two rates are those of nccl-tests.
+Every element is a whole number from -8 to 8, computed as a hash of its rank and index. A float32 sum of such
+numbers over up to 128 ranks is exact in any order, so outputs are compared for equality. The two rates are
+defined as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Lad
 
 WIDTH = ITEMSIZE["float32"]
 _MASK = 0xFFFFFFFF
-# Odd factors that spread bits over a word, as in MurmurHash3.
+# Odd factors that spread the bits over a word, as MurmurHash3 does.
 _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
 Length = Callable[[int, int], int]
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
-    """Return the elements `i` of the buffer that `rank` sends. Both may be arrays of uint32; a rank may also be a
-    number."""
+    """Return the elements with the indices `i` of the buffer that `rank` sends. `i` is an array of uint32, and
+    `rank` is either such an array or a number."""
     if isinstance(rank, int):
         spread = xp.uint32((rank + 1) * _RANK & _MASK)
     else:
@@ -31,22 +32,22 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
 
 
 def _whole(count: int, ranks: int) -> int:
-    """Return the elements of a whole buffer."""
+    """Return the number of elements of a whole buffer."""
     return count
 
 
 def _share(count: int, ranks: int) -> int:
-    """Return the elements of one rank's share of a buffer."""
+    """Return the number of elements in one rank's share of a buffer."""
     return count // ranks
 
 
 def _once(ranks: int) -> float:
-    """Return the bus factor of an exchange in which each link carries the bytes once."""
+    """Return the bus factor of an exchange in which each link carries all bytes once."""
     return 1.0
 
 
 def _others(ranks: int) -> float:
-    """Return the bus factor of an exchange in which a rank sends all but its own share."""
+    """Return the bus factor of an exchange in which a rank sends everything but its own share."""
     return (ranks - 1) / ranks
 
 
@@ -55,8 +56,8 @@ def _collective(
     bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
     **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a group: a copy for each of `pairs`, or the collective
-    of that name if there are none. `declared`: its group and summary."""
+    """Return the op that times one exchange among the ranks of a group. The exchange is a copy for each of
+    `pairs`, or the collective `name` if there are no pairs. `declared` are the op's group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:

@@ -1,4 +1,4 @@
-"""The options that several GPUs add to `run` and `noise`."""
+"""The options for several GPUs that this package adds to the commands `run` and `noise`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gpubench.cli.options import SelectionOptions
 
 
 class ScalingOptions(SelectionOptions):
-    """The options about what several GPUs gain over one."""
+    """Options that control how the gain of several GPUs over one is measured."""
 
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
         "once, strong shares it out among device groups of them. "
@@ -20,7 +20,8 @@ class ScalingOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings of scaling: weak, strong or both, and the sizes of device groups. Raises UsageError."""
+        """Return the additional settings `scaling` (weak, strong or both) and `ranks` (the sizes of device
+        groups). Raises UsageError."""
         from gpubench.base import units
         from gpubench.cli import selection
 
@@ -33,8 +34,8 @@ class ScalingOptions(SelectionOptions):
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Ask for device groups of the GPUs that are found; with --ops health also for every pair, if there are
-        pairs."""
+        """Return the request for devices with the device groups of the GPUs added that it finds. With
+        `--ops health` every pair of GPUs is added, too."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")
@@ -52,7 +53,8 @@ class ScalingOptions(SelectionOptions):
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:
-        """Drop weak scaling if the run has no identical GPUs. Raises RequiredUnavailable if --scaling asked for it."""
+        """Return the specification without weak scaling if the run has no identical GPUs. Raises
+        RequiredUnavailable if `--scaling` asked for it."""
         if spec.settings.scales("weak"):
             from gpubench.multi.identical_gpus import identical_groups, too_few, without_scaling
 

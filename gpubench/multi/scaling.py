@@ -1,12 +1,13 @@
 """Scaling: what several GPUs gain over one, and from which size on.
 
-Strong scaling compares an op shared out among a device group with the best single GPU at the same size: speedup S =
-time of one / time of the device group, efficiency S / ranks.
+Strong scaling compares an op that is shared out among a device group with the best single GPU at the same size.
+Its speedup S is the time of the single GPU divided by the time of the device group, and its efficiency is S /
+ranks.
 
-Weak scaling compares what identical GPUs do at once with what each does alone. Rates are launches per second of the
-samples that lie wholly inside the window in which all GPUs worked. `early` is the begin of the window, `late` its end.
-Links and the host's memory, which the GPUs share, cause the loss from alone to early; heat and power cause the loss
-from early to late.
+Weak scaling compares what identical GPUs do at the same time with what each does alone. Rates are launches per
+second, from the samples that lie entirely inside the window in which all GPUs worked. The part `early` is the
+begin of the window and `late` is its end. A loss from alone to early is caused by links and host memory, which
+the GPUs share; a loss from early to late is caused by heat and power.
 """
 
 from __future__ import annotations
@@ -52,70 +53,69 @@ from gpubench.report.wording import (
 from gpubench.result.case import DEVICE_GROUP, RESIDENT, WAITED, Case, beside_size, group_ranks, parse_case_id
 from gpubench.result.run import Measurement, Run, Telemetry, TogetherTimes
 
-# A device group that takes no longer than so many times what its launches cost the host shows the host.
+# A device group that takes at most so many times what its launches cost the host shows the host's speed.
 HOST_LIMITED = 2.0
 From = Literal["at", "all-sizes", "no-size"]
 
 
 class Strong(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on the ranks of a device group."""
+    """One op shared out among a device group, compared with the best single GPU."""
 
     aside: ClassVar = ("row", "single", "singles", "interval")
     id: str  # the id of the case
     op: str  # the name of the op
-    n: int  # its size
-    params: dict[str, int]  # but n
-    dtype: str  # of its values
-    regime: str  # of the calls
-    device_id: str  # of the device group
-    ranks: int  # GPUs in it
-    baseline_id: str  # the best single GPU's case
-    speedup: float  # over that
-    lo: float  # of the speedup
-    hi: float  # of the speedup
+    n: int  # the size
+    params: dict[str, int]  # the params other than the size
+    dtype: str  # the dtype of the elements
+    regime: str  # the id of the regime
+    device_id: str  # the id of the device group
+    ranks: int  # the number of GPUs in the group
+    baseline_id: str  # the id of the case of the best single GPU
+    speedup: float  # time of the best single GPU / time of the group
+    lo: float  # the lower end of the interval of speedup
+    hi: float  # the upper end of the interval of speedup
     efficiency: float  # speedup / ranks
-    efficiency_lo: float  # its interval
-    efficiency_hi: float  # its interval
-    # of a training: time of the best single GPU with one rank's part of the batch / of the group
-    weak: float | None
-    weak_lo: float | None  # its interval
-    weak_hi: float | None  # its interval
-    balance: float | None  # seconds of the fastest rank / of the slowest, each alone with its share
-    host_limited: bool  # the host's launches take most of the time
-    row: CaseResult  # the device group's case
-    single: CaseResult  # the best single GPU's
-    singles: tuple[CaseResult, ...]  # of every single GPU like it, fastest first
-    interval: Interval  # of the speedup
+    efficiency_lo: float  # the lower end of the interval of efficiency
+    efficiency_hi: float  # the upper end of the interval of efficiency
+    weak: float | None  # of a training: time of one GPU with one rank's part of the batch / time of the group
+    weak_lo: float | None  # the lower end of the interval of weak
+    weak_hi: float | None  # the upper end of the interval of weak
+    balance: float | None  # the fastest rank's time / the slowest's, each alone with its share
+    host_limited: bool  # whether the host's launches take most of the time
+    row: CaseResult  # the case of the device group
+    single: CaseResult  # the case of the best single GPU
+    singles: tuple[CaseResult, ...]  # the cases of all single GPUs of the same kind, fastest first
+    interval: Interval  # the speedup with its interval
 
 
 class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on a device group beats one GPU."""
+    """The size from which a device group beats one GPU."""
 
     op: str  # the name of the op
-    params: dict[str, int]  # but n
-    dtype: str  # of its values
-    regime: str  # of the calls
-    device_id: str  # of the device group
-    ranks: int  # GPUs in it
-    verdict: From  # at: from n on; all-sizes: from the smallest; no-size: not surely at the largest
-    n: float | None  # where it begins
-    lo: int | None  # 95 % between this
-    hi: int | None  # and this
-    first: int  # the smallest size
-    last: int  # the largest size
+    params: dict[str, int]  # the params other than the size
+    dtype: str  # the dtype of the elements
+    regime: str  # the id of the regime
+    device_id: str  # the id of the device group
+    ranks: int  # the number of GPUs in the group
+    verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
+    n: float | None  # the size from which on it is faster, or null
+    lo: int | None  # the lower end of the 95 % interval of n
+    hi: int | None  # the upper end of the 95 % interval of n
+    first: int  # the smallest measured size
+    last: int  # the largest measured size
 
 
 class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
-    """The gains of several GPUs."""
+    """The gains of several GPUs over one."""
 
-    weak: tuple[Weak, ...] = ()  # all at once against each alone
-    strong: tuple[Strong, ...] = ()  # one op shared out
-    pays_from: tuple[GroupFrom, ...] = ()  # from which size on that pays
+    weak: tuple[Weak, ...] = ()  # GPUs that work at once, compared with each alone
+    strong: tuple[Strong, ...] = ()  # ops shared out among a device group
+    pays_from: tuple[GroupFrom, ...] = ()  # from which size on sharing an op out is faster
 
 
 @derive_once
 def scaling(analysis: Analysis) -> GroupGains:
-    """Return the gains of the device groups shown over their single GPUs, op by op from small to large, and weak
+    """Return the gains of the shown device groups over single GPUs, ordered by op and size, together with weak
     scaling."""
     run = analysis.run
     single = group_by(
@@ -143,11 +143,11 @@ def scaling(analysis: Analysis) -> GroupGains:
 def _strong(
     run: Run, outcome: Measurement, result: CaseResult, singles: Mapping[str, Sequence[CaseResult]]
 ) -> Strong | None:
-    """Return the gain of one device group's case. Returns None if no single GPU of its backend was measured for the
-    same work."""
+    """Return the gain of one case of a device group. Returns None if no single GPU of its backend ran the same
+    workload in the same regime."""
     inner, case = result.case.device_id.split(":")[1], result.case
     ranks = len(group_ranks(case.device_id))
-    # Ranks in host memory are the CPU's.
+    # Ranks in host memory are compared with the CPU.
     side, regime = (
         ("cpu", RESIDENT) if result.device_kind == "software" else (result.device_kind, case.regime_id)
     )
@@ -186,7 +186,8 @@ def _seconds(case: CaseResult) -> float:
 
 
 def _balance(run: Run, outcome: Measurement) -> float | None:
-    """Return seconds of the fastest rank / of the slowest. Returns None if the ranks were not timed alone."""
+    """Return the seconds of the fastest rank divided by those of the slowest. Returns None if the ranks were
+    not timed alone."""
     times = list(stage_medians(run, outcome).values())
     return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
 
@@ -197,13 +198,14 @@ def _curve(gain: Strong) -> tuple[object, ...]:
 
 
 def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
-    """Return from which size on the device group is faster than the best single GPU."""
+    """Return the size from which the device group is faster than the best single GPU. `rows` are one curve,
+    ordered by size."""
     first, last = rows[0], rows[-1]
     pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
-    # A GPU that is best nowhere is no contender: the least of two equal curves would count its scatter, too.
+    # GPUs that are best at no size are left out. The minimum of two equal curves would count their scatter.
     sides = {key for gain in rows for key in (gain.device_id, gain.single.case.device_id)}
     cases = {
         case.id: case for gain in rows for case in (gain.row, *gain.singles) if case.case.device_id in sides
@@ -220,8 +222,8 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
     return replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)
 
 
-PART_S = 3.0  # of the window, at each of its ends
-SLICES = 6  # of a part: what it is that scatters
+PART_S = 3.0  # the seconds at each end of the window that are compared
+SLICES = 6  # the number of slices of a part, whose scatter gives the interval
 
 
 Part = Literal["alone", "early", "late"]
@@ -229,66 +231,67 @@ PARTS: tuple[Part, ...] = ("alone", "early", "late")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one GPU in a part of the work."""
+    """The state of one GPU during a part of the work."""
 
-    device_id: str  # in the run
-    part: Part  # of the work
-    clock_hz: float | None  # median
-    power_w: float | None  # median
-    temperature_c: float | None  # median
-    throttle: tuple[str, ...]  # all reasons for a lowered clock
-    pcie_generation: int | None  # median
-    pcie_width: int | None  # median
+    device_id: str  # the id of the device
+    part: Part  # the part: alone, early or late
+    clock_hz: float | None  # the median clock rate, in hertz
+    power_w: float | None  # the median power, in watts
+    temperature_c: float | None  # the median temperature, in degrees Celsius
+    throttle: tuple[str, ...]  # every reason that was read for a lowered clock
+    pcie_generation: int | None  # the median generation of the PCIe link
+    pcie_width: int | None  # the median number of PCIe lanes
 
 
 class Weak(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on so many GPUs at once."""
+    """One case on a number of GPUs at once, compared with each alone."""
 
     aside: ClassVar = ("case", "early_interval", "late_interval")
-    id: str  # of the case and its GPUs
+    id: str  # the id of the case together with its GPUs
     op: str  # the name of the op
-    n: int  # its size
-    params: dict[str, int]  # but n
-    dtype: str  # of its values
-    implementation: str  # of the kernel
-    regime: str  # of the calls
-    gpus: int  # how many
-    device_ids: tuple[str, ...]  # which
-    alone_s: float  # seconds per launch of one
-    early: float  # sum of their rates / of each alone, first
-    early_lo: float  # its interval
-    early_hi: float  # its interval
-    late: float  # the same in the end
-    late_lo: float  # its interval
-    late_hi: float  # its interval
-    least_id: str  # the GPU that keeps least of its own rate, late
-    least_share: float  # what it keeps
-    failed: tuple[str, ...] = ()  # GPUs that gave nothing
-    conditions: tuple[Conditions, ...] = ()  # of each GPU in each part, where they were read
-    case: Case  # the workload's
-    early_interval: Interval  # of early
-    late_interval: Interval  # of late
+    n: int  # the size
+    params: dict[str, int]  # the params other than the size
+    dtype: str  # the dtype of the elements
+    implementation: str  # the id of the implementation
+    regime: str  # the id of the regime
+    gpus: int  # the number of GPUs
+    device_ids: tuple[str, ...]  # the ids of the GPUs
+    alone_s: float  # the median seconds per launch of one GPU alone
+    early: float  # sum of the rates at once / sum of the rates alone, in the early part
+    early_lo: float  # the lower end of the interval of early
+    early_hi: float  # the upper end of the interval of early
+    late: float  # the same ratio in the late part
+    late_lo: float  # the lower end of the interval of late
+    late_hi: float  # the upper end of the interval of late
+    least_id: str  # the id of the GPU that keeps the least share of its own rate in the late part
+    least_share: float  # the share that it keeps
+    failed: tuple[str, ...] = ()  # the ids of the GPUs that have no times
+    conditions: tuple[Conditions, ...] = ()  # the state of each GPU in each part, as far as it was read
+    case: Case  # the case on one of the GPUs
+    early_interval: Interval  # the ratio of the early part with its interval
+    late_interval: Interval  # the ratio of the late part with its interval
 
 
 class Window(NamedTuple):
-    """A window of time, in seconds from the moment at which the GPUs were to begin."""
+    """A window of time, in seconds since the moment at which the GPUs were to begin."""
 
-    begin: float  # of the window
-    end: float  # of the window
+    begin: float  # its begin
+    end: float  # its end
 
     def slices(self) -> list[Window]:
-        """Return equal parts of the window."""
+        """Return the window cut into `SLICES` equal parts."""
         step = (self.end - self.begin) / SLICES
         return [Window(self.begin + i * step, self.begin + (i + 1) * step) for i in range(SLICES)]
 
 
-Sessions = dict[int, dict[str, TogetherTimes]]  # by device
+Sessions = dict[int, dict[str, TogetherTimes]]  # a session's times, by session and device id
 Span = tuple[TogetherTimes, Window]
-Readings = Mapping[tuple[int, str], Telemetry]  # by session and device
+Readings = Mapping[tuple[int, str], Telemetry]  # telemetry by session and device id
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
-    """Return what identical GPUs did at once, case by case, in the order of the file."""
+    """Return a row of weak scaling for each case and number of GPUs that ran at once, in the order of the
+    file."""
     allowed = used_sessions(run)
     readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}
@@ -312,8 +315,8 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
-    """Return, for each session with the times of all GPUs alone and at once, the parts of each GPU's work that
-    count."""
+    """Return for each usable session the parts of each GPU's work, by device id. A session is usable if every
+    GPU has times alone and at once."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -335,8 +338,8 @@ def _weak_row(
     case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
-    """Return the row of one case on so many GPUs. Returns None if no session counts, or if a GPU has no rate in any
-    session."""
+    """Return the row of one case on `gpus` GPUs. Returns None if no session is usable, or if a GPU has no rate
+    in any session."""
     late_shares: dict[str, list[float]] = {}
     own_s: list[float] = []
     seen: dict[tuple[str, Part], list[Span]] = {}
@@ -353,7 +356,7 @@ def _weak_row(
     shares = {id: median(values) for id, values in late_shares.items()}
     least = min(shares, key=lambda id: (shares[id], id))
     case = parse_case_id(f"{case_id}@{next(iter(shares))}")
-    # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
+    # Both times come from the same workers, seconds apart. The scatter between sessions is too wide here.
     early, late = (
         ratio_interval([(_add_up(spans, "alone"), _add_up(spans, part)) for spans in sessions], None)
         for part in PARTS[1:]
@@ -371,7 +374,7 @@ def _weak_row(
 
 
 def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Readings) -> Conditions | None:
-    """Return the state of one GPU during these spans. Returns None if nothing was read in them."""
+    """Return the state of one GPU during these spans, or None if nothing was read in them."""
     moments: list[tuple[Telemetry, int]] = []
     for times, window in spans:
         read = readings.get((times.session, device_id))
@@ -391,15 +394,16 @@ def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Rea
 
 
 def common(all_times: Sequence[TogetherTimes]) -> Window | None:
-    """Return the window from the begin of the last GPU to the end of the first one. Returns None if the GPUs never
-    worked at the same time."""
+    """Return the window in which all GPUs worked, from the last begin to the first end. Returns None if they
+    never worked at the same time."""
     windows = [_own(times) for times in all_times]
     begin, end = max(window.begin for window in windows), min(window.end for window in windows)
     return Window(begin, end) if begin < end else None
 
 
 def rate(times: TogetherTimes, window: Window) -> float | None:
-    """Return launches per second of the samples that lie wholly inside the window. Returns None if there are none."""
+    """Return the launches per second in the samples that lie entirely inside the window, or None if there are
+    none."""
     inside = [
         end - start
         for start, end in itertools.pairwise([times.begin_s, *times.ends_s])
@@ -413,7 +417,8 @@ def _own(times: TogetherTimes) -> Window:
 
 
 def _add_up(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
-    """Return the seconds per launch of all GPUs taken as one, for each slice in which every GPU has a sample."""
+    """Return the seconds per launch of all GPUs together, for each slice of the part in which every GPU has a
+    sample."""
     rates = []
     for by_part in spans.values():
         times, window = by_part[part]
@@ -476,8 +481,8 @@ def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
 
 
 def _state_text(gain: Weak) -> str:
-    """Return the state of the GPU that keeps least, with its clock early and late, such as `1.98 -> 1.76 GHz, 690 W,
-    PCIe 5 x16, sw_power_cap`."""
+    """Return the state of the GPU that keeps the least, with its early and its late clock, such as
+    `1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`."""
     early, late = (
         next(
             (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None
@@ -536,7 +541,7 @@ def _cells(gain: Strong, unit: str) -> tuple[Cell, ...]:
 
 ROWS = (
     Rows("scaling.weak", Weak, lambda analysis: scaling(analysis).weak, order=80),
-    # In CSV the speedup of a device group is over the best single GPU.
+    # In the CSV the speedup of a device group is over the best single GPU.
     Rows(
         "scaling.strong",
         Strong,
