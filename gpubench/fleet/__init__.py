@@ -1,6 +1,7 @@
-"""A wing: many nodes, their runs joined, their GPUs held against each other.
+"""The wing for fleets: it runs gpubench on many nodes, joins their results, and compares their GPUs.
 
-Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+The rest of gpubench finds what this package adds through `WING`, never imports it directly, and works without
+it.
 """
 
 from gpubench.base.plugins.wings import Wing

@@ -1,5 +1,6 @@
-"""`gpubench run --cluster`: the same run on every node of a cluster, saved as one fleet file, and its report. `gpubench
-detect --cluster`: the parts of the nodes and the software that differs between them."""
+"""The commands for a cluster. `gpubench run --cluster` makes the same run on every node, saves one fleet file
+and prints its report. `gpubench detect --cluster` lists the hardware of the nodes and the software that differs
+between them."""
 
 from __future__ import annotations
 
@@ -51,22 +52,23 @@ _RUN_REFUSES = (
     "like", "dry_run", "no_save", "plots", "min_speedup", "claims", "baseline", "sort", "columns", "sections", "full",
     "by_device",
 )  # fmt: skip
-# They describe one machine, or do more than look at it.
+# The other options of `detect` describe one machine, or do more than look at it.
 _DETECT_REFUSES = [name for name in DetectedOptions.declared if name not in ("as_json", "format")]
 _UNAVAILABLE = ("busy", "unreachable", "too-few-gpus")
 NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
 class Answers(NamedTuple):
-    """The ends of all nodes of a cluster."""
+    """How the nodes of a cluster answered."""
 
     ends: list[NodeEnd]  # how each node that was asked ended
-    absent: list[NodeEnd]  # those that could not be asked
-    interrupted: KeyboardInterrupt | None  # what ended it early
+    absent: list[NodeEnd]  # the nodes that could not be asked
+    interrupted: KeyboardInterrupt | None  # the exception that ended it early, if any
 
 
 def run_cluster(options: ClusterRunOptions) -> int:
-    """Measure every node, save each result as it arrives, and print the report of the fleet."""
+    """Run the measurement on every node, save each result as it arrives, print the report of the fleet, and
+    return the exit code."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
@@ -102,7 +104,8 @@ def run_cluster(options: ClusterRunOptions) -> int:
 
 
 def detect_cluster(options: ClusterDetectOptions) -> int:
-    """Ask every node for its parts, and print the inventory of the cluster."""
+    """Ask every node for its hardware and software, print the inventory of the cluster, and return the exit
+    code."""
     _refuse(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     to_terminal = sys.stdout.isatty()
     format = options.format or ("table" if to_terminal else "plain")
@@ -126,7 +129,8 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the nodes behind `engine`. No message of a node stays on the disk."""
+    """Return the inventory of the engine's nodes, and how each node answered. The nodes' messages are kept only
+    in a temporary folder."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -140,8 +144,13 @@ def _ask(
     options: ClusterRunOptions | ClusterDetectOptions, driver: FleetDriver, arguments: Callable[[str], Sequence[str]],
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
-    """Ask the nodes that --nodes names; else those of a saved fleet that are not `whole`; else all. A whole node is not
-    asked again. Raises RequiredUnavailable if fewer nodes are whole or can be asked than the fleet needs."""
+    """Run the command on the nodes that are to be asked, and return how they answered.
+
+    These are the nodes that `--nodes` names; without it, the nodes of a saved fleet that are not in `whole`;
+    without a saved fleet, all nodes. Nodes in `whole` are never asked again. `arguments` gives the command line
+    for the name of a node. Raises RequiredUnavailable if the fleet needs more nodes than are whole or can be
+    asked.
+    """
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
@@ -169,7 +178,7 @@ def _tell_end(end: NodeEnd) -> None:
 
 
 def engine_at(address: str) -> Engine:
-    """Return the engine behind `--cluster`. Raises UsageError or RequiredUnavailable."""
+    """Return the engine for the value of `--cluster`. Raises UsageError or RequiredUnavailable."""
     if address.startswith("ray://"):
         raise UsageError(
             "bad-value", "--cluster: a client's address is not taken",
@@ -184,8 +193,8 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return the arguments of a node's run: the options of this run that say what to measure and how, and the node's
-    name as context. The ops default to health."""
+    """Return the command-line arguments for the run on a node: the options of this run that say what to measure
+    and how, and the node's name as context. The default of `--ops` is health."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
@@ -205,7 +214,8 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
-    """Return the exit code of a command to which several codes apply (docs/cli.md)."""
+    """Return the exit code of a command to which several codes apply. Their order of precedence is documented
+    in docs/cli.md."""
     order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
     return next((code for code in order if code in codes), ExitCode.OK)
 
@@ -213,7 +223,7 @@ def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
 def _refuse(
     options: ClusterRunOptions | ClusterDetectOptions, refused: Sequence[str], hint: str | None = None
 ) -> None:
-    """Raise UsageError if the command line holds one of the `refused` options."""
+    """Raise UsageError if the command line has one of the `refused` options."""
     for name in sorted(options.explicit.intersection(refused)):
         raise UsageError(
             "not-with-cluster", f"--{options.declared[name].key} is about one machine",
@@ -222,7 +232,7 @@ def _refuse(
 
 
 def fleet_limits(options: Any) -> FleetLimits:
-    """Return the limits of a fleet. Raises UsageError."""
+    """Return the time limits of a fleet from the options. Raises UsageError."""
     return FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
         silence_s=parse_duration(options.silence_timeout, option="--silence-timeout"),
@@ -231,7 +241,8 @@ def fleet_limits(options: Any) -> FleetLimits:
 
 
 def _output(options: ClusterRunOptions) -> str:
-    """Return the path of the fleet's file. Raises UsageError."""
+    """Return the path of the fleet's file, which is a new one in the results folder by default. Raises
+    UsageError."""
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
         if len(paths) != 1 or not store.is_result_name(paths[0]):
@@ -247,7 +258,8 @@ def _output(options: ClusterRunOptions) -> str:
 
 
 def _saved_nodes(path: str | None) -> list[Node] | None:
-    """Return the nodes of the fleet of --append. Returns None without --append, or if its file does not exist yet."""
+    """Return the nodes of the fleet file that `--append` names. Returns None if the option is not used or the
+    file does not exist yet."""
     if path is None or not Path(path).exists():
         return None
     fleet = document(path)
@@ -260,8 +272,8 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return the exit code for the ends of the nodes. Nodes that were busy, unreachable or short of GPUs do not count
-    if as many nodes as --expect says brought a result."""
+    """Return the exit code for the ends of the nodes. If `--expect` is given and that many nodes brought a
+    result, nodes that were busy, unreachable or short of GPUs do not count."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

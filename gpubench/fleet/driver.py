@@ -1,12 +1,14 @@
-"""The loop that leads a fleet: it starts nodes, keeps their messages, and says how each ended. It depends on no engine.
+"""The loop that drives the run of a fleet. It starts the nodes, stores their messages, and reports how each
+node ended. It does not depend on the engine.
 
-One loop serves all nodes without a thread for each: a thousand nodes cost a thousand small records. An engine may never
-report that a node hangs, so the loop waits for no single node. The node's own clock limits the time of a case
-(`--case-timeout`).
+A single loop serves all nodes without a thread for each, so a thousand nodes cost a thousand small records. An
+engine may never report that a node hangs, so the loop never waits for one node alone. The time of a single case
+is limited on the node itself (`--case-timeout`).
 
-Messages are kept as they arrive: events in `fleet.jsonl`, results in `fleet.d/`, one file a node. If the driver is
-killed, nothing that arrived is lost: `gpubench merge fleet.d/*` makes the fleet of it. Messages of nodes are not
-trusted: their size is limited before they are written, and they are checked like any file before they are used.
+Messages are stored as they arrive: events in `fleet.jsonl`, and results in `fleet.d/` with one file for each
+node. If the driver is killed, nothing that arrived is lost, and `gpubench merge fleet.d/*` makes a fleet of it.
+Messages of nodes are not trusted: their size is limited before they are written, and they are checked like any
+file before they are used.
 """
 
 from __future__ import annotations
@@ -48,16 +50,16 @@ Overdue = Literal["busy", "hung"]
 
 
 class FleetLimits(msgspec.Struct, frozen=True):
-    """The times that a driver waits, in seconds."""
+    """The times for which the driver waits, in seconds."""
 
-    queue_s: float = 60.0  # for a node's turn
-    silence_s: float = 30.0  # of a node
+    queue_s: float = 60.0  # for a node to begin
+    silence_s: float = 30.0  # for the next message of a node
     deadline_s: float = 1800.0  # for the whole fleet
 
 
 class NodeClocks:
-    """One clock for each node, first for its queue and then for its silence, and one for the fleet. All times are
-    seconds of the same clock."""
+    """The timeouts of a fleet. Every node has one, which first limits its wait in the queue and then its
+    silence, and the fleet has one. All times are seconds of the same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -65,28 +67,29 @@ class NodeClocks:
         self._due: dict[str, tuple[float, Overdue]] = {}
 
     def ask(self, node: str, now: float) -> None:
-        """Start the queue clock of a node that was asked."""
+        """Start the queue timeout of a node that was asked."""
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
-        """Restart the silence clock of a node from which something arrived. A stopped clock stays stopped."""
+        """Restart the silence timeout of a node from which something arrived. Does nothing if the node's
+        timeout was stopped."""
         if node in self._due:
             self._due[node] = now + self._limits.silence_s, "hung"
 
     def stop(self, node: str) -> None:
-        """Stop the clock of the node."""
+        """Stop the timeout of the node."""
         self._due.pop(node, None)
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
-        """Return the nodes whose time is over, each with the reason."""
+        """Return the nodes whose timeout has expired, each with the reason."""
         return [(node, why) for node, (due, why) in self._due.items() if due <= now]
 
     def over(self, now: float) -> bool:
-        """Tell whether the time of the whole fleet is over."""
+        """Tell whether the timeout of the whole fleet has expired."""
         return now >= self._ends
 
     def wait_s(self, now: float) -> float:
-        """Return for how many seconds no clock can run out, at most `TICK_S`."""
+        """Return a number of seconds in which no timeout can expire, at most `TICK_S`."""
         ends = min((due for due, _ in self._due.values()), default=self._ends)
         return max(0.0, min(ends - now, self._ends - now, TICK_S))
 
@@ -99,27 +102,27 @@ Cut = Literal["deadline", "interrupted"]
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
-    """A node and the command that it gets."""
+    """A node together with the command that it runs."""
 
-    node: EngineNode  # as the engine knows it
-    name: str  # as the fleet calls it
-    arguments: Sequence[str]  # `run` or `detect` with its arguments
+    node: EngineNode  # the node as the engine knows it
+    name: str  # the node's name in the fleet
+    arguments: Sequence[str]  # the arguments of gpubench, beginning with `run` or `detect`
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a node's run."""
+    """How the run of a node ended."""
 
-    name: str  # the node's
-    reason: NodeReason | None  # None: its result arrived
-    error: str | None  # in words
-    last_event: str | None = None  # the last that it reported
-    cut: Cut | None = None  # set if we ended it
-    attempts: Sequence[NodeAttempt] = ()  # those before
-    identity: NodeIdentity | None = None  # the code that it runs, once it began
+    name: str  # the name of the node
+    reason: NodeReason | None  # why it is not whole, or None if its result arrived
+    error: str | None  # the reason in words
+    last_event: str | None = None  # the last event that the node reported
+    cut: Cut | None = None  # why the driver ended the run, if it did
+    attempts: Sequence[NodeAttempt] = ()  # earlier attempts, which were repeated
+    identity: NodeIdentity | None = None  # the code that the node runs, known once it began
 
 
 class _Progress:
-    """A node that is measured."""
+    """The state of a node whose run is going on."""
 
     def __init__(self, placed: PlacedNode) -> None:
         self.placed = placed
@@ -129,7 +132,8 @@ class _Progress:
 
 
 class FleetDriver:
-    """The driver that leads the runs of nodes to their ends; `tell` gets each end as it comes."""
+    """The driver that runs the commands of all nodes until each has ended. It calls `tell` with each end as it
+    comes."""
 
     def __init__(
         self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
@@ -144,7 +148,8 @@ class FleetDriver:
         self.interrupted: KeyboardInterrupt | None = None
 
     def run(self, placed: Sequence[PlacedNode]) -> list[NodeEnd]:
-        """Measure all nodes. Ctrl-C and similar signals end the run early; `interrupted` then holds the exception."""
+        """Run the commands of all nodes and return how each ended. Ctrl-C and similar signals end the run
+        early, and `interrupted` then has the exception."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
@@ -159,8 +164,9 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Handle the messages that have arrived, then check the clocks for the moment of their arrival, so that our own
-        work does not count as a node's silence."""
+        """Handle the messages that have arrived, then check the timeouts, and return the time at which the
+        messages arrived. The timeouts are checked for that time, so that the driver's own work does not count
+        as a node's silence."""
         arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         now = self._clock()
         for arrival in arrivals:
@@ -181,7 +187,7 @@ class FleetDriver:
         self.engine.start(node, progress.placed.arguments)
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
-        """Handle one message of a node. A wrong message ends the run of that node alone."""
+        """Handle one message of a node. An invalid message ends only the run of that node."""
         if arrival.message is None:
             self._end(progress, arrival.reason or "died", arrival.why)
             return
@@ -215,7 +221,8 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Release the node at once, keep its result, and start it again if --retry-failed allows it."""
+        """Release the node at once, store its result, and record how it ended. If `--retry-failed` allows it,
+        start the node again instead of recording the end."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -253,8 +260,8 @@ _OVERDUE: Mapping[Overdue, str] = {
 
 
 def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
-    """Return the nodes by the names that the fleet stores: host names, or digests of them. If several hosts have the
-    same name, the engine's id is added to it."""
+    """Return the nodes by their names in the fleet, which are host names or, without `hostnames`, digests of
+    them. If several hosts have the same name, a part of the engine's id is added."""
     by_word = group_by(
         nodes,
         lambda node: visible(node.host) if hostnames else hashlib.sha256(node.host.encode()).hexdigest()[:12],
@@ -269,8 +276,8 @@ def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, Eng
 def choose_nodes(
     nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
-    """Return the nodes to ask, and the ends of those that cannot be asked. `words` names the nodes to ask, each by its
-    name, its host name or the engine's id; if it is empty, all nodes are asked."""
+    """Return the nodes to ask by name, and the ends of those that cannot be asked. Each of `words` is a node's
+    name, its host name or the engine's id; if there are none, all nodes are asked."""
     chosen = {} if words else dict(nodes)
     absent = []
     for word in words:
@@ -290,8 +297,8 @@ def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
-    """Return the document of a fleet that was measured. `saved`: nodes of a saved fleet that are not asked again;
-    `absent`: nodes that could not be asked."""
+    """Return the fleet's document after its run. `saved` are nodes of a saved fleet that were not asked again,
+    and `absent` are the ends of nodes that could not be asked."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
@@ -308,7 +315,8 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """Return the entry of a node in the fleet: as its file says, unless its end is worse."""
+    """Return the entry of a node in the fleet. It follows the node's file, unless the end of the run is
+    worse."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
@@ -327,7 +335,7 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
 
 
 def load_machine(path: Path) -> Machine:
-    """Return the machine that a node detected. Raises InputError."""
+    """Return the machine that `gpubench detect` on a node wrote to this file. Raises InputError."""
     data, source = store.read(path)
     return store.loads_as(Machine, data, source, name="gpubench-detect", newest=SCHEMA_VERSION)
 
@@ -335,7 +343,7 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the inventory of a fleet; `journal` holds the machine of each node that answered."""
+    """Return the inventory of a fleet. The machine of each node that answered is read from `journal`."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -353,27 +361,28 @@ def _list_end(end: NodeEnd, journal: FleetJournal) -> ListedNode:
 
 # ---------------------------------------------------------------- the journal
 
-MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
+MOST_BYTES = 64 << 20  # the largest size of a file that a node may send, compressed or not
 _RESULTS = ".json.gz"
-EARLIER = "earlier"  # of `fleet.d`: results of attempts that were repeated
+EARLIER = "earlier"  # the subfolder of `fleet.d` for results of earlier attempts
 
 
 class BadMessage(Exception):
-    """The error for a node that sent an invalid message, or more than a result may hold."""
+    """The error for a node that sent an invalid message or too much data."""
 
 
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of `fleet.jsonl`: what a node reported, or how its run ended."""
+    """A line of `fleet.jsonl`, which is either an event that a node reported or the end of its run."""
 
-    at: str  # UTC
-    node: str  # its name
-    event: msgspec.Raw | None = None  # as it reported it
-    ended: str | None = None  # `ok` or the reason
-    error: str | None = None  # in words
+    at: str  # the time, in UTC
+    node: str  # the name of the node
+    event: msgspec.Raw | None = None  # the event as the node reported it
+    ended: str | None = None  # `ok`, or the reason why it is not whole
+    error: str | None = None  # the reason in words
 
 
 class FleetJournal:
-    """The files of a fleet that is being measured. `load` reads the result that a node sends, or raises InputError."""
+    """The files of a fleet whose run is going on. `load` reads the result that a node sends, and raises
+    InputError if it is invalid."""
 
     def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
         """Create the folder and open the log. Raises GpubenchError if the files cannot be written."""
@@ -393,7 +402,8 @@ class FleetJournal:
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
-        """Keep an event, flush it, and return it in a few words. Returns None if the text is no event."""
+        """Write an event to the log, flush it, and return its reason and id as a text. Returns None if `text`
+        is not a valid event."""
         try:
             event = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -407,7 +417,7 @@ class FleetJournal:
         self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:
-        """Begin a new attempt of the node: move the files of an earlier attempt aside."""
+        """Begin a new attempt of the node. Files of an earlier attempt are moved to a subfolder."""
         for path in (self.path(node), store.part_of(self.path(node))):
             if path.exists():
                 aside = self.folder / EARLIER
@@ -416,11 +426,13 @@ class FleetJournal:
         self._arriving(node).unlink(missing_ok=True)
 
     def begin_part(self, node: str) -> None:
-        """Note that the node writes its `.part` anew. Our copy stays until the next piece arrives."""
+        """Note that the node rewrites its `.part` file from the start. The stored copy is kept until the next
+        piece arrives."""
         self._rewritten.add(node)
 
     def add_part(self, node: str, piece: bytes) -> None:
-        """Add a piece to the node's `.part`. Raises BadMessage if it becomes too large."""
+        """Append a piece to the stored copy of the node's `.part` file. Raises BadMessage if it becomes too
+        large."""
         part = store.part_of(self.path(node))
         if node in self._rewritten:
             self._rewritten.remove(node)
@@ -429,14 +441,14 @@ class FleetJournal:
             _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
-        """Add a piece to the node's result. Raises BadMessage if it becomes too large."""
+        """Append a piece to the node's result. Raises BadMessage if it becomes too large."""
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Put the node's result, whole or as far as it came, into its own file. Returns why there is no result; None if
-        there is one.
+        """Store the node's result in its own file, or as much of the result as arrived. Returns None if there
+        is a result, or else the reason why there is none.
 
-        The file is replaced in one step, after the pieces that arrived were read as a result.
+        The file is replaced in one step, and only after the pieces were read as a valid result.
         """
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
@@ -455,7 +467,7 @@ class FleetJournal:
         return why
 
     def path(self, node: str) -> Path:
-        """Return the path of the node's result."""
+        """Return the path of the file with the node's result."""
         return self.folder / f"{file_stem(node, node)}{_RESULTS}"
 
     def _arriving(self, node: str) -> Path:

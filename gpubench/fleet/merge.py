@@ -1,5 +1,5 @@
-"""`gpubench merge`: joins result files into one result or a fleet. `gpubench report` of a whole fleet: its nodes, its
-slow GPUs, lists of nodes for a scheduler, and its gates."""
+"""`gpubench merge`, which joins result files into one result or a fleet, and `gpubench report` of a whole
+fleet, with its nodes, its slow GPUs, lists of nodes for a scheduler, and its gates."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ from gpubench.result import store
 from gpubench.result.run import Run
 from gpubench.result.store.document import MAX_BYTES, RESULT_NAME, Header, require_json
 
-_NAMED = 5  # missing nodes that one message names
+_NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions if the files are of one machine; else write a fleet."""
+    """Write one result with all sessions if the files are of one machine and no nodes are expected. Otherwise
+    write a fleet."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -86,17 +87,17 @@ def join_files(options: MergeOptions) -> None:
 
 
 class _Source(NamedTuple):
-    """A run to be merged."""
+    """A run that is to be merged."""
 
-    outline: RunOutline | Run  # the whole of what is in memory
+    outline: RunOutline | Run  # the run, or only its outline if it is read from the file again
     load: Callable[[], Run]  # returns the run
-    path: str = ""  # of the file of which the outline alone is kept
+    path: str = ""  # the path of the file, or "" if the run is in memory
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """Write the results of `node` to files in the folder beside the fleet, and return the node with these files in
-    place of its results. If a single source has a file, the file is copied: encoding would take longer than all other
-    work."""
+    """Write the results of `node` to files in a folder beside the fleet's file, and return the node with
+    references to these files instead of its results. A single source that has a file is copied as it is,
+    because encoding it again would take longer than everything else."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -113,7 +114,8 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 
 def parse_nodes(text: str | None) -> list[str]:
-    """Return the names of a list with commas, or of the lines of @FILE. Raises UsageError."""
+    """Return the names in a list separated by commas, or those in the file FILE if `text` is `@FILE`. Raises
+    UsageError."""
     if text is None:
         return []
     words = text.split(",")
@@ -141,9 +143,10 @@ def _missing(fleet: Fleet) -> str:
 
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
-    """Return all runs and failed nodes of `files`, and how many nodes the fleets among them expect.
+    """Return all runs in `files`, the failed nodes, and the largest number of nodes that a fleet among the
+    files expects.
 
-    If `tolerant` is set, a file that cannot be used counts as a failed node. Raises InputError.
+    If `tolerant` is set, a file that cannot be used counts as a failed node. Otherwise InputError is raised.
     """
     sources: list[_Source] = []
     failed: list[Node] = []
@@ -163,8 +166,8 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
-    """Return the runs and the failed nodes of one file, and how many nodes it expects if it is a fleet. A result is
-    read again when its node is merged; standard input and fleets stay in memory."""
+    """Return the runs in one file, its failed nodes, and the number of nodes that it expects if it is a fleet.
+    A result is read again when its node is merged; standard input and fleets are kept in memory."""
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)
@@ -198,7 +201,7 @@ def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[
 
 
 def _unusable(file: str, error: InputError) -> Node:
-    """Return a failed node for a file that cannot be used, and print the reason on stderr."""
+    """Return a failed node for a file that cannot be used, and print the reason to standard error."""
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = Path(file).name
     return Node(key=name, status="failed", reason="unusable", error=f"{name}: {error.why or error.message}")
@@ -208,7 +211,7 @@ def _unusable(file: str, error: InputError) -> Node:
 
 
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
-    """Return the runs of the node with this name, or with a key that begins with it. Raises InputError or
+    """Return the runs of the node with this name, or of nodes whose key begins with it. Raises InputError or
     UsageError."""
     nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
     matching = [pair for pair in nodes if pair[1].label == name] or [
@@ -229,8 +232,8 @@ def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
 def report_fleet(
     source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
-    """Print the report of `fleet`, write the lists of nodes, and return the exit code. `source`: the path of the
-    fleet's file."""
+    """Print the report of `fleet`, write the requested lists of nodes, and return the exit code. `source` is
+    the path of the fleet's file."""
     channels = ci.channels(options, os.environ)
     style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
@@ -266,7 +269,7 @@ def report_fleet(
 
 
 def _figures_of(path: str) -> list[Figure]:
-    """Return the figures of a saved fleet, or of one node's result. Raises InputError."""
+    """Return the figures in a saved fleet, or in the result of a single node. Raises InputError."""
     content = document(path)
     if isinstance(content, Run):
         known_good = figures(content, "known-good")
@@ -287,7 +290,7 @@ def _figures_of(path: str) -> list[Figure]:
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
-    """Write one name a line, the format that `srun --nodelist` and `--exclude` read from a file."""
+    """Write one name on each line, the format that `srun --nodelist` and `--exclude` read from a file."""
     if path is None:
         return
     try:

@@ -1,11 +1,11 @@
-"""The program of a node and the engine that starts it: the messages of a node, the contract of an engine, and Ray as an
-engine.
+"""The program that runs on a node, its messages, and the engine that starts it. The contract of engines and the
+engine for Ray are here, too.
 
-The program of a node runs the ordinary `gpubench run` or `gpubench detect` as a child and sends on its output. A
-message is bytes: one byte for its kind, then the text; nothing of ours is pickled. Ray starts one generator task a
-node; the task takes all CPUs and GPUs of the node. Ray is believed about messages that arrive, never about their
-absence: a node that freezes stays pending for ever, even when its task is cancelled. So a task is forgotten as soon as
-it is cancelled.
+The program runs an ordinary `gpubench run` or `gpubench detect` as a child process and passes its output on. A
+message is bytes: one byte for its kind, then the text. No Python object is pickled. Ray starts one generator
+task on each node, which takes all CPUs and GPUs of the node. Messages from Ray are trusted, their absence is
+not: a node that freezes stays pending for ever, even if its task is cancelled. So the engine forgets a task as
+soon as it is cancelled.
 """
 
 from __future__ import annotations
@@ -33,37 +33,38 @@ from gpubench.fleet.nodes import NodeReason
 from gpubench.measure.scratch import CLUSTER_PREFIX, Scratch
 from gpubench.result import store
 
-# Kinds of messages: who answers; an event; still there; the `.part` file from its start, and more of it; a piece of the
-# result; how the child ended.
+# The kinds of messages: the identity of the node's code; an event; a sign of life; the beginning of the
+# `.part` file; more of that file; a piece of the result; how the child ended.
 HELLO, EVENT, HEARTBEAT, PART_BEGINS, PART, RESULT, ENDED = b"h", b"e", b"b", b"n", b"p", b"r", b"x"
-PIECE_BYTES = 64 << 10  # an engine passes so much along without a store of its own
+PIECE_BYTES = 64 << 10  # an engine sends messages of this size without its object store
 HEARTBEAT_S, PART_S = 5.0, 1.0
 DEVICES = "CUDA_VISIBLE_DEVICES"
 RUN = "run"
-# What a node is to do stands in its arguments alone; the environment may be that of whoever asks, with these options.
+# Only its arguments say what a node does. Its environment may be the caller's and may set these options.
 _NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
-    """The version of the code that a node runs. All nodes of a fleet must run the same code, or their figures mean
-    different things."""
+    """The version of the code that a node runs. All nodes of a fleet must run the same code, or their figures
+    cannot be compared."""
 
-    version: str  # of gpubench
-    source: str  # a digest of its files
+    version: str  # the version of gpubench
+    source: str  # a digest of its source files
 
     def __str__(self) -> str:
         return f"{self.version} ({self.source})"
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
-    """The end of a node's child process."""
+    """How the child process on a node ended."""
 
-    status: int  # the exit status
-    errors: str  # the end of what it said on stderr
+    status: int  # its exit status
+    errors: str  # the last lines that it wrote to standard error
 
 
 def identity() -> NodeIdentity:
-    """Return the identity of this process: the version of gpubench, and the first digits of a digest of its source."""
+    """Return the identity of this process: the version of gpubench and the first 12 digits of a digest of its
+    source files."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -72,8 +73,8 @@ def identity() -> NodeIdentity:
 
 
 def messages(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run `gpubench ARGUMENTS` and yield its messages. `run` sends events and a result; the output of `detect` is its
-    result. When this generator ends, for any reason, the child is ended too.
+    """Run `gpubench ARGUMENTS` and yield its messages. `run` sends events and a result, and the output of
+    `detect` is its result. When this generator ends, for any reason, the child process is ended, too.
 
     The child stays in the session of this process, and on Linux the kernel kills it when this thread ends.
     """
@@ -103,8 +104,8 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield the messages of a child while it runs. Its lines are events; if `keep` is given, it gets the lines
-    instead."""
+    """Yield the messages of a child process while it runs. Each line of its output is an event; if `keep` is
+    given, it gets the lines instead."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -129,15 +130,16 @@ def _while_running(
 
 
 class PartFile:
-    """The `.part` file of a run, read from where the last reading ended. Now and then the run writes the file anew."""
+    """The `.part` file of a run, of which each call reads what is new. The run sometimes writes the file
+    anew."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
-        self._file: int | None = None  # its number on the disk
+        self._file: int | None = None  # its inode number
 
     def news(self) -> Iterator[bytes]:
-        """Yield the bytes written since the last call, as messages."""
+        """Yield the bytes that were written since the last call, as messages."""
         with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
@@ -150,12 +152,12 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of the engine's worker, with GPUs named by UUID instead of numbers: the meaning of a
-    number depends on the library."""
+    """Return the environment for the child process, in which GPUs are named by UUID instead of by number,
+    because the meaning of a number depends on the library."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
-        with contextlib.suppress(Exception):  # no NVML, no such GPU: the numbers stand
+        with contextlib.suppress(Exception):  # without NVML or such a GPU the numbers are kept
             variables[DEVICES] = ",".join(_uuids([int(word) for word in numbers]))
     return variables
 
@@ -176,26 +178,27 @@ def _uuids(numbers: Sequence[int]) -> list[str]:
 
 
 class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
-    id: str  # the engine's
+    id: str  # the engine's id of the node
     host: str  # its host name
-    cpus: float = 0  # as the engine counts
-    gpus: float = 0  # as the engine counts
+    cpus: float = 0  # the number of CPUs as the engine counts them
+    gpus: float = 0  # the number of GPUs as the engine counts them
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A message of a node, or the engine's report that no more messages will come."""
+    """A message of a node, or the engine's report that no more messages will come from it."""
 
-    node: str  # the engine's id
-    message: bytes | None = None  # None: there will be none
-    reason: NodeReason | None = None  # why not
-    why: str = ""  # in words
+    node: str  # the engine's id of the node
+    message: bytes | None = None  # the message, or None if no more will come
+    reason: NodeReason | None = None  # why no more will come, if the engine knows
+    why: str = ""  # the reason in words
 
 
 class Engine(Protocol):
-    """The contract of an engine, which starts tasks on nodes and passes on their messages. A node's id has one task at
-    a time.
+    """The contract of an engine, which starts tasks on nodes and delivers their messages. A node has at most
+    one task at a time.
 
-    Only `poll` may wait, and no longer than `timeout_s`. `cancel` forgets the task even if the task goes on.
+    Only `poll` may wait, and no longer than `timeout_s` seconds. `cancel` forgets the task even if the task
+    goes on.
     """
 
     name: str
@@ -211,25 +214,26 @@ class Engine(Protocol):
 # ---------------------------------------------------------------- Ray
 
 LOCAL, AUTO = "local", "auto"
-_STORE_BYTES = 80 << 20  # nothing of ours goes there
+_STORE_BYTES = 80 << 20  # gpubench stores nothing there
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_node(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run the task of a node. Ray sends only the name of this function, so each node runs its own installed code."""
+    """Run the task of a node. Ray sends only the name of this function, so each node runs the code that is
+    installed on it."""
     yield from messages(arguments)
 
 
 class RayEngine:
-    """A connection to a cluster, or to a private Ray on this host."""
+    """The engine for Ray, which connects to a cluster or starts a private Ray on this host."""
 
     name = "ray"
 
     def __init__(self, address: str) -> None:
-        """Connect to `address`: `local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
+        """Connect to `address`, which is `local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
         self._tasks: dict[str, Any] = {}
         self._ours = contextlib.ExitStack()
-        # Ray tells on stdout what it hears of its workers; that is the report's place.
+        # Ray prints messages of its workers on stdout, which is only for the report.
         self._ours.enter_context(contextlib.redirect_stdout(sys.stderr))
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
@@ -238,7 +242,7 @@ class RayEngine:
 
             self._ray: Any = ray
             self.version = str(ray.__version__)
-            # A version of Ray or Python that differs ends here, with Ray's own sentence.
+            # If the version of Ray or Python differs, this raises an error with Ray's own message.
             ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
         except ImportError as error:
             self._ours.close()
@@ -256,11 +260,11 @@ class RayEngine:
             self.close()
             raise
         finally:
-            for number, handler in handlers.items():  # Ray puts its own in their place
+            for number, handler in handlers.items():  # Ray replaces them with its own
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments that start a private Ray, which requires a token that is made here."""
+        """Return the arguments that start a private Ray, which requires a token that is created here."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -275,16 +279,16 @@ class RayEngine:
         for name in before:
             os.environ.pop(name, None)
         os.environ.update(settings)
-        # Never a bare init: it may join somebody else's cluster.
+        # Never call init without an address: it may join somebody else's cluster.
         return {
             "address": "local", "include_dashboard": False, "object_store_memory": _STORE_BYTES,
-            # Ray lets everybody write there; above it stands our folder, which nobody else may enter.
+            # Ray lets everybody write to this folder, but nobody else may enter the folder above it.
             "_temp_dir": str(scratch.folder / "r"),
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:
-        """Return the nodes that Ray reports as alive; a dead node may be among them for a minute. A node without CPUs
-        and GPUs only leads the cluster and is left out."""
+        """Return the nodes that Ray reports as alive, among which a dead node may appear for a minute. A node
+        without CPUs and GPUs is left out, because it only manages the cluster."""
         nodes = [
             EngineNode(
                 id=entry["NodeID"], host=str(entry["NodeManagerHostname"]),
@@ -295,7 +299,7 @@ class RayEngine:
         return [node for node in nodes if node.cpus or node.gpus]
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        """Start a task that asks for all CPUs and GPUs of the node, and so reserves it."""
+        """Start a task that asks for all CPUs and GPUs of the node, which reserves the node."""
         task = self._ray.remote(run_node).options(
             num_returns="streaming", max_retries=0, num_cpus=node.cpus, num_gpus=node.gpus,
             label_selector={"ray.io/node-id": node.id},
@@ -303,7 +307,8 @@ class RayEngine:
         self._tasks[node.id] = task.remote(list(arguments))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """Return one message of each node that has any."""
+        """Return one message of each node that has sent any, after waiting at most `timeout_s` seconds for the
+        first."""
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []
@@ -336,8 +341,8 @@ class RayEngine:
                 self._ray.cancel(task)
 
     def close(self) -> None:
-        """End our tasks, leave the cluster, and stop a private Ray. It never calls `ray stop`, which ends every Ray on
-        the host."""
+        """End all tasks of this engine, leave the cluster, and stop a private Ray. It never calls `ray stop`,
+        which ends every Ray on the host."""
         for node in list(self._tasks):
             self.cancel(node)
         with contextlib.suppress(Exception):
@@ -353,7 +358,7 @@ def _restore(before: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-# By name: a class of another version of Ray may be missing.
+# The classes are listed by name, because another version of Ray may lack some of them.
 _REASONS: dict[str, NodeReason] = {
     "WorkerCrashedError": "died", "NodeDiedError": "died", "OutOfMemoryError": "died", "LocalRayletDiedError": "died",
     "TaskUnschedulableError": "busy", "ActorUnschedulableError": "busy", "RuntimeEnvSetupError": "failed",
@@ -367,6 +372,6 @@ def _reason(error: Exception) -> NodeReason:
 
 
 def _words(error: Exception) -> str:
-    """Return Ray's message as one line, at most 600 characters."""
+    """Return Ray's message as one line of at most 600 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:600] or type(error).__name__

@@ -1,5 +1,8 @@
-"""Runs of one machine that were measured alike, joined into one run with all their sessions, numbered by their start;
-and the `gpubench-fleet` document, version 4, with one node per machine."""
+"""The merging of runs, and the `gpubench-fleet` document, version 4, which has one node for each machine.
+
+Runs of one machine that were measured in the same way are joined into one run with all their sessions, numbered
+by their start.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,15 @@ from gpubench.result.run import (
 )
 from gpubench.result.store.document import require_runs
 
-# What a merged run ended with: the worst of its parts (interface: exit codes).
+# Exit reasons from the least to the most severe. A merged run has the most severe one of its parts.
 _GRAVITY = (
     "ok", "gate", "budget", "input", "unavailable", "nothing-measured", "failed", "wrong-result", "interrupted",
 )  # fmt: skip
 _KERNELS = " or "
-# A comparison asks the workers of each case for their threads; one result has one setting.
+# Comparisons read the number of threads from each case, but one result has only one setting of it.
 _SETTINGS = (*PROTOCOL, "threads")
 _OF_A_CASE = ("case", "op_hash", "kernel_hash", "staging", "flops", "bytes")
-# Rows of a measurement with the number of their session, and what else orders them.
+# The lists of a measurement whose rows have a session, with the other fields that order them.
 _ROWS = {
     "blocks": ("round", "position"),
     "parts": (),
@@ -56,14 +59,15 @@ _ROWS = {
     "energy": (),
 }
 T = TypeVar("T")
-Numbers = Mapping[int, int]  # session of a run -> session of the merged run
+Numbers = Mapping[int, int]  # maps a run's session to the merged run's
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """Return one run with the sessions of all runs, numbered by their start. A single run is returned unchanged.
+    """Return one run with the sessions of all `runs`, numbered by their start. A single run is returned
+    unchanged.
 
-    Raises InputError if a run comes twice, or if runs differ in machine, devices, software, protocol or the definition
-    of an op.
+    Raises InputError if a run is given twice, or if the runs differ in machine, devices, software, protocol or
+    the definition of an op.
     """
     refuse_twice(runs)
     _require_alike(runs)
@@ -95,7 +99,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
 
 
 def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
-    """Raise InputError if a run comes twice, by itself or inside a merged run."""
+    """Raise InputError if a run is given twice, on its own or inside a merged run."""
     seen: set[str] = set()
     for run in runs:
         for name in run.origins:
@@ -111,7 +115,7 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
 
 
 def _renumber(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with their sessions numbered as in the merged run."""
+    """Return the runs with their sessions numbered as they are in the merged run."""
     listed = [(i, session) for i, run in enumerate(runs) for session in _sessions(run)]
     listed.sort(key=lambda pair: (pair[1].started_at, _content(pair[1]), pair[0]))
     numbers: list[dict[int, int]] = [{} for _ in runs]
@@ -128,7 +132,8 @@ def _content(session: SessionRecord) -> bytes:
 
 
 def _sessions(run: Run) -> list[SessionRecord]:
-    """Return the sessions that a run lists, and new entries for sessions that only its samples name."""
+    """Return the sessions that a run lists, followed by new entries for sessions that only its samples refer
+    to."""
     named = {sample.session for outcome in run.outcomes for sample in _rows(outcome)}
     rest = sorted(named - {session.index for session in run.sessions})
     return [*run.sessions, *(SessionRecord(index=index, started_at=run.started_at) for index in rest)]
@@ -171,8 +176,8 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return the union of the values: each entry of lists once, mappings merged key by key, of other values the
-    first."""
+    """Return the union of the values. Lists are joined without duplicates, mappings are merged key by key, and
+    of other values the first is taken."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -187,7 +192,8 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return the value that all share; of mappings, the entries that all share. Returns None if other values differ."""
+    """Return the value if all values are equal. Of mappings, return the entries that all of them share. Returns
+    None if other values differ."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -219,7 +225,8 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds in which none of the runs ran. Returns UNSET if the time of a run is not known."""
+    """Return the seconds in which none of the runs was running, or UNSET if the duration of a run is not
+    known."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
@@ -233,11 +240,11 @@ def _gravity(reason: str) -> int:
 
 
 def _outcomes(runs: Sequence[Run]) -> list[Outcome]:
-    """Return each case once, in the order in which the runs name the cases.
+    """Return the outcome of each case once, in the order in which the runs list the cases.
 
-    A case that was wrong in one run is wrong: a later session does not make up for that. Any other failure of a run
-    costs that run's sessions alone. A case that one run skipped or did not reach counts as measured if another run
-    measured it.
+    A case that was wrong in one run is wrong, and a later session does not make up for that. Any other failure
+    in a run affects only the sessions of that run. A case that one run skipped or did not reach counts as
+    measured if another run measured it.
     """
     by_id = group_by((outcome for run in runs for outcome in run.outcomes), lambda outcome: outcome.id)
     return [_outcome(outcomes) for outcomes in by_id.values()]
@@ -274,12 +281,12 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
     return replace(parts[0], kernel=_KERNELS.join(sorted(kernels)) or None, check=check, **rows)
 
 
-# ---------------------------------------------------------------- what keeps runs apart
+# what runs must have in common to be merged
 
 
 def _require_alike(runs: Sequence[Run]) -> None:
-    """Raise InputError with the first field in which two of `runs` differ. A field that one run lacks is no
-    difference."""
+    """Raise InputError if two of `runs` differ in a field, which the error names. A field that one of them
+    lacks does not count."""
     fields = [
         (f"{scope} {name}", run, value)
         for scope in ("machine", "device", "software")
@@ -295,8 +302,8 @@ def _require_alike(runs: Sequence[Run]) -> None:
 
 
 def _require_same_case(parts: Sequence[Measurement]) -> None:
-    """Raise InputError unless the parts agree on the op, the kernel's text, the way their data moves, and the work of
-    each side of a split."""
+    """Raise InputError unless all parts have the same op, kernel source and kind of transfers, and the same
+    shares of a split."""
     fields = {name: [getattr(part, name) for part in parts] for name in _OF_A_CASE}
     fields["what each side does"] = sorted(
         {b.split for part in parts for b in part.blocks if b.phase == "main" and b.split is not None}, key=str
@@ -316,71 +323,71 @@ def _different(who: str, field: str, value: object, other: object) -> InputError
 # ---------------------------------------------------------------- the document
 
 NAME, VERSION = "gpubench-fleet", 4
-EMBEDDED_NODES = 64  # a larger fleet keeps the results of its nodes in files beside it
-# Why a node is not whole. Of its file: some cases failed or were not reached; it cannot be used; it is not there.
-# Of a node that `run --cluster` asked: its process ended before its time; it fell silent; others held it; the cluster
-# does not know it; it runs other code; it has too few GPUs; its run left no result.
+EMBEDDED_NODES = 64  # the results of larger fleets are files beside it
+# Why a node is not whole. `partial`: some cases failed or were not reached; `unusable`: its file cannot be
+# used; `missing`: it has no file. The others are reasons of `run --cluster`. `died`: its process ended too
+# early; `hung`: it stopped sending messages; `busy`: it did not begin in time; `unreachable`: the cluster does
+# not know it; `version-skew`: it runs other code; `too-few-gpus`: it has too few GPUs; `failed`: its run left
+# no result.
 NodeReason = Literal[
     "partial", "unusable", "missing", "died", "hung", "busy", "unreachable", "version-skew", "too-few-gpus", "failed",
 ]  # fmt: skip
 
 
 class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that `--retry-failed` repeated."""
+    """An attempt of a node that `--retry-failed` repeated."""
 
     reason: NodeReason  # how it ended
-    error: str  # in words
-    last_event: str | None = None  # the last that it reported
+    error: str  # the reason in words
+    last_event: str | None = None  # the last event that the node reported
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A result beside the fleet."""
+    """A reference to a result in a file beside the fleet."""
 
-    path: str  # from the fleet's folder
-    sha256: str  # of its bytes
+    path: str  # the path relative to the fleet's folder
+    sha256: str  # the SHA-256 digest of the file
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One machine: its result, or why there is none."""
+    """One machine with its result, or the reason why there is none."""
 
-    key: str  # its fingerprint and the uuids of its GPUs
-    status: Literal["ok", "failed"]  # whether there is a result
-    label: str | None = None  # what `--context node=` called it
-    reason: NodeReason | None = None  # why it is not whole
-    error: str | None = None  # in words
-    result: Run | None = None  # the newest
-    # Results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that is lost
-    # moves those behind it, and two runs that see one GPU each both call it cupy:0.
-    others: list[Run] = []
-    files: list[NodeFile] = []  # in a large fleet in place of all results, the newest last
-    # Of a node that `run --cluster` asked: what started it, the last that it reported, and the attempts before.
-    engine: dict[str, str] = {}
-    last_event: str | None = None  # the last that it reported
-    attempts: list[NodeAttempt] = []  # those before
+    key: str  # its machine's fingerprint, the digests of its GPUs' UUIDs and its node names
+    status: Literal["ok", "failed"]  # `ok` if there is a result, else `failed`
+    label: str | None = None  # the name given by `--context node=`
+    reason: NodeReason | None = None  # why the node is not whole
+    error: str | None = None  # the reason in words
+    result: Run | None = None  # the newest result
+    others: list[Run] = []  # older results in which device ids mean other GPUs than in `result`
+    files: list[NodeFile] = []  # files with the results if the fleet is large, the newest last
+    engine: dict[str, str] = {}  # the engine of `run --cluster` and its version
+    last_event: str | None = None  # the last event that the node reported
+    attempts: list[NodeAttempt] = []  # earlier attempts, which were repeated
 
     @property
     def runs(self) -> list[Run]:
-        """The results of the machine, the oldest first."""
+        """The results of the machine, from the oldest to the newest."""
         return [*self.others, *([self.result] if self.result else [])]
 
     @property
     def name(self) -> str:
-        """The name for people: the label, else the beginning of the key."""
+        """The name to show, which is the label or, without one, the beginning of the key."""
         return self.label or self.key[:24]
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a fleet."""
+    """The document with the nodes of a fleet."""
 
     name: Literal["gpubench-fleet"] = "gpubench-fleet"  # the name of the document's format
     schema_version: int = VERSION  # the version of the document's format
-    nodes_expected: int  # needed to be complete
-    nodes_collected: int  # those that brought a result
-    complete: bool  # as many as were expected brought one
-    nodes: list[Node]  # by key
+    nodes_expected: int  # how many nodes are needed for a complete fleet
+    nodes_collected: int  # how many nodes brought a result
+    complete: bool  # whether as many nodes as expected brought a result
+    nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs of all nodes, and print on stderr which node brought none. `path`: the fleet's file."""
+        """Return the runs of all nodes, and print on standard error which nodes brought none. `path` is the
+        path of the fleet's file."""
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
@@ -389,8 +396,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_node(node: Node, fleet_path: str) -> Node:
-    """Return `node` with the results from its files beside the fleet in `fleet_path`. If a file cannot be used, return
-    the node as failed, with the reason."""
+    """Return `node` with its results read from the files beside the fleet's file `fleet_path`. If a file cannot
+    be used, the returned node is failed, with the reason."""
     if not node.files:
         return node
     folder = Path(fleet_path).parent
@@ -404,8 +411,8 @@ def open_node(node: Node, fleet_path: str) -> Node:
 
 
 def beside(output: str | Path, suffix: str) -> Path:
-    """Return the path beside `output` with another suffix: `fleet.d` or `fleet.jsonl` for `fleet.json` and
-    `fleet.json.gz`."""
+    """Return the path beside `output` with another suffix. With the suffix `.d`, both `fleet.json` and
+    `fleet.json.gz` give `fleet.d`."""
     target = Path(output)
     return target.with_name(
         re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
@@ -413,20 +420,22 @@ def beside(output: str | Path, suffix: str) -> Path:
 
 
 def file_stem(label: str | None, key: str) -> str:
-    """Return the name of a node's file without suffix. No two nodes share a name, and no name leaves the folder."""
+    """Return the file name of a node's result without its suffix. No two nodes share a name, and no name refers
+    to another folder."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
     return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def digest_file(path: Path) -> NodeFile:
-    """Return the path and the digest of a node's result in a folder beside the fleet. Raises OSError."""
+    """Return the path and the digest of a node's result, where `path` is in a folder beside the fleet. Raises
+    OSError."""
     digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
     return NodeFile(path=f"{path.parent.name}/{path.name}", sha256=digest)
 
 
 def _inside(folder: Path, file: NodeFile) -> Path:
-    """Return the path of the file. Raises InputError if the file lies outside of `folder` or changed since the fleet
-    was made."""
+    """Return the path of the file. Raises InputError if the file is outside `folder` or has changed since the
+    fleet was written."""
     path, inner = folder / file.path, PurePosixPath(file.path)
     code, why = "bad-document", "it changed since the fleet was merged"
     if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
@@ -441,7 +450,7 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 
 def load_fleet(data: bytes, source: str) -> Fleet:
-    """Return the fleet in these bytes. Raises InputError."""
+    """Return the fleet that these bytes encode. `source` names them in errors. Raises InputError."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)
@@ -453,8 +462,11 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of nodes with a result and of nodes that `failed`. The fleet is complete if `expected` nodes
-    brought a result, with all of `names` among them; without `expected`, if all nodes given or named did."""
+    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`.
+
+    The fleet is complete if at least `expected` nodes have a result and all of `names` are among them. If
+    `expected` is None, every node that was given or named must have one.
+    """
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [
@@ -465,7 +477,7 @@ def gather(
     missing = {node.key: node for node in rest if node.label not in labels}
     needed = len(brought) + len(missing) if expected is None else expected
     complete = len(brought) >= needed and not any(node.label for node in missing.values())
-    # A file that could not be read does not tell whose it was; once all are there, so is that node.
+    # It is unknown which node an unreadable file belongs to. If all nodes are there, it is not needed.
     return Fleet(
         nodes_expected=needed, nodes_collected=len(brought), complete=complete,
         nodes=brought if complete else [*brought, *missing.values()],
@@ -473,7 +485,7 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node for the runs of one machine. Raises InputError if runs cannot be merged."""
+    """Return the node for the runs of one machine. Raises InputError if the runs cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []
@@ -490,8 +502,8 @@ def node_of(runs: Sequence[Run]) -> Node:
 
 
 def alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return groups of runs of one machine. The runs of a group mean the same GPUs by their device ids. The newest
-    group comes last."""
+    """Return the runs of one machine in groups, the newest group last. Within a group a device id means the
+    same GPU in every run."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
         group = next((group for group in groups if all(_agree_on_gpus(run, other) for other in group)), None)

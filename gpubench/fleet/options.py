@@ -1,4 +1,4 @@
-"""The options that a fleet adds to `detect`, `run` and `report`, and those of `merge`."""
+"""The options that a fleet adds to the commands `detect`, `run` and `report`, and the options of `merge`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ from gpubench.base.errors import UsageError
 from gpubench.cli.declaration import GATES, LONG, OUTPUT, WHERE, CommandOptions, argument, option
 from gpubench.cli.options import CommonOptions, DetectOptions, ReportOptions, RunOptions
 
-SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"  # gates
+SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"  # the gates of a fleet
 
 
 def parse_words(text: str | None) -> set[str]:
-    """Return the words of a list with commas."""
+    """Return the words in a list separated by commas."""
     return {word.strip() for word in (text or "").split(",") if word.strip()}
 
 
@@ -19,7 +19,7 @@ def parse_words(text: str | None) -> set[str]:
 
 
 class ClusterOptions(CommandOptions):
-    """The options for one command on many nodes."""
+    """The options for a command that runs on many nodes."""
 
     cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Do it on every node of a Ray cluster: a private one "
         "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.")
@@ -38,10 +38,11 @@ class ClusterOptions(CommandOptions):
 
 
 class ClusterDetectOptions(DetectOptions, ClusterOptions):
-    """The options of `detect` on one machine or on many."""
+    """The options of `detect`, on one machine or on many nodes."""
 
     def instead(self) -> int | None:
-        """Ask the nodes of the cluster, if one is named."""
+        """Run `detect` on the nodes of the cluster and return the exit code, or return None if no cluster is
+        named."""
         if self.cluster is None:
             return None
         from gpubench.fleet import cluster
@@ -50,24 +51,25 @@ class ClusterDetectOptions(DetectOptions, ClusterOptions):
 
 
 class ClusterRunOptions(RunOptions, ClusterOptions):
-    """The options of `run` on one machine or on many."""
+    """The options of `run`, on one machine or on many nodes."""
 
     confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
         "is confirmed.", least=0, most=1, default=1)
 
     def instead(self) -> int | None:
-        """Measure the nodes of the cluster, if one is named."""
+        """Run the measurement on the nodes of the cluster and return the exit code, or return None if no
+        cluster is named."""
         if self.cluster is None:
             return None
         from gpubench.cli import selection
         from gpubench.fleet import cluster
 
-        selection.with_functions(self)  # refuses what no other machine has
+        selection.with_functions(self)  # refuses functions, which other machines do not have
         return cluster.run_cluster(self)
 
 
 class FleetReportOptions(ReportOptions):
-    """The options of `report` on results or on a fleet."""
+    """The options of `report`, for results or a fleet."""
 
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
         "slow-gpu.")
@@ -81,15 +83,15 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report a single fleet as a whole, and return the exit code. Returns None if the options name single nodes or
-        cases, or another format."""
+        """Report a single fleet as a whole and return the exit code. Returns None if the files are not one
+        fleet, or if the options ask for single nodes or cases or for another format."""
         from gpubench.report.renderers import DOCUMENT_FORMATS
 
         of_nodes = (
             self.sections, self.filter, self.skip, self.baseline, self.by_device, self.plots, self.claims,
             self.min_speedup, self.sort, self.columns, self.node, parse_words(self.fail_on) - {SLOW_GPU, INCOMPLETE},
         )
-        # A fleet's types are not loaded for a result.
+        # The test uses `hasattr` so that the types of a fleet need not be loaded for a result.
         if len(files) != 1 or not hasattr(files[0][1], "nodes") or format not in DOCUMENT_FORMATS or any(of_nodes):
             return None
         from gpubench.fleet import merge
@@ -97,8 +99,8 @@ class FleetReportOptions(ReportOptions):
         return merge.report_fleet(*files[0], format, self, to_terminal=to_terminal)
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs of the node that --node names. Raises UsageError for options that only a whole fleet
-        understands."""
+        """Return the runs of the node that `--node` names, or None without that option. Raises UsageError if an
+        option applies only to a whole fleet."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
             "--fail-on slow-gpu": SLOW_GPU in parse_words(self.fail_on),

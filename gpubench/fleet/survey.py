@@ -1,11 +1,11 @@
-"""The sum of the nodes of a fleet. The report (`gpubench-fleet-report`, version 1) says which nodes are whole, which
-GPUs are slow and which software differs; the inventory (`gpubench-inventory`, version 1) lists the parts of the nodes.
-Both depend on the nodes' files alone, not on their order.
+"""Summaries of the nodes of a fleet. The report (`gpubench-fleet-report`, version 1) says which nodes are
+whole, which GPUs are slow and which software differs. The inventory (`gpubench-inventory`, version 1) lists the
+hardware of the nodes. Both depend only on the nodes' files, not on their order.
 
-A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's median
-by more than the tolerance and by more than the group's own spread makes likely. It is slow if two sessions of fresh
-workers show that, each by itself (docs/fleet.md). Nodes are read one after the other and dropped; a few hundred bytes
-are kept for each GPU and case.
+A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's
+median by more than the tolerance and by more than the group's own spread makes likely. It is slow if two
+sessions of fresh workers show that independently (docs/fleet.md). Nodes are read one after the other and
+dropped, and only a few hundred bytes are kept for each GPU and case.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the software that is not the same on all nodes."""
+    """A piece of software whose version is not the same on all nodes."""
 
-    what: str  # kernel, driver or package
-    usual: str  # the version of most nodes
-    others: dict[str, list[str]]  # the nodes of each other version
+    what: str  # the software: `kernel`, `CUDA`, a driver or a package
+    usual: str  # the version that most nodes have
+    others: dict[str, list[str]]  # the names of the nodes with another version, by version
 
 
 def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
-    """Return the parts of the software whose versions differ between nodes. The usual version is the most frequent one;
-    of two equally frequent versions it is the first by name."""
+    """Return the software whose versions differ between nodes. `versions` has pairs of a node's name and its
+    versions by software. The usual version is the most frequent one; of equally frequent versions it is the
+    first in sorted order."""
     nodes: dict[str, dict[str, list[str]]] = {}
     for node, software in versions:
         for what, version in software.items():
@@ -52,8 +53,8 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 
 
 def system_versions(machine: Machine) -> dict[str, str]:
-    """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA that the first driver
-    supports."""
+    """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA version that
+    the first driver supports."""
     versions = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
         versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")
@@ -62,11 +63,11 @@ def system_versions(machine: Machine) -> dict[str, str]:
     return {what: str(version) for what, version in versions.items() if version}
 
 
-# What tells a slow GPU: its arithmetic, its memory, and its link in both directions.
+# The ops that show a slow GPU by its arithmetic, its memory, and its link in both directions.
 OPS = ("matmul", "copy", "upload", "download")
 SEVERE = 0.20
 FEWEST_SAMPLES = 5
-_UNEVEN = 0.10  # (largest - smallest) / median from which a group's spread is reported
+_UNEVEN = 0.10  # (largest - smallest) / median from which the spread of a group is reported
 _SKIPPED = "skipped"
 _NOT_COMPARED = ("contended", "unstable", "implausible")
 
@@ -75,85 +76,85 @@ _GRAVITY = {"severe": 0, "slow": 1, "suspect": 2}
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on one GPU."""
+    """The rates of one case on one GPU."""
 
-    node: str  # its name
-    gpu: str  # the digest of its UUID where it has one, never its place in a list
-    device: str  # its id in the run
-    started_at: str  # of the run
+    node: str  # the name of the node
+    gpu: str  # the digest of the GPU's UUID, or its node and id without one
+    device: str  # the id of the device in the run
+    started_at: str  # when the run began
     bdf: str | None  # its PCI address
-    case: str  # workload, implementation and regime
-    group: str  # the case, and what GPUs share to be peers
-    driver: str  # its version, in which known-good files may differ
-    size: int  # the n of the case
-    rates: tuple[float, ...] = ()  # of each session, in launches per second
+    case: str  # workload, implementation and regime of the case
+    group: str  # the case, and what GPUs must share to be peers
+    driver: str  # the version of the driver, which is ignored for known-good files
+    size: int  # the size n of the case
+    rates: tuple[float, ...] = ()  # the rate in each session, in launches per second
     throttle: tuple[str, ...] = ()  # reasons for a lowered clock
-    reason: str | None = None  # why there is no rate that counts
+    reason: str | None = None  # why the figure does not count, or None
 
     @property
     def rate(self) -> float:
-        """The median rate of the sessions, in launches per second."""
+        """The median of the sessions' rates, in launches per second."""
         return median(self.rates)
 
 
 class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU that falls short in one case."""
+    """A GPU that falls short in one case."""
 
-    word: GpuWord  # how bad it is
-    node: str  # its name
-    gpu: str  # the digest of its UUID
-    device: str  # its id in the run
+    word: GpuWord  # how bad it is: severe, slow or suspect
+    node: str  # the name of the node
+    gpu: str  # the digest of the GPU's UUID
+    device: str  # the id of the device in the run
     bdf: str | None  # its PCI address
-    case: str  # that shows it
-    rate_per_s: float  # its own
-    median_per_s: float  # of its peers, or its saved rate
-    shortfall: float  # of that, 0 to 1
-    threshold: float  # that it exceeds
-    peers: int  # in its group
-    sessions: int  # of it
-    confirmed: bool  # by two sessions, or by a saved rate
+    case: str  # the case that shows it
+    rate_per_s: float  # its rate in launches per second
+    median_per_s: float  # the median rate of its peers, or its own saved rate
+    shortfall: float  # how far its rate is below median_per_s, from 0 to 1
+    threshold: float  # the threshold that the shortfall exceeds
+    peers: int  # the number of GPUs in its group
+    sessions: int  # the number of its sessions
+    confirmed: bool  # whether two sessions, or a saved rate, confirm it
     throttle: tuple[str, ...]  # reasons for a lowered clock
-    known_good: bool = False  # it falls short of its own saved rate
+    known_good: bool = False  # whether it falls short of its own saved rate
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs that are alike in one case."""
+    """A group of GPUs that should be alike in one case."""
 
-    case: str  # workload, implementation and regime
-    group: str  # what they share
-    peers: int  # how many
-    median_per_s: float  # of their rates
-    low_per_s: float  # the slowest
-    high_per_s: float  # the fastest
+    case: str  # workload, implementation and regime of the case
+    group: str  # the case, and what the GPUs share
+    peers: int  # the number of GPUs
+    median_per_s: float  # the median rate in launches per second
+    low_per_s: float  # the rate of the slowest GPU
+    high_per_s: float  # the rate of the fastest GPU
     worst: str  # the slowest GPU
-    sigma: float  # robust standard deviation / median
-    threshold: float | None  # None: too few for a verdict
-    suspects: int  # beyond the threshold
-    expected_by_chance: float  # suspects among Gaussian GPUs of this spread, before confirmation
-    uniform: bool  # false: too many are suspect to name any
-    uneven: bool  # the spread is worth a line
-    known_good_change: float | None = None  # median / the saved one - 1
+    sigma: float  # the robust standard deviation / median
+    threshold: float | None  # the shortfall from which a GPU is suspect, or null for too few GPUs
+    suspects: int  # the number of GPUs beyond the threshold
+    expected_by_chance: float  # suspects that chance makes among GPUs of this spread
+    uniform: bool  # false if so many GPUs are suspect that none is named
+    uneven: bool  # whether the spread is large enough to be reported
+    known_good_change: float | None = None  # median / saved median - 1
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU without a figure that counts, in any case or in one that failed on it."""
+    """A GPU that was not compared in any case, or not in one that failed on it."""
 
-    node: str  # its name
-    gpu: str  # the digest of its UUID
-    device: str  # its id in the run
-    reason: str  # why
+    node: str  # the name of the node
+    gpu: str  # the digest of the GPU's UUID
+    device: str  # the id of the device in the run
+    reason: str  # why it was not compared
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts on the GPUs of one fleet."""
+    """The result of comparing all GPUs of a fleet."""
 
-    tolerance: float  # below which nothing is slow
-    looks: int  # GPUs in cases with a verdict
-    k: float  # standard deviations, which grow with the looks
-    compared: int  # GPUs with a peer group
-    verdicts: tuple[SlowGpu, ...]  # the worst first
-    groups: tuple[PeerGroup, ...]  # of peers
-    not_compared: tuple[NotCompared, ...]  # the others
+    tolerance: float  # the shortfall up to which no GPU is slow
+    looks: int  # the number of comparisons: GPUs in groups with a verdict, over all cases
+    k: float  # how many standard deviations are tolerated, which grows with looks
+    compared: int  # the number of GPUs in a group with a verdict
+    verdicts: tuple[SlowGpu, ...]  # the GPUs that fall short, the worst first
+    groups: tuple[PeerGroup, ...]  # the groups of peers
+    not_compared: tuple[NotCompared, ...]  # the GPUs that were not compared
     new: tuple[str, ...] = ()  # GPUs that the saved fleet lacks
     gone: tuple[str, ...] = ()  # GPUs that only the saved fleet has
 
@@ -162,13 +163,14 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_key(gpu: Gpu, node: str) -> str:
-    """Return the name of a GPU in its fleet: the digest of its UUID; without a UUID, the node's name and the GPU's id
-    there."""
+    """Return the key of a GPU in its fleet, which is the digest of its UUID. Without a UUID, it is the node's
+    name and the GPU's id there."""
     return str(gpu.uuid.value) if gpu.uuid.value else f"{node}/{gpu.id}"
 
 
 def figures(run: Run, node: str) -> list[Figure]:
-    """Return the figures of the run's GPUs in the cases that can show a slow GPU, in the order of the file."""
+    """Return the figures of the run's GPUs in the cases that can show a slow GPU, in the order of the file.
+    `node` is the name of the node."""
     devices = {device.id: device for device in run.devices if device.kind == "gpu"}
     gpus = {gpu.id: gpu for gpu in run.machine.gpus}
     rates = []
@@ -211,8 +213,8 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
-    """Return why a figure does not count. Returns None if it counts. GPUs that all failed at a case must not look
-    alike."""
+    """Return why a figure does not count, or None if it counts. A failure has a reason, so that GPUs that all
+    failed at a case do not look alike."""
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -226,14 +228,14 @@ def _reason(outcome: Outcome, result: CaseResult) -> str | None:
 
 # ---------------------------------------------------------------- figures -> verdicts
 
-_Name = tuple[str, str, int]  # what is alike, the driver, the size
+_Name = tuple[str, str, int]  # the group, the driver and the size
 
 
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Return the verdicts on a fleet's GPUs. If `known_good` has the figures of a saved fleet, each GPU and each group
-    is also compared with them: only that comparison shows that a whole fleet is slow."""
+    """Return the verdicts on the GPUs of a fleet. If `known_good` has the figures of a saved fleet, each GPU
+    and each group is also compared with them, which is the only way to see that a whole fleet is slow."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -245,7 +247,7 @@ def compare_gpus(
         peers, slow = _judge(group, before.get((alike, "", size), []), k, tolerance)
         peer_groups.append(peers)
         verdicts += slow
-    gravest: dict[tuple[str, str], SlowGpu] = {}  # of one GPU and case
+    gravest: dict[tuple[str, str], SlowGpu] = {}  # by GPU and case
     for verdict in sorted(verdicts, key=_order):
         gravest.setdefault((verdict.gpu, verdict.case), verdict)
     now = {figure.gpu for figure in figures}
@@ -258,13 +260,15 @@ def compare_gpus(
 
 
 def _age(figure: Figure) -> tuple[str, ...]:
-    """Return the sort key of a figure. Of two figures of one GPU the later one counts: the newer."""
+    """Return the sort key of a figure. If a GPU has several figures, the last one in this order, which is the
+    newest, counts."""
     return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures by case, driver and size; each group has a GPU once. Searches may end at different sizes, so a
-    group keeps only the size that most of its GPUs have, the largest of several."""
+    """Return the figures by case, driver and size, with each GPU once in a group. Because searches may end at
+    different sizes, a group has only the size that most of its GPUs have, or the largest of several such
+    sizes."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -280,7 +284,8 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the peer group, and its GPUs that fall short of their peers or of their own figures in `before`."""
+    """Return the peer group, and those of its GPUs that fall short of their peers or of their own saved figures
+    in `before`."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
@@ -347,20 +352,20 @@ def _left_out(
 
 NodeWord = Literal[NodeReason, "complete"]
 _USABLE: tuple[NodeWord, ...] = ("partial", "complete")
-# What nothing is known of, what broke, what was not to be had.
+# First the words for nodes of which nothing is known, then for those that broke, then for unavailable ones.
 WORST_FIRST: tuple[NodeWord, ...] = (
     "missing", "unusable", "failed", "died", "hung", "version-skew", "unreachable", "too-few-gpus", "busy", *_USABLE,
 )  # fmt: skip
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
+    """One node in the report of a fleet."""
 
-    name: str  # for people
-    key: str  # its fingerprint
-    word: NodeWord  # whether it is whole
-    why: str | None  # what it lacks
-    gpus: int  # those that its file knows
+    name: str  # the name to show
+    key: str  # the key of the node in the fleet
+    word: NodeWord  # `complete`, or why the node is not whole
+    why: str | None  # what it lacks, in words
+    gpus: int  # the number of GPUs in its results
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,15 +373,15 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"  # the name of the document's format
     schema_version: int = 1  # the version of the document's format
-    nodes_expected: int  # that there should be
-    nodes_collected: int  # with a result
-    nodes_complete: int  # that are whole
-    complete: bool  # as many as were expected
-    gpus: int  # that the files know
-    peers: Peers  # the verdicts
-    expected_by_chance: float  # suspects, over all groups
-    nodes: tuple[NodeRow, ...]  # the worst first
-    drift: tuple[Drift, ...]  # software that differs
+    nodes_expected: int  # how many nodes there should be
+    nodes_collected: int  # how many nodes brought a result
+    nodes_complete: int  # how many nodes are whole
+    complete: bool  # whether as many nodes as expected are whole
+    gpus: int  # the number of GPUs in all results
+    peers: Peers  # the comparison of the GPUs
+    expected_by_chance: float  # suspects that chance makes, over all groups
+    nodes: tuple[NodeRow, ...]  # the nodes, the worst first
+    drift: tuple[Drift, ...]  # software that differs between nodes
 
     @property
     def slow(self) -> int:
@@ -385,7 +390,8 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bad_nodes(self) -> list[str]:
-        """The names of nodes without a result or with a slow GPU. A suspect GPU does not make a node bad."""
+        """The names of nodes that brought no result or have a slow GPU. A GPU that is only suspect does not
+        make its node bad."""
         return sorted({node.name for node in self.nodes if node.word not in _USABLE} | self._with_slow_gpu())
 
     @property
@@ -402,14 +408,14 @@ def survey_fleet(
     nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
-    """Return the report of the nodes. Each node is dropped after its figures are read. `expected`: how many nodes there
-    should be (None: as many as are given)."""
+    """Return the report of the nodes. Each node is dropped after its figures are read. `expected` is the number
+    of nodes that there should be; None means as many as are given."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
     without: list[NotCompared] = []
     versions: list[tuple[str, dict[str, str]]] = []
     for node in nodes:
-        seen = {  # GPU -> how its newest run calls it
+        seen = {  # the id of each GPU in its newest run, by key
             gpu_key(gpu, node.name): gpu.id
             for run in node.runs for gpu in run.machine.gpus if gpu.usable.value is not False
         }  # fmt: skip
@@ -444,59 +450,60 @@ def _word(node: Node) -> NodeWord:
     return node.reason or ("failed" if node.status == "failed" else "complete")
 
 
-# ---------------------------------------------------------------- what nodes are made of
+# the hardware of nodes
 
-SAME_MEMORY = 0.01  # the kernel keeps a share of RAM for itself, which differs from boot to boot
+SAME_MEMORY = 0.01  # relative; what the kernel reserves differs from boot to boot
 
 
 class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a node."""
+    """A GPU of a node in the inventory."""
 
-    id: str  # its UUID's digest, as in results
-    text: str  # name and memory
-    usable: bool | None  # None: not known
-    why_not: list[str]  # codes, where it is not usable
+    id: str  # the digest of its UUID, as in results
+    text: str  # its name and memory
+    usable: bool | None  # whether it can be used, or null if that is not known
+    why_not: list[str]  # codes that say why it is not usable
 
 
 class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the fleet."""
+    """A node in the inventory."""
 
-    name: str  # for people
-    reason: NodeReason | None  # why it did not answer; then only `software` may be known
-    why: str | None  # in words
-    cpu: str | None  # its model
-    cpus: int | None  # that may be used
-    memory_bytes: int | None  # of RAM
-    gpus: list[ListedGpu]  # all of them
-    software: dict[str, str]  # versions by name
+    name: str  # the name to show
+    reason: NodeReason | None  # why it did not answer; then at most `software` is known
+    why: str | None  # the reason in words
+    cpu: str | None  # the model of its CPU
+    cpus: int | None  # the number of CPUs that may be used
+    memory_bytes: int | None  # the size of its RAM
+    gpus: list[ListedGpu]  # all of its GPUs
+    software: dict[str, str]  # versions by the name of the software
 
 
 class EqualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes with equal CPUs, identical GPUs and as good as equal memory."""
+    """Nodes with the same CPU, the same GPUs and almost the same memory."""
 
-    cpu: str | None  # their model
-    cpus: int | None  # of each
-    memory_bytes: int | None  # of the first
-    gpus: dict[str, int]  # of one node, counted
-    nodes: list[str]  # their names
+    cpu: str | None  # the model of the CPU
+    cpus: int | None  # the number of CPUs of each node
+    memory_bytes: int | None  # the size of the first node's RAM
+    gpus: dict[str, int]  # how many GPUs of each kind a node has
+    nodes: list[str]  # the names of the nodes
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a fleet."""
+    """The hardware and software of the nodes of a fleet."""
 
     name: Literal["gpubench-inventory"] = "gpubench-inventory"  # the name of the document's format
     schema_version: int = 1  # the version of the document's format
-    nodes_expected: int  # that there should be
-    nodes_answered: int  # that did
-    complete: bool  # as many as were expected
-    gpus: int  # that may be used
-    nodes: list[ListedNode]  # the worst first
-    groups: list[EqualNodes]  # the largest first
-    drift: tuple[Drift, ...]  # software that differs
+    nodes_expected: int  # how many nodes there should be
+    nodes_answered: int  # how many nodes answered
+    complete: bool  # whether as many nodes as expected answered
+    gpus: int  # the number of GPUs that may be used
+    nodes: list[ListedNode]  # the nodes, the worst first
+    groups: list[EqualNodes]  # nodes with the same hardware, the largest group first
+    drift: tuple[Drift, ...]  # software that differs between nodes
 
 
 def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:
-    """Return the inventory of the nodes. `expected`: how many nodes must answer to be complete (None: all)."""
+    """Return the inventory of the nodes. It is complete if `expected` nodes answered, or all nodes if
+    `expected` is None."""
     listed = sorted(nodes, key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name))
     answered = [node for node in listed if node.reason is None]
     needed = len(listed) if expected is None else expected
@@ -511,8 +518,8 @@ def list_node(
     name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
-    """Return the entry of a node in the inventory: its `machine`, or the `reason` why it did not answer. `gpubench`:
-    the code that the node runs, if it reported that."""
+    """Return the entry of a node in the inventory, from its `machine` or from the `reason` why it did not
+    answer. `gpubench` is the code that the node runs, if it reported that."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))
@@ -526,7 +533,7 @@ def list_node(
 
 
 def _equal_nodes(nodes: Sequence[ListedNode]) -> list[EqualNodes]:
-    """Return groups of equal nodes, the largest group first."""
+    """Return the nodes in groups with the same hardware, the largest group first."""
     groups: list[list[ListedNode]] = []
     for node in sorted(nodes, key=lambda node: (_looks(node), node.memory_bytes or 0, node.name)):
         if not groups or not _equal(groups[-1][0], node):

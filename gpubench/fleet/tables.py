@@ -1,5 +1,6 @@
-"""Tables of a fleet, at most 300 lines: one line with the result, then the problems, the worst first. Tables of its
-inventory: the nodes that answered, the missing ones, the parts of the nodes, and the differences."""
+"""Tables of a fleet and of an inventory. The tables of a fleet are a line with the result and then the
+problems, the worst first; together they have at most 300 lines. The tables of an inventory are the nodes that
+did not answer, the hardware of the others, and the differences in software."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpubench.fleet.survey import Drift, FleetReport, Inventory, PeerGroup
 from gpubench.report.layout import Section, TextDocument
 
 MOST_ROWS = 20
-_NAMED = 3  # nodes of one kind that the first line names
+_NAMED = 3  # how many nodes of one kind the first line names
 _TONES = {"severe": "bad", "slow": "bad", "suspect": "plain"}
 
 
@@ -52,7 +53,8 @@ def inventory_headline(inventory: Inventory) -> str:
 
 
 def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *more: str) -> str:
-    """Return the counts, the absent nodes by reason (`2 hung (gpu-07, gpu-09)`), and the texts of `more`."""
+    """Return the first line: `counts`, the absent nodes by reason (`2 hung (gpu-07, gpu-09)`), how many nodes
+    are `unknown`, and the texts of `more`."""
     by_word = group_by(absent, lambda node: node[0])
     parts = [f"Fleet: {counts}"]
     parts += [
@@ -63,7 +65,7 @@ def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *m
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of the others."""
+    """Return the first few names, followed by the number of the others."""
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return ", ".join([*names[:_NAMED], *more])
 
@@ -72,7 +74,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def fleet_document(report: FleetReport) -> TextDocument:
-    """Return the report of a fleet in tables."""
+    """Return the report of a fleet as a document of tables."""
     absent = [(node.name, node.word, node.why) for node in report.nodes if node.word != "complete"]
     return _document(
         "fleet", headline(report), _absent("Nodes that are not complete", absent), _slow(report), _alone(report),
@@ -81,7 +83,7 @@ def fleet_document(report: FleetReport) -> TextDocument:
 
 
 def inventory_document(inventory: Inventory) -> TextDocument:
-    """Return the inventory in tables."""
+    """Return the inventory as a document of tables."""
     absent = [(node.name, node.reason, node.why) for node in inventory.nodes if node.reason]
     return _document(
         "inventory", inventory_headline(inventory), _absent("Nodes that did not answer", absent),
@@ -97,7 +99,8 @@ def _document(key: str, first_line: str, *sections: Section | None) -> TextDocum
 def _listing(
     key: str, title: str, columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], *lines: str, legend: str = ""
 ) -> Section | None:  # fmt: skip
-    """Return a table of the first rows, with the number of the others below it. Returns None without rows."""
+    """Return a section with a table of the first rows, and the number of the others below it. Returns None if
+    there are no rows."""
     if not rows:
         return None
     notes = "; ".join([*_more(rows), *filter(None, [legend])])
@@ -115,13 +118,14 @@ def _more(rows: Sequence[object]) -> list[str]:
 
 
 def _absent(title: str, nodes: Iterable[tuple[str, str, str | None]]) -> Section | None:
-    """Return a table of the absent nodes: the name, the state and the reason of each."""
+    """Return a table of the absent nodes with the name, the state and the reason of each, or None if there are
+    none."""
     rows = [cells(name, word, why or "") for name, word, why in nodes]
     return _listing("absent", title, heads("node", "is", "why"), rows)
 
 
 def _drift(drift: Iterable[Drift]) -> Section | None:
-    """Return a table of the software that is not the same on all nodes."""
+    """Return a table of the software that differs between nodes, or None if there is none."""
     rows = [
         cells(
             part.what, part.usual, version, str(len(names)),
