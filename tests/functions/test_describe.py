@@ -263,6 +263,36 @@ def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, l
     assert (len(made), found.seconds) == (calls, [(64, 3.0)])
 
 
+@pytest.mark.parametrize(
+    ("first_s", "call_s", "peak", "sizes", "tried"),
+    [  # seconds of the first call at a size and of the others, bytes
+        (0, 0, 0, [], [64 * 4**k for k in range(8)]), (0, 0, 0, [100, 200, 400, 800], [100, 200, 400]),
+        (0.85, 0.85, 0, [], [64]), (0.12, 0.12, 0, [], [64, 256]), (0.0025, 0.0025, 0, [], [64, 256, 1024]),
+        (0.1, 0, 0, [], [64, 256, 1024]), (0.08, 0, 0, [], [64, 256, 1024, 4096]),
+        (0, 0, 130 << 20, [], [64]), (0, 0, 33 << 19, [], [64, 256]),
+    ],
+)  # fmt: skip
+def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
+    monkeypatch, first_s, call_s, peak, sizes, tried
+):
+    clock, calls = [0.0], []
+
+    def timed(xp, x):
+        if isinstance(x, np.ndarray):
+            clock[0] += call_s if len(x) in calls else first_s
+            calls.append(len(x))
+            bytearray(peak)
+        return xp.sqrt(x)
+
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=sizes)
+    *_, told = trial.describe("timed", UserFunction(timed), request)
+    assert [n for n, _ in told.seconds] == tried
+    assert [calls.count(n) for n in tried] == [
+        6 if n == tried[0] else 5 for n in tried
+    ] or first_s + call_s > 0.1
+
+
 def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30))
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26])
