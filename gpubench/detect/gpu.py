@@ -360,8 +360,7 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
     """Return the fields that describe a device that is not a GPU."""
-    device = MergedDevice(records[0])
-    device.records = records
+    device = MergedDevice(*records)
     ids = _identity(device)
     driver = Driver(**{name: first(*_facts_of(device, f"driver.{name}")) for name in ("name", "version")})
     identity: dict[str, Any] = {name: ids[name] for name in _IDS}

@@ -40,8 +40,8 @@ _SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "c
 class MergedDevice:
     """The records of one physical GPU."""
 
-    def __init__(self, lead: DeviceRecord) -> None:
-        self.records = [lead]
+    def __init__(self, *records: DeviceRecord) -> None:
+        self.records = [*records]
         self.partitions: list[DeviceRecord] = []
 
     @property

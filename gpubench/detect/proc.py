@@ -86,7 +86,8 @@ def parse(text: str) -> CpuInfo:
         elif key in ("processor", "cpu number") and value.isascii() and value.isdigit():
             block = cpus.setdefault(int(value), {})
         elif s390:
-            cpus.setdefault(int(s390[1]), {})["machine"] = _field(value, "machine")
+            machine = re.search(r"\bmachine\s*=\s*(\w+)", value)
+            cpus.setdefault(int(s390[1]), {})["machine"] = machine[1] if machine else ""
         elif sparc and value == "online":
             cpus.setdefault(int(sparc[1]), {})
         else:
@@ -174,11 +175,6 @@ def clock_hz(info: CpuInfo) -> int | None:
         if any(clocks):
             return max(clocks)
     return None
-
-
-def _field(line: str, name: str) -> str:
-    match = re.search(rf"\b{name}\s*=\s*(\w+)", line)
-    return match[1] if match else ""
 
 
 # From this value on, a v1 limit means "no limit": the largest int64 in whole pages, which have up to 64 KiB

@@ -145,7 +145,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
         return data, source
 
 
-def check_writable(path: str | Path, *, option: str = "--output") -> None:
+def check_writable(path: str | Path) -> None:
     """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot. No file
     remains."""
     if str(path) == "-":
@@ -155,7 +155,7 @@ def check_writable(path: str | Path, *, option: str = "--output") -> None:
     except OSError:
         why, hint = _GONE
     if why:
-        raise UsageError("cannot-write", f"{option}: cannot write {path}", why=why, hint=hint)
+        raise UsageError("cannot-write", f"--output: cannot write {path}", why=why, hint=hint)
 
 
 def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:

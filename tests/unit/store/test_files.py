@@ -129,8 +129,8 @@ def test_looking_whether_a_place_can_be_written_makes_and_removes_no_file(tmp_pa
 def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     file = touch(tmp_path / "file")
     for place, why in ((tmp_path, "folder"), (tmp_path / "no" / "a.json", "does not exist"), (file / "a.json", ""), (Path(os.devnull), "regular file")):  # fmt: skip
-        error = usage(store.check_writable, place, option="-o")
-        assert (why in error.why.lower(), error.message[:4], bool(error.hint), error.exit_code) == (True, "-o: ", True, ExitCode.USAGE)  # fmt: skip
+        error = usage(store.check_writable, place)
+        assert (why in error.why.lower(), error.message[:10], bool(error.hint), error.exit_code) == (True, "--output: ", True, ExitCode.USAGE)  # fmt: skip
     below = usage(store.check_folder, file / "below")
     assert ("is not a folder" in below.why, "--results-dir" in below.message) == (True, True)
     monkeypatch.setattr(os, "open", failing(30, "Read-only file system"))
