@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from gpubench import detect
-from tests.detect import trees
 
 Tree = Mapping[str, str | bytes | None]
 
@@ -65,15 +64,3 @@ def plain() -> Callable[[Any], dict[str, Any]]:
         return document
 
     return convert
-
-
-@pytest.fixture
-def host() -> trees.Tree:
-    """Two online CPUs on one core, 8 GiB of RAM."""
-    return trees.host()
-
-
-@pytest.fixture
-def pci() -> Callable[..., trees.Tree]:
-    """The files of one PCI function."""
-    return trees.pci

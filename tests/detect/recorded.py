@@ -10,14 +10,7 @@ import pytest
 _BESIDE = Path(__file__).parents[3] / "shared/acceptance/detect/trees"
 ARCHIVES = sorted(Path(os.environ.get("RECORDED_MACHINES", _BESIDE)).glob("*.tar.gz"))
 # An Arm processor, cards without an address, partitions, old control groups and sparse nodes.
-IN_EVERY_RUN = (
-    "arm-gb10",
-    "drm-vega-and-igpu",
-    "kfd-mi25",
-    "kfd-mi300x-cpx",
-    "cpuset-v1",
-    "power9-gpu-memory-nodes",
-)
+IN_EVERY_RUN = "arm-gb10 drm-vega-and-igpu kfd-mi25 kfd-mi300x-cpx cpuset-v1 power9-gpu-memory-nodes".split()
 MISSING = "no recorded machines: RECORDED_MACHINES names their folder"
 
 
@@ -28,10 +21,8 @@ def name(archive: Path) -> str:
 
 def each() -> list[Any]:
     """The machines, of which `make fuzz` alone takes those whose files tell what no other's do not."""
-    return [
-        pytest.param(archive, marks=[] if name(archive) in IN_EVERY_RUN else pytest.mark.fuzz)
-        for archive in ARCHIVES
-    ]
+    fuzzed = [[] if name(archive) in IN_EVERY_RUN else pytest.mark.fuzz for archive in ARCHIVES]
+    return [pytest.param(archive, marks=marks) for archive, marks in zip(ARCHIVES, fuzzed, strict=True)]
 
 
 def unpack(archive: Path, target: Path) -> Path:

@@ -4,21 +4,19 @@ import os
 import sys
 import time
 
-import psutil
 import pytest
 
 from gpubench.base import processes
 from gpubench.detect import inspection
 from gpubench.detect.inspection import ProbeRequest
+from tests.forking import is_alive
 
 GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal': 0}], 'version': '1'}))"
 
 
 def run(*programs, limit=3.0):
     commands = [(sys.executable, "-c", code) for code in programs]
-    return inspection.run_probes(
-        [ProbeRequest(f"p{n}", limit, {}, command) for n, command in enumerate(commands)]
-    )
+    return inspection.run_probes([ProbeRequest(f"p{n}", limit, {}, own) for n, own in enumerate(commands)])
 
 
 @pytest.mark.parametrize(
@@ -51,16 +49,9 @@ def test_a_sleeper_costs_its_limit_and_its_group_dies_with_it(tmp_path):
     assert time.monotonic() - start < 30, "not the minute that it sleeps"
     assert asleep.provider.status == "timeout"
     assert good.provider.status == "ok"
-    while is_running(int(place.read_text())):
+    while is_alive(int(place.read_text())):
         assert time.monotonic() - start < 30
         time.sleep(0.01)
-
-
-def is_running(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # dead, and nobody has asked for its status
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_endless_output_costs_time_and_no_memory(monkeypatch):
@@ -76,9 +67,8 @@ def test_nothing_is_said_of_probes_that_answer():
 
 
 def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monkeypatch):
-    (tmp_path / "threadpoolctl.py").write_text(
-        "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"
-    )
+    noise = "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"
+    (tmp_path / "threadpoolctl.py").write_text(noise)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (answer,) = inspection.run_probes([ProbeRequest("blas", 20.0)])
     assert answer.provider.status == "ok"

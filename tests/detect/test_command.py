@@ -47,9 +47,8 @@ def test_json_is_one_document_and_nothing_else_whatever_the_environment_says(in_
 )  # fmt: skip
 @pytest.mark.check
 def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
-    for n, text in enumerate(
-        ("[{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"source": 1}]}')
-    ):
+    texts = ("[{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"source": 1}]}')
+    for n, text in enumerate(texts):
         (tmp_path / f"{n}.json").write_text(text)
     done = in_process("detect", *arguments.split())
     assert (done.returncode, done.stdout == "") == (code, code in (2, 4)), done.stderr
@@ -112,9 +111,8 @@ def test_a_sleeping_gpu_is_left_alone(plant):
     files = {"power__runtime_status": "suspended", "current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe",
              "mem_info_vram_total": "1", "mem_info_vram_used": "1", "config": "x", "gpu_busy_percent": "0"}  # fmt: skip
     trace = TouchedFiles({}, {}, {}, set())
-    read_files(
-        Root(str(plant(HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", **files))), trace), NOT_PROBED
-    )
+    tree = plant(HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", **files))
+    read_files(Root(str(tree), trace), NOT_PROBED)
     text = "\n".join(trace.files)
     assert "runtime_status" in text
     for name in ("link_speed", "vram_used", "/config", "busy_percent"):

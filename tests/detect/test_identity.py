@@ -117,12 +117,11 @@ def test_another_machine_is_named_by_what_differs_and_its_results_are_left_out(n
     if there.gpus and here.gpus and "two" not in name:
         result(tmp_path, there)
         assert advised(here, tmp_path) == recommend.recommend(here)
-        notes = [
-            r for r in advised(here, *tmp_path.glob("*/*.json")).reasons if r.code == "RESULT_OTHER_MACHINE"
-        ]
-        assert [f"{what}: " in note.text for note in notes] == [True], (
-            "a file that the user named is not passed over"
-        )
+        told = advised(
+            here, *tmp_path.glob("*/*.json")
+        ).reasons  # a file that the user named is not passed over
+        notes = [reason.text for reason in told if reason.code == "RESULT_OTHER_MACHINE"]
+        assert [f"{what}: " in text for text in notes] == [True]
 
 
 def test_what_differs_is_told_in_words():
@@ -171,10 +170,9 @@ def test_the_gpu_that_was_measured_is_named_by_its_id_here_and_another_may_be_go
 def test_files_that_cannot_tell_are_not_read_to_their_end(tmp_path, monkeypatch):
     """Their heads tell; this machine's result stands behind ten of another and one of the CPU alone."""
     result(tmp_path, HERE, "20260202T000000Z-00000001.json.gz", devices=(CPU,))
+    other = machine(gpu(("10de", "2330")))
     for number in range(10):
-        result(
-            tmp_path, machine(gpu(("10de", "2330"))), f"20260201T0000{number:02d}Z-000000{number:02d}.json.gz"
-        )
+        result(tmp_path, other, f"20260201T0000{number:02d}Z-000000{number:02d}.json.gz")
     result(tmp_path, HERE)
     whole = []
     load = store.load

@@ -138,9 +138,7 @@ def test_render_nodes_are_asked_side_by_side(monkeypatch, tmp_path):
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(libraries, "ask_xe", ask)
     opened = os.open
-    monkeypatch.setattr(
-        libraries.os, "open", lambda path, flags: opened(tmp_path / os.path.basename(path), flags)
-    )
+    monkeypatch.setattr(os, "open", lambda path, flags: opened(tmp_path / os.path.basename(path), flags))
     names = ("hang", "missing", "nonsense", "right")
     nodes = [{"node": name, "bdf": f"0000:0{n}:00.0", "driver": "xe"} for n, name in enumerate(names)]
     answer = libraries.probe_drm(nodes, limit_s=2.0)
@@ -166,9 +164,8 @@ STEP = (
     ],
 )  # fmt: skip
 def test_what_a_probe_said_stands_however_it_ended(code, status):
-    (answer,) = inspection.run_probes(
-        [ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))]
-    )
+    request = ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))
+    (answer,) = inspection.run_probes([request])
     assert (answer.provider.status, [record.source for record in answer.records]) == (status, ["nvml"])
 
 

@@ -45,18 +45,14 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant):
     tree |= pci("0000:04:00.0", "1002", "744c", "amdgpu", board_info="x")
     tree |= pci("0000:05:00.0", "1002", "15bf", "amdgpu")
     tree |= pci("0000:06:00.0", "1002", "15bf", "amdgpu", power__runtime_status="suspended")
-    for number, bdf in enumerate(
-        ("0000:03:00.0", "0000:00:02.0", "0000:04:00.0", "0000:05:00.0", "0000:06:00.0"), 128
-    ):
+    for number, place in enumerate(("03:00", "00:02", "04:00", "05:00", "06:00"), 128):
+        bdf = f"0000:{place}.0"
         tree[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
     root = Root(str(plant(tree)))
     records, nodes = read_files(root, NOT_PROBED).records, inspection.render_nodes(root)
-    for wake, names in (
-        (False, ["renderD128", "renderD131"]),
-        (True, ["renderD128", "renderD131", "renderD132"]),
-    ):
+    for wake, numbers in ((False, (128, 131)), (True, (128, 131, 132))):
         (request,) = inspection.render_queries(records, nodes, wake=wake)
-        assert [node["node"] for node in request.options["nodes"]] == names
+        assert [node["node"] for node in request.options["nodes"]] == [f"renderD{n}" for n in numbers]
 
 
 NODE, NO_NODE = make_fact("present", "/dev/nvidia0"), make_fact("absent", "/dev/nvidiactl")
@@ -152,13 +148,8 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
 
 @pytest.mark.parametrize(
     ("driver", "cuda", "extras"),
-    [
-        ("nvidia", None, ["cuda13", "cuda12"]),
-        (None, 12090, ["cuda12"]),
-        (None, 13000, ["cuda13"]),
-        (None, None, []),
-    ],
-)
+    [("nvidia", None, ["cuda13", "cuda12"]), (None, 12090, ["cuda12"]), (None, 13000, ["cuda13"]), (None, None, [])],
+)  # fmt: skip
 def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, extras):
     monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
     document, _ = machine(0, driver=driver, cuda=cuda)

@@ -63,9 +63,8 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(in_proce
     quoted = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
     assert quoted == {**reported["recommendation"]["measured"], "file": "r.json"}
     assert (advice.mode, advice.confidence) == (reported["recommendation"]["mode"], "measured")
-    assert "matmul float32: GPU from n = " in picture.render(
-        replace(run.machine, recommendation=advice), "markdown"
-    )
+    drawn = picture.render(replace(run.machine, recommendation=advice), "markdown")
+    assert "matmul float32: GPU from n = " in drawn
 
 
 def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(tmp_path):
@@ -92,7 +91,5 @@ def test_an_experiment_is_no_reason(odd):
 def test_a_folder_without_results_changes_nothing(tmp_path):
     (tmp_path / "notes.json").write_text("{}")
     machine = Machine(gpus=[card("g0")])
-    assert (
-        recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
-        is machine.recommendation
-    )
+    told = recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
+    assert told is machine.recommendation

@@ -98,10 +98,7 @@ def parts(source, *uuids):
 
 
 def sized(**sizes):
-    return [
-        {"source": source, "bdf": "0000:01:00.0", "vendor_id": "10de", "memory_bytes": gib << 30}
-        for source, gib in sizes.items()
-    ]
+    return [BUS | {"source": source, "vendor_id": "10de", "memory_bytes": gib << 30} for source, gib in sizes.items()]  # fmt: skip
 
 
 # Records of one machine, and what is made of them.
@@ -160,11 +157,8 @@ UNLIKE = (("0000:01:00.0", "2684", 24 << 30), ("0000:02:00.0", "2504", 12 << 30)
 
 
 def bus(*models, **more):
-    return [
-        {"source": "pci-sysfs", "bdf": bdf, "vendor_id": "10de", "pci_class": "0302", "device_id": device}
-        | more
-        for bdf, device, _ in models
-    ]
+    own = {"source": "pci-sysfs", "vendor_id": "10de", "pci_class": "0302"} | more
+    return [{"bdf": bdf, "device_id": device} | own for bdf, device, _ in models]
 
 
 def listed(*models, source="wgpu:vulkan", **more):
@@ -184,12 +178,8 @@ def blind(records):
 FIRST, SECOND = UNLIKE
 TWINS = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
 THREE = [FIRST, SECOND, ("0000:03:00.0", "2684", 24 << 30)]
-LYING = [record | {"name": "model 2684"} for record in listed(SECOND)] + [
-    record | {"name": "model 2504"} for record in listed(FIRST)
-]
-CARD, CHIP = (
-    blind(listed(model, adapter_type=kind)) for model, kind in ((SECOND, "discrete"), (FIRST, "integrated"))
-)
+LYING = listed(SECOND, name="model 2684") + listed(FIRST, name="model 2504")
+CARD, CHIP = blind(listed(SECOND)), blind(listed(FIRST, adapter_type="integrated"))
 OWN = [(bdf, device, f"model {device}", size) for bdf, device, size in UNLIKE]
 SILENT = [(bdf, device, None, None) for bdf, device, _ in UNLIKE]
 NO_IDS = [(bdf, None, None, None) for bdf, _, _ in UNLIKE]

@@ -9,7 +9,7 @@ import pytest
 from gpubench import detect
 from gpubench.detect.probes import nvml
 from tests.detect.recorded import last_answer
-from tests.detect.trees import check
+from tests.detect.trees import HOST, check, pci
 from tests.nvml import Nvml
 
 MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
@@ -86,10 +86,8 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     wanted, machine = MACHINES[name], machine_of(name)
     (gpu,) = machine.gpus
     given = wanted["gpus"][0]
-    check(
-        gpu,
-        {"id": given["uuid"], "name": given["name"], "driver.version": wanted["driver"], **wanted["reported"]},
-    )
+    own = {"id": given["uuid"], "name": given["name"], "driver.version": wanted["driver"]}
+    check(gpu, own | wanted["reported"])
     parts = [[part.units.value, part.memory_bytes.value] for part in gpu.compute.partitions]
     assert parts == wanted.get("partitions", [])
     assert gpu.power.throttle == wanted.get("throttle", [])
@@ -116,12 +114,12 @@ def test_unified_memory_needs_cudas_word_or_a_refused_size_and_the_chip():
     check(gpu, {"memory.unified": True, "kind": "integrated", "memory.dedicated_bytes.value": None})
 
 
-def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
+def test_a_unified_gpu_may_use_the_usable_ram(plant):
     """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
-    host |= {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
-    host |= pci("000f:01:00.0", "10de", "2e12", "nvidia", pci_class="0302")
+    tree = HOST | {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
+    tree |= pci("000f:01:00.0", "10de", "2e12", "nvidia", pci_class="0302")
     records = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
-    machine = detect.inspect(sysroot=plant(host), extra_records=records)
+    machine = detect.inspect(sysroot=plant(tree), extra_records=records)
     (gpu,) = machine.gpus
     assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
     assert (gpu.memory.dedicated_bytes.value, gpu.kind.value) == (None, "integrated")

@@ -94,6 +94,8 @@ def test_it_fits_and_says_the_same_in_any_width(look, draw, columns, ascii, form
     for code in ("PASSED_THROUGH", "VRAM_GE_4GIB"):
         assert code in "".join(text.split())
     assert "\x1b[" in draw(laptop, format, columns, color=True) or format == "plain"
+    marked = draw(laptop, "markdown", ascii=ascii)
+    assert [f"{sign} 8.0 GiB for one" in marked for sign in "✓+"] == [not ascii, ascii]
     hostile = replace(laptop, cpu=replace(laptop.cpu, model=make_fact("a\x1b[31mb\n", "t")))
     assert "a?[31mb?" in draw(hostile, format, columns)
 

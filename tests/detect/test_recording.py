@@ -14,16 +14,17 @@ from tests.detect import recorded, trees
 
 
 @pytest.fixture
-def tree(plant, host, pci):
-    host |= pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 << 30), unique_id="12ab")
-    host |= {
+def tree(plant):
+    card = trees.pci(
+        "0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 << 30), unique_id="12ab"
+    )
+    return plant(trees.HOST | card | {
         "/sys/devices/real/class": "0x030000", "/sys/devices/real/vendor": "0x8086", "/sys/devices/real/device": "0x5917",
         "/sys/bus/pci/devices/0000:00:02.0": "-> ../../../devices/real", "/sys/devices/real/driver": "-> ../../x/i915",
         "/proc/self/cgroup": "0::/a", "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0",
         "/sys/fs/cgroup/a/cpu.max": "150000 100000", "/sys/class/kfd/kfd/topology/nodes": None,
         "/secret": "not read",
-    }  # fmt: skip
-    return plant(host)
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["copy", "copy.tar.gz"])
@@ -60,10 +61,10 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("group", PRIVATE)
-def test_users_hosts_and_containers_are_in_no_document_and_no_recording(look, host, tmp_path, group):
-    host |= trees.group(f"0::{group}", [trees.mountinfo("/", "/sys/fs/cgroup", "rw,myhost", "cgroup2")], {
+def test_users_hosts_and_containers_are_in_no_document_and_no_recording(look, tmp_path, group):
+    tree = trees.HOST | trees.group(f"0::{group}", [trees.mountinfo("/", "/sys/fs/cgroup", "rw,myhost", "cgroup2")], {
         "cpu.max": "150000 100000", "memory.max": 1 << 30, "cpuset.cpus": "0-1"}, f"/sys/fs/cgroup{group}")  # fmt: skip
-    machine = look(host)
+    machine = look(tree)
     assert (machine.cpu.quota_cpus.value, machine.memory.limit_bytes.value) == (1.5, 1 << 30)
     (copy,) = tmp_path.glob("recording-*")
     written = [str(path.relative_to(copy)) for path in copy.rglob("*")]
@@ -100,8 +101,8 @@ def test_a_refused_file_is_refused_in_the_recording_too(tree, tmp_path, plain):
     assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=tree))
 
 
-def test_a_folder_in_place_of_a_file_stays_one(look, host):
-    assert look({**host, "/proc/meminfo": None}).memory.total_bytes.status == "invalid"
+def test_a_folder_in_place_of_a_file_stays_one(look):
+    assert look(trees.HOST | {"/proc/meminfo": None}).memory.total_bytes.status == "invalid"
 
 
 @pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)

@@ -9,16 +9,10 @@ CPU, NODE, DRM = "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/cl
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 Tree = dict[str, str | bytes | None]  # text, bytes, None for a folder, "-> target" for a link
 
-CPUINFO = """processor\t: 0
-vendor_id\t: GenuineIntel
-model name\t: Test CPU
-flags\t\t: fpu lm avx avx2 fma
-
-processor\t: 1
-vendor_id\t: GenuineIntel
-model name\t: Test CPU
-flags\t\t: fpu lm avx avx2 fma avx512f
-"""
+CPUINFO = "\n\n".join(
+    f"processor\t: {n}\nvendor_id\t: GenuineIntel\nmodel name\t: Test CPU\nflags\t\t: fpu lm avx avx2 fma{more}"
+    for n, more in enumerate(("", " avx512f"))
+)
 
 
 def under(folder: str, files: dict[str, Any]) -> Tree:
@@ -28,27 +22,18 @@ def under(folder: str, files: dict[str, Any]) -> Tree:
 
 def each_cpu(count: int, files: dict[str, Any]) -> Tree:
     """Return files of each CPU: a text for all of them, or a sequence with one for each."""
-    return {
-        f"{CPU}/cpu{n}/{name}": str(text[n] if isinstance(text, tuple | range) else text)
-        for name, text in files.items()
-        for n in range(count)
-    }
+    return {f"{CPU}/cpu{n}/{name}": str(text[n] if isinstance(text, tuple | range) else text)
+            for name, text in files.items() for n in range(count)}  # fmt: skip
 
 
-def host() -> Tree:
-    """Return two online CPUs on one core, 8 GiB of RAM."""
-    return {
-        "/proc/cpuinfo": CPUINFO,
-        "/proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 4194304 kB\nMemAvailable: 6291456 kB\nSwapTotal: 0 kB",
-        "/proc/version": "Linux version 6.1.0-test (someone@somewhere) #1 SMP",
-        f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", f"{NODE}/node0/cpulist": "0-1",
-        f"{NODE}/node0/meminfo": "Node 0 MemTotal: 8388608 kB\nNode 0 MemFree: 4194304 kB",
-        "/sys/bus/pci/devices": None,
-        **each_cpu(2, {"topology/thread_siblings_list": "0-1", "topology/physical_package_id": "0"}),
-    }  # fmt: skip
-
-
-HOST = host()
+# Two online CPUs on one core, 8 GiB of RAM.
+HOST: Tree = {
+    "/proc/cpuinfo": CPUINFO, "/proc/version": "Linux version 6.1.0-test (someone@somewhere) #1 SMP",
+    "/proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 4194304 kB\nMemAvailable: 6291456 kB\nSwapTotal: 0 kB",
+    f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", f"{NODE}/node0/cpulist": "0-1",
+    f"{NODE}/node0/meminfo": "Node 0 MemTotal: 8388608 kB\nNode 0 MemFree: 4194304 kB", "/sys/bus/pci/devices": None,
+    **each_cpu(2, {"topology/thread_siblings_list": "0-1", "topology/physical_package_id": "0"}),
+}  # fmt: skip
 
 
 def cores(count: int, *, online: str = "", parts: Any = (), mhz: Any = (), capacity: Any = ()) -> Tree:

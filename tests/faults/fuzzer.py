@@ -175,7 +175,7 @@ gpu = "0.15 ms"
 _LINK = {"numa_node": "0", "current_link_speed": "16.0 GT/s PCIe"}
 _CARD = trees.pci("0000:03:00.0", "1002", "744c", **_LINK, **trees.amdgpu(24 << 30, 8 << 30))
 _FILES = (
-    trees.host() | trees.each_cpu(2, {"topology/core_id": "0", "cpufreq/cpuinfo_max_freq": "3500000"})
+    trees.HOST | trees.each_cpu(2, {"topology/core_id": "0", "cpufreq/cpuinfo_max_freq": "3500000"})
     | trees.caches((1, "Data", "32K", "0-1")) | trees.kfd_node(0, cpu_cores_count=2, simd_count=0)
     | trees.kfd_node(1, location_id=768, domain=0) | trees.bank(1, 24 << 30) | _CARD
     | trees.group("0::/user.slice", trees.V2, {"user.slice/cpu.max": "100000 100000", "user.slice/memory.max": 8 << 30})

@@ -39,11 +39,11 @@ def codes_of(ended, tmp_path):
     run = json.loads((tmp_path / "r.json").read_text())
     (kernel,) = [outcome["kernel"] for outcome in run["outcomes"] if "/tuned/" in outcome["id"]]
     assert kernel.startswith("numba, ")
-    codes = [warning["code"] for warning in run["warnings"]]
-    for message in [warning["message"] for warning in run["warnings"] if warning["code"].startswith("cache-")]:
-        assert ended.stderr.count(message) == 1
-        assert str(tmp_path) not in message
-    return [code for code in codes if code.startswith("cache-")]
+    warnings = [warning for warning in run["warnings"] if warning["code"].startswith("cache-")]
+    for warning in warnings:
+        assert ended.stderr.count(warning["message"]) == 1
+        assert str(tmp_path) not in warning["message"]
+    return [warning["code"] for warning in warnings]
 
 
 def test_damaged_kernels_are_compiled_anew_once(gpubench, tmp_path, own_cache):
@@ -74,9 +74,8 @@ def test_a_cache_that_others_may_write_is_not_executed(gpubench, tmp_path, own_c
         SealedFiles(own_cache).write(name, msgspec.msgpack.encode(planted))
     own_cache.chmod(0o777)
     before = sorted(own_cache.rglob("*"))
-    assert codes_of(gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(own_cache)}), tmp_path) == [
-        "cache-not-trusted"
-    ]
+    ended = gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(own_cache)})
+    assert codes_of(ended, tmp_path) == ["cache-not-trusted"]
     assert not (tmp_path / "executed").exists()
     assert sorted(own_cache.rglob("*")) == before
 

@@ -23,10 +23,8 @@ def disk(tmp_path):
     """A small file system of its own, which tests fill or turn read-only."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a tmpfs needs root; the file-size limit is tested without it")
     yield folder
     while subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False).returncode == 0:
@@ -39,16 +37,8 @@ def spoiled(starter):
 
     def ended(folder, *arguments, spoil, home, temporary=None, largest_file=None):
         env = environment(home, {"TMPDIR": str(temporary)} if temporary else {})
-        process = starter.begin(
-            "run",
-            *PLAN,
-            *arguments,
-            "--no-progress",
-            cwd=home,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = starter.begin("run", *PLAN, *arguments, "--no-progress", cwd=home, env=env, **streams)
         if largest_file is not None:  # a program that starts under a limit would start its workers too
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
         while not any(folder.rglob("*.part")) and process.poll() is None:
@@ -122,15 +112,8 @@ def folder_of(parent, name):
 def test_a_limit_on_the_size_of_files(spoiled, tmp_path):
     """As `ulimit -f` sets it: no place at all takes the result, and nothing but the result is lost."""
     home, folder, temporary = (folder_of(tmp_path, name) for name in ("somebody", "work", "tmp"))
-    ended = spoiled(
-        folder,
-        "-o",
-        str(folder / "r.json"),
-        spoil=lambda: None,
-        home=home,
-        temporary=temporary,
-        largest_file=24 << 10,
-    )
+    places = {"home": home, "temporary": temporary}
+    ended = spoiled(folder, "-o", str(folder / "r.json"), spoil=lambda: None, largest_file=24 << 10, **places)
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "File too large" in ended.stderr

@@ -31,25 +31,17 @@ def shell(script, folder, program=PROGRAM, **environment):
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        ("detect", ExitCode.OK), ("run --backends fake --ops add", ExitCode.USAGE),
-    ],
-)  # fmt: skip
-def test_a_deleted_working_folder(tmp_path, result, command, code):
-    ended = shell(
-        f"mkdir gone && cd gone && rmdir ../gone && $gpubench {command.format(result=result)}", tmp_path
-    )
+@pytest.mark.parametrize(("command", "code"), [("detect", ExitCode.OK), (FAKE, ExitCode.USAGE)])
+def test_a_deleted_working_folder(tmp_path, command, code):
+    ended = shell(f"mkdir gone && cd gone && rmdir ../gone && $gpubench {command}", tmp_path)
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
     if code == ExitCode.USAGE:
         assert "the working folder is no longer there" in ended.stderr
 
 
 @pytest.mark.parametrize(
-    ("command", "reader"),
-    [("--version", "true"), ("schema gpubench-result", "head -c 1")],
-)  # fmt: skip
+    ("command", "reader"), [("--version", "true"), ("schema gpubench-result", "head -c 1")]
+)
 def test_a_reader_that_leaves(tmp_path, command, reader, starter):
     script = f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}"
     ended = shell(script, tmp_path, starter.command())
@@ -58,10 +50,8 @@ def test_a_reader_that_leaves(tmp_path, command, reader, starter):
 
 @pytest.mark.parametrize(
     ("command", "code", "closed"),
-    [
-        ("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-"),
-    ],
-)  # fmt: skip
+    [("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-")],
+)
 def test_closed_streams(tmp_path, result, command, code, closed):
     ended = shell(f"$gpubench {command.format(result=result)} {closed}", tmp_path)
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
@@ -72,12 +62,9 @@ def test_closed_streams(tmp_path, result, command, code, closed):
 def test_a_full_disk_behind_the_output(tmp_path, result, command, starter):
     ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path, starter.command())
     assert ended.returncode == ExitCode.FAILED
-    assert ended.stderr.splitlines()[:2] == [
-        "error: cannot write to standard output", "  why: No space left on device",
-    ]  # fmt: skip
+    assert ended.stderr.startswith("error: cannot write to standard output\n  why: No space left on device\n")
     script = f"$gpubench {command.format(result=result)} > /dev/full 2> /dev/full"
-    ended = shell(script, tmp_path, starter.command())
-    assert ended.returncode == ExitCode.FAILED
+    assert shell(script, tmp_path, starter.command()).returncode == ExitCode.FAILED
 
 
 def test_a_temporary_folder_that_takes_nothing(tmp_path, result, starter):
@@ -123,11 +110,8 @@ def test_a_page_without_its_drawing_library_has_no_charts_and_says_why(gpubench,
 
 
 @pytest.mark.parametrize(
-    ("how", "arguments"),
-    [
-        ("aborts", "--plots charts"), ("altair raises", "--format svg -o r.svg"),
-    ],
-)  # fmt: skip
+    ("how", "arguments"), [("aborts", "--plots charts"), ("altair raises", "--format svg -o r.svg")]
+)
 def test_a_picture_that_cannot_be_drawn_is_an_error(gpubench, tmp_path, result, how, arguments):
     """One library fails in a process of its own, the other in the program; a page tells the other ways of each."""
     name, text, why = BROKEN_DRAWING[how]

@@ -73,10 +73,7 @@ def test_in_an_active_virtual_environment_pip_is_enough(tmp_path, monkeypatch):
 
 def test_an_environment_without_pip_is_one_of_uv(monkeypatch):
     monkeypatch.setitem(sys.modules, "pip", None)
-    for command in (
-        locate(install_command("plots")),
-        repair_command(),
-        upgrade_command().partition(", then ")[2],
-    ):
+    upgrade = upgrade_command().partition(", then ")[2]
+    for command in (locate(install_command("plots")), repair_command(), upgrade):
         assert shlex.split(command)[:3] == ["uv", "pip", "install"]
         assert shlex.split(command)[-2:] == ["--python", sys.executable]

@@ -48,14 +48,9 @@ def killed(left, tmp_path):
     return tmp_path / left.name
 
 
-@pytest.mark.parametrize(
-    "change", [pytest.param(lambda path: os.utime(path, (2e9, 2e9)), id="from the future")]
-)
-def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
-    gpubench, in_process, tmp_path, killed, change
-):
+def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(gpubench, in_process, tmp_path, killed):
     before = sizes(store.part_of(killed))
-    change(killed)
+    os.utime(killed, (2e9, 2e9))  # from the future
     (tmp_path / "results").mkdir()
     for one in (killed, store.part_of(killed)):
         shutil.copy2(one, tmp_path / "results" / one.name)
@@ -87,23 +82,19 @@ def test_what_a_run_does_not_go_on_with_is_kept_under_a_name_and_said(gpubench, 
 
 
 STRANGE = {
-    "folder": Path.mkdir,
-    "FIFO": lambda path: os.mkfifo(path),
-    "dangling link": lambda path: path.symlink_to("nowhere"),
-    "link to itself": lambda path: path.symlink_to(path.name),
-}
+    "folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
+    "dangling link": lambda path: path.symlink_to("nowhere"), "link to itself": lambda path: path.symlink_to(path.name),
+}  # fmt: skip
 
 
 @NO_FILES
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        *(("r.json.part", kind) for kind in ("folder", "FIFO", "dangling link")),
-        (".r.json.gpubench-lock", "FIFO"),
-        ("r.json", "FIFO"),
-        ("r.json", "link to itself"),  # through a dangling one it is written, as a shell does it
+    [  # through a dangling link a result is written, as a shell does it
+        *(("r.json.part", kind) for kind in ("folder", "FIFO", "dangling link")), (".r.json.gpubench-lock", "FIFO"),
+        ("r.json", "FIFO"), ("r.json", "link to itself"),
     ],
-)
+)  # fmt: skip
 def test_what_lies_where_a_run_writes_is_refused_before_it_measures(in_process, tmp_path, name, kind):
     STRANGE[kind](tmp_path / name)
     ended = in_process("run", *PLAN, "-o", "r.json")

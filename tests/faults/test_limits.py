@@ -37,16 +37,10 @@ def test_a_limit_that_ends_a_command_is_named(error, limit, monkeypatch, capsys)
     assert fix.startswith("  fix: ")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("dictionary changed size"),
-        ValueError("MemoryError"),
-        OSError(errno.EBADF, "x"),
-        KeyError("x"),
-    ],
-    ids=repr,
-)
+OTHERS = [RuntimeError("dictionary changed size"), ValueError("MemoryError"), OSError(errno.EBADF, "x"), KeyError("x")]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_what_is_no_limit_stays_what_it_is(error):
     assert find_limit(error) == ""
 
@@ -107,9 +101,7 @@ def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path):
 def test_a_shell_that_limits_memory_meets_no_bug(kilobytes, arguments, tmp_path):
     """Whatever fails there, and how far it came, depends on the libraries; what is said of it does not."""
     line = f"ulimit -v {kilobytes}; exec {sys.executable} -m gpubench {arguments} --no-progress"
-    done = subprocess.run(
-        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     said = done.stdout + done.stderr
     assert done.returncode in (0, 1, 5), said
     assert "this is a bug" not in said

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 METADATA = "Metadata-Version: 2.1\nName: gpubench\nVersion: 1.0.0\n"
 RECORD = "gpubench/__init__.py,sha256=47DEQpj8HBSa,0\ngpubench/main.py,sha256=pyZfaYU5czq,7625\n"
 CLASH = "gpubench 1.0.0 installs a folder gpubench too"
+COMMANDS = (["--version"], ["run", "--nonsense"], ["schema"])
 
 
 def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
@@ -77,7 +78,7 @@ def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     (site / "gpubench" / file).write_text(theirs)
     (tmp_path / "folder").mkdir()
     failed = 0
-    for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
+    for arguments in COMMANDS:
         ended = started(*arguments, site=site, cwd=tmp_path / "folder")
         if ended.returncode == ExitCode.FAILED:
             failed += 1
@@ -89,14 +90,14 @@ def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     assert failed
 
 
-# tests/architecture/test_wheel.py removes the first: here Python would find that one in the checkout.
-@pytest.mark.parametrize("file", ["cli/__init__.py"])
-def test_a_file_that_went_with_it(site, tmp_path, file):
-    """`pip uninstall gpubench` removes the files that both brought; then no other package is there to be named."""
-    (site / "gpubench" / file).unlink()
+def test_a_file_that_went_with_it(site, tmp_path):
+    """`pip uninstall gpubench` removes the files that both brought; then no other package is there to be named.
+
+    tests/architecture/test_wheel.py removes the first: here Python would find that one in the checkout.
+    """
+    (site / "gpubench" / "cli" / "__init__.py").unlink()
     (tmp_path / "folder").mkdir()
-    commands = (["--version"], ["run", "--nonsense"], ["schema"])
-    reported = "".join(started(*words, site=site, cwd=tmp_path / "folder").stderr for words in commands)
+    reported = "".join(started(*words, site=site, cwd=tmp_path / "folder").stderr for words in COMMANDS)
     assert "  why: files of gpubench are missing or replaced\n" in reported
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 

@@ -1,6 +1,5 @@
 """Two runs that write one file lose nothing: the second waits, or is refused before it measures."""
 
-import os
 import signal
 import subprocess
 
@@ -9,18 +8,14 @@ import pytest
 from gpubench.result import store
 from tests.forking import environment
 
-PLAN = (
-    "--devices fake:cpu,fake:gpu --ops add --sizes 1k --regimes resident-queued --quick --min-samples 5 --max-samples 5"
-).split()
+PLAN = "--devices fake:cpu,fake:gpu --ops add --sizes 1k --regimes resident-queued --quick --min-samples 5 --max-samples 5".split()  # fmt: skip
 
 
 @pytest.fixture
 def start(tmp_path, starter):
     def begin(*arguments):
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        return starter.begin(
-            "run", *arguments, "--no-progress", cwd=tmp_path, env=environment(tmp_path), **streams
-        )
+        around = {"cwd": tmp_path, "env": environment(tmp_path), "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}  # fmt: skip
+        return starter.begin("run", *arguments, "--no-progress", **around)
 
     return begin
 
@@ -37,21 +32,17 @@ def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start)
 
 
 def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
-    for option in ("--append",):
-        first = start(*PLAN, "--sessions", "500", option, "r.json")
-        while not (tmp_path / "r.json.part").exists():
-            assert first.poll() is None
-        second = gpubench("run", *PLAN, option, "./r.json", "--lock-timeout", "100ms")
-        assert second.returncode == 4
-        assert second.stdout == ""
-        assert f"process {first.pid} on " in second.stderr
-        assert f"run {PLAN[0]} {PLAN[1]}" in second.stderr
-        assert "--lock-timeout" in second.stderr
-        first.send_signal(signal.SIGINT)
-        said = first.communicate(timeout=100)[1]
-        assert first.returncode == 130, (said, len(store.load(tmp_path / "r.json").sessions))
-        assert store.load(tmp_path / "r.json").sessions, "the first has lost nothing"
-        os.unlink(tmp_path / "r.json")
+    first = start(*PLAN, "--sessions", "500", "--append", "r.json")
+    while not (tmp_path / "r.json.part").exists():
+        assert first.poll() is None
+    second = gpubench("run", *PLAN, "--append", "./r.json", "--lock-timeout", "100ms")
+    assert (second.returncode, second.stdout) == (4, "")
+    for told in (f"process {first.pid} on ", f"run {PLAN[0]} {PLAN[1]}", "--lock-timeout"):
+        assert told in second.stderr
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=100)[1]
+    assert first.returncode == 130, (said, len(store.load(tmp_path / "r.json").sessions))
+    assert store.load(tmp_path / "r.json").sessions, "the first has lost nothing"
 
 
 def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):

@@ -63,9 +63,11 @@ def children(of):
 
 def is_alive(pid):
     """Whether a process is neither gone nor waiting for whoever adopted it to look."""
+    import psutil  # works where there is no /proc
+
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -172,7 +172,7 @@ def test_a_sparse_matrix_is_compared_by_its_elements_sorted_and_summed():
     """CuPy's product sorts and sums those of its input."""
     assert equal([Sparse(2.0)], [Sparse(2.0)])
     assert not equal([Sparse(2.0)], [Sparse(2.5)])
-    parts = np.array([1.0, 2.0, 4.0, 8.0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])
+    parts = np.array([1.0, np.nan, 4.0, 8.0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])
     matrix = scipy.sparse.csr_matrix(parts, shape=(2, 3))
     sorted_matrix = matrix.copy()
     sorted_matrix.sum_duplicates()

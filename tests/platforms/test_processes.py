@@ -2,7 +2,7 @@
 
 import time
 
-import psutil
+from tests.forking import is_alive
 
 # A program of gpubench's name is one of the product for the simulation.
 _TREE = """
@@ -18,21 +18,14 @@ child.kill()
 """
 
 
-def _lives(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_a_child_is_killed_with_those_that_it_started(computer):
     done = computer("win32").run("-c", _TREE)
     assert done.returncode == 0, done.stderr
     numbers = [int(number) for number in done.stdout.split()]
     until = time.monotonic() + 10
-    while any(map(_lives, numbers)) and time.monotonic() < until:
+    while any(map(is_alive, numbers)) and time.monotonic() < until:
         time.sleep(0.02)
-    assert not any(map(_lives, numbers))
+    assert not any(map(is_alive, numbers))
 
 
 def test_a_reader_that_went_is_no_failure(computer):

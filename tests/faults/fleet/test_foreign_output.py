@@ -73,9 +73,8 @@ def test_start_up_code_of_others_costs_no_child(kind, tmp_path, monkeypatch):
 
 
 def test_a_node_of_a_cluster_reports_without_what_others_print(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes; print('hello'); ctypes.CDLL(None).printf(b'hello')"
-    )
+    noise = "import ctypes; print('hello'); ctypes.CDLL(None).printf(b'hello')"
+    (tmp_path / "sitecustomize.py").write_text(noise)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     sent = list(node.messages(NODE_ARGUMENTS))
     result = b"".join(message[1:] for message in sent if message[:1] == node.RESULT)
@@ -90,9 +89,7 @@ def interpreter(folder, before, then='exec "$PYTHON" "$@"'):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "before", ["printf hello", "head -c 200000 /dev/zero"],
-)  # fmt: skip
+@pytest.mark.parametrize("before", ["printf hello", "head -c 200000 /dev/zero"])
 def test_what_is_written_before_python_starts_is_told_apart(before, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, before))
     assert list_numpy() == ["numpy:0"]
