@@ -336,7 +336,7 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
     for line in text[start.start() :].splitlines()[1:] if start else ():
         if not line.startswith(("\t", "#")) and line:
             break
-        entry = _LINE.fullmatch(line[1:].rstrip()) if line[1:2] != "\t" else None
+        entry = _LINE.fullmatch(line[1:].rstrip())
         if entry and entry[2].isprintable():
             table.setdefault(int(entry[1], 16), entry[2])
     return table

@@ -152,10 +152,9 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
     if local.value is not None:
         return make_fact("discrete", local.source)
     device_id = function.record.device_id
-    family = -1 if device_id is None else device_id >> 8
     source = function.record.facts["device_id"].source or function.folder
     for kind, ids in (("integrated", _INTEGRATED_IDS), ("discrete", _DISCRETE_IDS)):
-        if family in ids:
+        if device_id is not None and device_id >> 8 in ids:
             return make_fact(kind, source)
     if function.bdf == Address(0, 0, 2, 0) and hypervisor.value == "none":
         return make_fact("integrated", function.folder, "Intel's processors have their GPU at this address")
@@ -431,7 +430,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
     for name in root.names(folder) or ():
         path = f"{folder}/{name}/properties"
         bank = root.fact(path, properties).value or {}
-        if "heap_type" not in bank or bank.get("size_in_bytes", -1) < 0:
+        if not {"heap_type", "size_in_bytes"} <= bank.keys() or bank["size_in_bytes"] < 0:
             return missing("invalid", path)
         total += bank["size_in_bytes"] if bank["heap_type"] in _HEAPS else 0
     return make_fact(total or None, folder)

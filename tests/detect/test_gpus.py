@@ -125,6 +125,10 @@ OF_KFD = {
          SIZE: 48 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB, "gpus.0.compute.partitions.*.units": [38, 38]}),
     "an unreadable bank gives no partial sum": (
         kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
+    **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})
+       for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
+                          ("size_in_bytes 5", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
+    "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),
     "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated", "gpus.0.memory.unified": True}),
     "a spoiled node is still a GPU": (
         kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),

@@ -127,9 +127,8 @@ def host(links, **answers):
                 "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
                 "nvmlDeviceGetNvLinkRemoteDeviceType": lambda handle, number: link_of(handle, number)[0],
                 "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, number: place(link_of(handle, number)[1]),
-                "nvmlDeviceGetFieldValues": lambda _h, _f: [
-                    SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))
-                ],
+                "nvmlDeviceGetFieldValues": lambda _handle, fields: [
+                    SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal={90: 26562}[field])) for field in fields],
                 "nvmlDeviceGetTopologyCommonAncestor": lambda _a, _b: 40,
                 "nvmlDeviceGetP2PStatus": lambda _a, _b, _index: 0,
             } | answers)
@@ -156,6 +155,20 @@ def test_direct_links_count_for_the_card_at_their_end():
     unlinked = next(path for path in machine.gpus[1].link.paths if path.to == machine.gpus[2].id)
     assert (unlinked.kind.value, unlinked.read.value) == (None, True)
     assert machine.gpus[1].link.peers == [machine.gpus[0].id]
+
+
+@pytest.mark.parametrize(
+    ("code", "common"), [(0, "switch"), (10, "switch"), (20, "switch"), (30, "host-bridge"), (40, "numa-node"), (50, "system"), (60, None)]
+)  # fmt: skip
+def test_what_two_cards_share_and_may_do(code, common):
+    """P2P of the driver: 0 reads, 1 writes, 3 atomics. Of a card at most 36 links are asked."""
+    may = {"read": 0, "write": 1, "atomics": 3}
+    for name, index in may.items():
+        machine = host([[(SWITCHED, 0)] * 40] * 2, nvmlDeviceGetTopologyCommonAncestor=lambda _a, _b: code,
+                       nvmlDeviceGetP2PStatus=lambda _a, _b, asked, index=index: 0 if asked == index else 5)  # fmt: skip
+        (path,) = machine.gpus[0].link.paths
+        assert (path.common.value, path.lanes.value) == (common, 36)
+        assert [getattr(path, other).value for other in may] == [other == name for other in may]
 
 
 def test_what_a_library_does_not_tell_costs_that_fact_alone():

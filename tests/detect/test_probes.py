@@ -8,9 +8,11 @@ import pytest
 
 from gpubench import detect
 from gpubench.detect.probes import ProbeFailure, libraries, nvml
+from gpubench.measure.monitor import MonitorTarget
 from tests.detect.recorded import last_answer
 from tests.detect.trees import GIB, HOST, check, pci
 from tests.nvml import Nvml
+from tests.raising import raised
 
 SIZE = "memory.dedicated_bytes"
 
@@ -93,14 +95,46 @@ def test_windows_registry_describes_the_adapters_that_a_library_lists(changes, f
     assert {fact["source"] for fact in stated.values()} <= {"registry"}
 
 
+ERRORS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout", 9: "absent",
+          12: "absent", 6: "absent", 15: "crashed", 16: "crashed", 999: "invalid"}  # fmt: skip
+REMEDIES = {9: "kernel module is not loaded", 12: "libnvidia-ml is not installed", 18: "reboot"}
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_nvml_that_cannot_start_says_why(code):
+    failure = raised(ProbeFailure, last_answer, nvml.probe_nvml, Nvml(nvmlInit=Nvml.NVMLError(code)))
+    assert failure.status == ERRORS[code]
+    assert REMEDIES.get(code, str(Nvml.NVMLError(code))) in failure.hint
+
+
+EVENTS = {0x1: [], 0x2: ["applications_clocks"], 0x4: ["sw_power_cap"], 0x8: ["hw_slowdown"], 0x10: ["sync_boost"],
+          0x20: ["sw_thermal_slowdown"], 0x40: ["hw_thermal_slowdown"], 0x80: ["hw_power_brake"], 0x100: ["display_clocks"],
+          0x44: ["sw_power_cap", "hw_thermal_slowdown"]}  # fmt: skip
+MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process", 4: None}
+
+
 @pytest.mark.parametrize(
-    ("code", "status"), [(18, "mismatch"), (9, "absent"), (12, "absent"), (4, "permission"), (999, "invalid")]
-)
-def test_nvml_that_cannot_start_says_why(code, status):
-    with pytest.raises(ProbeFailure) as failure:
-        last_answer(nvml.probe_nvml, Nvml(nvmlInit=Nvml.NVMLError(code)))
-    assert failure.value.status == status
-    assert failure.value.hint
+    ("answers", "path", "told"),
+    [
+        *(({"nvmlDeviceGetDisplayActive": Nvml.NVMLError(code)}, "display_attached.status", status) for code, status in ERRORS.items()),
+        *(({"nvmlDeviceGetComputeMode": mode}, "compute.mode.value", word) for mode, word in MODES.items()),
+        *(({"nvmlDeviceGetVirtualizationMode": mode}, "kind.value", "vgpu" if mode == 2 else None) for mode in range(5)),
+        *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
+          for name in ("Event", "Throttle") for mask, words in EVENTS.items()),
+    ],
+)  # fmt: skip
+def test_what_nvml_says_by_numbers(answers, path, told):
+    (record,) = last_answer(nvml.probe_nvml, Nvml(**answers))["records"]
+    check(record, {path: told})
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0, 5), (1, 5), (2, 0), (None, 5), (SimpleNamespace(value=2), 0)])
+def test_memory_that_a_gpu_shares_with_the_system_is_nobodys_use(mode, used):
+    """A card of the driver's own memory (1), or of the system's (2, ATS)."""
+    answers = {} if mode is None else {"nvmlDeviceGetAddressingMode": mode}
+    library = Nvml(nvmlDeviceGetMemoryInfo=SimpleNamespace(total=9, free=4, used=5), **answers)
+    users = nvml.gpu_users([MonitorTarget("cupy:0", None, "0000:06:00.0")], library)
+    assert users == {"cupy:0": {"computing": 0, "drawing": 0, "used_bytes": used}}
 
 
 VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virtio-GPU Venus (Intel(R) Arc(tm) A770)",

@@ -14,14 +14,16 @@ import pytest
 import scipy.sparse
 
 from gpubench import backends, kernels
+from gpubench.backends.contract.protocols import LaunchClock
 from gpubench.base import processes
 from gpubench.base.errors import BackendError, Unsupported, UsageError
 from gpubench.base.plugins import PluginError
-from gpubench.functions import sources, trial
+from gpubench.functions import loading, sources, trial
 from gpubench.functions.declare import UserFunction
-from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
-from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, trace_pure
+from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op, shape_text
+from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source
 from gpubench.functions.session import CallSession, Translated, place_tensors, program_library
+from gpubench.functions.session import answer as answer_of
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series
 from gpubench.measure.points import Rungs
@@ -81,8 +83,8 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
 def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
     """Its kernel would leave that out, and be a million times faster."""
     with pytest.raises(Untraceable, match=why):
-        trace_pure(UserFunction(function), ["x"])
-    assert trace_pure(UserFunction(polynomial), ["x"]).operations
+        loading.trace_pure(UserFunction(function), ["x"])
+    assert loading.trace_pure(UserFunction(polynomial), ["x"]).operations
 
 
 def sum_of(values):
@@ -101,6 +103,17 @@ def sum_of(values):
 )  # fmt: skip
 def test_sizes_between_and_beyond(points, n, value):
     assert extrapolate(points, n) == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("extents", "text"),
+    [
+        ([[(8, 8), (32, 32)]], "(n)"), ([[(8, 64), (32, 1024)], [(8, 3), (32, 3)]], "(n^2, 3)"),
+        ([[(8, 10), (32, 20)]], "(10 at n = 8)"), ([], "()"),
+    ],
+)  # fmt: skip
+def test_a_shape_is_told_in_n(extents, text):
+    assert shape_text(Shown("x", extents, [])) == text
 
 
 def test_a_search_begins_at_a_size_that_takes_little():
@@ -235,6 +248,51 @@ def test_an_input_is_refilled_in_the_array_that_is_there():
     session.close()
 
 
+def test_the_clock_of_a_device_times_functions_of_arrays_alone():
+    class Clocked(LaunchClock):
+        device, limits, threads, blas = (
+            SimpleNamespace(id="fake:gpu", backend="fake", kind="gpu"),
+            None,
+            None,
+            None,
+        )
+
+        def time(self, launch, repeat=1, *, cold=False):
+            return 2.0 * repeat if cold else 1.0 * repeat
+
+    plain = backends.load("numpy").open("numpy:0", 1)
+    assert CallSession(plain, UserFunction(sum_of)).time(None) is None
+    plain.close()
+    assert CallSession(Clocked(), UserFunction(sum_of, sum_of)).time(None) is None, (
+        "a pair's streams are its own"
+    )
+    session = CallSession(Clocked(), UserFunction(sum_of))
+    assert [session.time(None), session.time(None, 3), session.time(None, 3, cold=True)] == [1.0, 3.0, 6.0]
+
+
+def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
+    def answer(call, *more, **options):
+        function = UserFunction(
+            call, *more, inputs=lambda rng, n, dtype: [np.linspace(0, 1, n, dtype=dtype)], **options
+        )
+        return answer_of(function, loading.make_inputs(function, ["x"], 1000, "float32", 1), "float32")
+
+    def lossy(xp, x):
+        return (x + np.float32(1e6)) - np.float32(1e6)
+
+    want, allowed = answer(lambda xp, x: x + 1)
+    assert (want.dtype, allowed) == (np.float64, Allowed(256 * 2**-24, 0))
+    error = raised(Unsupported, answer, lossy)
+    assert (error.reason, "in float32 NumPy's own result is off by" in str(error)) == ("bad-function", True)
+    assert answer(lossy, tolerance=0.5)[1] == Allowed(0.5, 0.5)
+    assert answer(lossy, same=lambda a, b: True)[1] == Allowed(0.0, 0.0)
+    want, allowed = answer(lambda x: lossy(np, x), sum_of)
+    assert (want.dtype, allowed) == (np.float32, Allowed(256 * 2**-24, 0)), (
+        "the CPU's program may know one dtype"
+    )
+    assert answer(lambda x: x, sum_of, tolerance=0.5)[1] == Allowed(0.5, 0.5)
+
+
 def test_counts_may_differ_where_numpy_differs_from_itself():
     exact = np.full(100, 1000)
     moved = exact.copy()
@@ -246,6 +304,50 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     allowed = allowed_error([1.0, exact], [1.0, moved], "float32")
     assert not compare([1.0 + 1e-3, exact], [1.0, exact], allowed).right
     assert compare(moved, exact, Allowed(1e-4, 1e-4)).right
+
+
+THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "error", "place", "words"),
+    [
+        ((THREE, 1), (THREE,), np.inf, [], "it returns 2 results, not 1"), (THREE[:2], THREE, np.inf, [], "out has the shape (2,), not (3,)"),
+        (THREE + np.array([0, 0, 0.1]), THREE, 0.1 / (2 + 3**0.5), [2], ""), (THREE + np.array([0.1j, 0, 0]), THREE, 0.1 / (1 + 3**0.5), [0], ""),
+        (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
+        (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
+        ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
+        (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
+        (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0"),
+    ],
+)  # fmt: skip
+def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
+    told = compare(got, want, Allowed(0.0, 0.0))
+    assert (told.error, told.place, told.words) == (pytest.approx(error), place, words)
+    assert told.right == (error == 0)
+
+
+def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
+    for name, hint in (("tolerence", "did you mean 'tolerance'?"), ("colour", "docs/your-own-function.md")):
+        error = raised(UsageError, UserFunction, sum_of, **{name: 1})
+        assert (name in error.message, "tolerance, same" in error.why, hint in error.hint) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (SimpleNamespace(__cuda_array_interface__={}, get=lambda: [1.0, 2.0]), [1.0, 2.0]), (SimpleNamespace(get=None, to_numpy=lambda: [3.0]), [3.0]),
+        (SimpleNamespace(__cuda_array_interface__={}, toarray=lambda: [4.0]), [4.0]), (SimpleNamespace(array=[5.0]), [5.0]),
+        (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None),
+    ],
+)  # fmt: skip
+def test_a_result_of_any_library_comes_to_the_host(value, told):
+    if told is None:
+        assert "it returns a object, which is no array" in str(
+            raised(loading.Unreadable, loading.on_host, value)
+        )
+    else:
+        np.testing.assert_equal(loading.on_host(value), np.array(told))
 
 
 @pytest.mark.parametrize(("limit_s", "calls"), [(None, 3), (60.0, 3), (7.0, 2), (4.0, 1)])
