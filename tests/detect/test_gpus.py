@@ -50,6 +50,9 @@ ON_PCI = {
         {"gpus.0.compute.now_hz": "invalid", "gpus.0.compute.max_hz": "invalid"}),
     "a card of unknown size that falls asleep": (
         HOST | pci(VBIOS, "10de", "2684", "nvidia", power__runtime_status="suspending"), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
+    "no clock is in force": (
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz"),
+        {"gpus.0.compute.now_hz": "absent", "gpus.0.compute.max_hz": 900_000_000}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
@@ -128,6 +131,8 @@ OF_KFD = {
     **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})
        for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
                           ("size_in_bytes 5", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
+    "a node that does not tell its units": ({f"{KFD}/1/properties": "simd_count 8"}, {**ONE, "gpus.0.bdf": "0000:00:00.0", "gpus.0.compute.units": "invalid"}),
+    "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8"}, {"gpu_count": 0}),
     "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),
     "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated", "gpus.0.memory.unified": True}),
     "a spoiled node is still a GPU": (

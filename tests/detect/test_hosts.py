@@ -165,6 +165,8 @@ MEMORY = {
     "an old kernel without MemAvailable": (
         HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB"},
         {"memory.available_bytes": 35 * 1024, "memory.available_bytes.note": "too old"}),
+    "an old kernel that tells what is free alone": (
+        HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB"}, {"memory.available_bytes": 10 * 1024}),
     "nodes that overlap": (
         HOST | {f"{NODE}/node1/cpulist": "1"},
         {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),

@@ -88,6 +88,7 @@ def test_kfd_tells_the_links_of_a_node(look, links, paths):
     assert len(first.link.paths) == len(paths)
     for path, expected in zip(first.link.paths, paths, strict=True):
         check(path, {"to": second.id, **expected})
+    check(first, {"bdf": "0000:03:00.0", "kind": "absent", "compute.arch": "absent", "compute.max_hz": "absent", "compute.units": 52})  # fmt: skip
     assert first.link.peers == [second.id] * (links is XGMI)
     assert second.link.peers == [], "its own folder says nothing"
 
