@@ -130,6 +130,15 @@ def test_a_search_begins_at_a_size_that_takes_little():
     assert rungs.series.work(2048) / rungs.series.work(1024) == pytest.approx(2**2.5, rel=1e-3)
 
 
+def test_several_results_are_downloaded_as_one():
+    shown = [
+        Shown(name, [], [(n, n * size) for n in (64, 256)]) for name, size in (("out[0]", 4), ("out[1]", 8))
+    ]
+    about = Description("options", "f", "", "", shown[:1], shown, [], [(64, 1e-3)], 64, 256, ["float32"])
+    op = make_op(about, Code(lambda xp, x: x))
+    assert [op.output.bytes({"n": n}, "float32") for n in (64, 256, 1024)] == [768, 3072, 12288]
+
+
 @pytest.mark.torch
 def test_a_default_device_is_for_those_who_create_tensors():
     import torch
