@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+import weakref
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -256,6 +257,25 @@ def test_an_input_is_refilled_in_the_array_that_is_there():
     session.refill(buffer, np.ones(4))
     assert (buffer.value is there, buffer.value.shape) == (False, (4,))
     session.close()
+
+
+def test_a_call_has_the_memory_of_the_one_before_it():
+    results, dead = [], []
+
+    def call(xp, x):
+        dead.append([result() is None for result in results])
+        result = Frame()
+        results.append(weakref.ref(result))
+        return result
+
+    session = CallSession(backends.load("numpy").open("numpy:0", 1), UserFunction(call))
+    shown = [Shown("x", [[(8, 8)]], [(8, 32)])]
+    about = Description("mine", "f", "", "", shown, shown, [], [(8, 1e-3)], 8, 8, ["float32"])
+    op = make_op(about, Code(lambda xp, x: x, calls=session._function))
+    case = Case("mine.f", "function", {"n": 8}, "float32", "library", "resident", "numpy:0")
+    session.run(session.compile(op, case, [session.allocate((8,), "float32")], None), 3)
+    session.close()
+    assert dead == [[], [True], [True, True]]
 
 
 def test_the_clock_of_a_device_times_functions_of_arrays_alone():

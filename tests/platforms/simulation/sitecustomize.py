@@ -27,16 +27,13 @@ REFUSED = "The process cannot access the file because it is being used by anothe
 
 POSIX_MODULES = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "syslog"}
 POSIX_NAMES = {
-    "os": {
-        "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE", "chown", "fchmod", "fchown", "fork",
-        "getegid", "geteuid", "getgid", "getloadavg", "getpgid", "getuid", "killpg", "lchown", "mkfifo", "posix_fadvise",
-        "pread", "pwrite", "sched_getaffinity", "sched_setaffinity", "sched_yield", "setpriority", "setsid", "statvfs", "sync",
-        "uname", "wait4", "waitid",
-    },
-    "signal": {
-        "SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGSTOP", "SIGTSTP", "SIGUSR1", "SIGUSR2",
-        "alarm", "pthread_kill", "pthread_sigmask", "setitimer", "sigwait",
-    },
+    "os": {*"""
+        O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_SYNC O_TMPFILE chown fchmod fchown fork getegid geteuid getgid getloadavg
+        getpgid getuid killpg lchown mkfifo posix_fadvise pread pwrite sched_getaffinity sched_setaffinity sched_yield setpriority
+        setsid statvfs sync uname wait4 waitid""".split()},
+    "signal": {*"""
+        SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2 alarm pthread_kill pthread_sigmask
+        setitimer sigwait""".split()},
     "select": {"poll", "epoll"},
     "time": {"clock_gettime", "clock_gettime_ns", "CLOCK_MONOTONIC"},
     "socket": {"AF_UNIX"},
@@ -125,11 +122,8 @@ def holders(path):
     below = path + os.sep
     for number in processes():
         with contextlib.suppress(OSError):
-            names = [
-                f"/proc/{number}/cwd",
-                *(f"/proc/{number}/fd/{n}" for n in os.listdir(f"/proc/{number}/fd")),
-            ]
-            for name in names:
+            files = (f"/proc/{number}/fd/{n}" for n in os.listdir(f"/proc/{number}/fd"))
+            for name in (f"/proc/{number}/cwd", *files):
                 with contextlib.suppress(OSError):
                     target = os.readlink(name)
                     folder = target == path and not name.endswith("cwd") and os.path.isdir(path)
@@ -295,13 +289,7 @@ def psutil_view(psutil):
         def convert(cpu):
             if not WINDOWS:
                 return cpu
-            values = (
-                cpu.user + cpu.nice,
-                cpu.system + cpu.irq + cpu.softirq,
-                cpu.idle + cpu.iowait,
-                cpu.irq,
-                cpu.softirq,
-            )
+            values = (cpu.user + cpu.nice, cpu.system + cpu.irq + cpu.softirq, cpu.idle + cpu.iowait, cpu.irq, cpu.softirq)  # fmt: skip
             return Times(*(value // TICK_S * TICK_S for value in values))
 
         found = psutil.cpu_times(percpu=percpu)
@@ -311,10 +299,8 @@ def psutil_view(psutil):
         """Without what the system does not tell."""
 
         def __getattribute__(self, name):
-            absent = (
-                {"num_fds", "terminal", "uids"} if WINDOWS else {"cpu_affinity", "num_handles", "io_counters"}
-            )
-            if name in absent and seen_by_us(2):
+            absent = "num_fds terminal uids" if WINDOWS else "cpu_affinity num_handles io_counters"
+            if name in absent.split() and seen_by_us(2):
                 raise AttributeError(name)
             return super().__getattribute__(name)
 
@@ -342,7 +328,7 @@ def views():
         instead |= {
             "os": {"name": "nt", "O_BINARY": O_BINARY, "open": windows_open},
             "time": {
-                name: coarse(getattr(time, name)) for name in ("monotonic", "process_time", "thread_time")
+                name: coarse(getattr(time, name)) for name in "monotonic process_time thread_time".split()
             },
             "signal": {"SIGBREAK": SIGBREAK, "signal": windows_signal, "getsignal": signal.getsignal},
             "subprocess": {"Popen": windows_popen(), "CREATE_NEW_PROCESS_GROUP": 0x200},
@@ -386,9 +372,8 @@ def simulate():
 
         def rename(source, target, **folders):
             if os.path.lexists(target):
-                raise FileExistsError(
-                    17, "Cannot create a file when that file already exists", source, None, target
-                )
+                why = "Cannot create a file when that file already exists"
+                raise FileExistsError(17, why, source, None, target)
             real_rename(source, target, **folders)
 
         os.rename = rename
