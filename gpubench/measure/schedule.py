@@ -288,12 +288,12 @@ def resume_plan(
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)
-    most = max((len(done) for done in finished.values()), default=0)
-    rest = max(0, run.settings.sessions - max(most, 1))
+    most = max((1, *map(len, finished.values())))
+    rest = max(0, run.settings.sessions - most)
     search = bool(open_series(ops, run.selection)) and _searching(run)
     run = _drop_last_session(run)
     resume = repeat_plan(run, ops, constraints, rest if sessions is None else sessions)
-    missing = {workload for workload, done in finished.items() if len(done) < max(most, 1)}
+    missing = {workload for workload, done in finished.items() if len(done) < most}
     return run, msgspec.structs.replace(
         resume, missing=tuple(item for item in resume.workloads if item.key in missing), search=search
     )

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from benchmarks import leak_traces as leaks
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import calls_library, random_inputs
-from gpubench.backends.shared.reference import (
-    Oddities,
-    not_finite,
-    same_bytes,
-    sentinel_for,
-)
+from gpubench.backends.shared.reference import Oddities, not_finite, same_bytes, sentinel_for
 from gpubench.kernels.contract.op import Operand, Range, Tolerance
 from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 from gpubench.measure.worker.timer import Timer

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.base.errors import RequiredUnavailable
@@ -82,6 +83,25 @@ def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near()
         "add/n=16384/float32/tuned/transfer-always@hybrid:cupy:0",
     ]
     assert schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
+    for cpu_s, near in ((10.0, True), (10.1, False), (0.1, True), (0.0999, False)):
+        found = schedule.worth_trying(
+            curve, {1024: row(cpu_s, 1.0, 1e3)}, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0])
+        )
+        assert [item.n for item in found] == [1024] * near
+
+
+def test_after_a_search_device_groups_run_each_size_of_a_member_from_large_to_small():
+    """A budget then cuts off the sizes at which several GPUs gain nothing."""
+    scope = constraints(CPU, CUPY, device("group:cupy:0-1", "gpu"))
+    scope = replace(scope, settings=Settings(scaling="strong"))
+    times = {
+        n: {(name, "library", "resident"): {0: [1.0]}}
+        for n, name in ((1024, "cupy:0"), (4096, "cupy:1"), (2048, "numpy:0"), (8192, "wgpu:0"))
+    }
+    found = schedule.on_groups(Series(kernels.load("add"), "float32"), times, scope)
+    assert [(item.n, {case.device_id for case in item.cases}) for item in found] == [
+        (n, {"group:cupy:0-1"}) for n in (4096, 1024)
+    ]
 
 
 def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split():
