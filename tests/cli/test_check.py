@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.forking import environment
+from tests.forking import environment, is_alive
 
 PLAN = ["--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7"]
 SMALL = ("--sizes", "100", "--backends", "numpy", "--implementations", "library", "--max-samples", "4", "--max-time", "5ms")  # fmt: skip
@@ -129,13 +129,22 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(chec
     assert not (tmp_path / "measured").exists()
 
 
-def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tmp_path):
-    waits = "sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!"
-    program(tmp_path / "base", planned(f'trap "touch kept/base.json; exit 143" TERM; {waits}'))
-    words = ("check", "base", "base", "--results-dir", "kept", "-q")
-    with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
+@pytest.mark.parametrize(
+    ("script", "saving_s", "number", "code"),
+    [
+        ('trap "touch kept/base.json; exit 143" TERM; sleep 60 >&- 2>&- & wait $!', 15.0, signal.SIGINT, 130),
+        ('trap "" TERM; exec sleep 60', 0.2, signal.SIGTERM, 143),
+    ],
+    ids=["one that saves its session", "one that goes on"],
+)
+def test_an_interrupted_run_ends_and_quiet_says_nothing(starter, tmp_path, script, saving_s, number, code):
+    program(tmp_path / "base", planned(f"sleep 0.5; echo $$ > number; mv number began; {script}"))
+    words, module = ("check", "base", "base", "--results-dir", "kept", "-q"), "gpubench.cli.check"
+    env = environment(tmp_path, {"TESTS_ALTER": f"{module}:OWN_END_S=0.1 {module}:SAVING_S={saving_s}"})
+    with starter.begin(*words, cwd=tmp_path, env=env, stderr=subprocess.PIPE) as check:
         while not (tmp_path / "began").exists():
             assert check.poll() is None
-        check.send_signal(signal.SIGINT)
-        assert (check.wait(30), check.stderr.read()) == (130, "")
-    assert (tmp_path / "kept" / "base.json").exists()
+        check.send_signal(number)
+        assert (check.wait(30), check.stderr.read()) == (code, "")
+    assert not is_alive(int((tmp_path / "began").read_text()))
+    assert (tmp_path / "kept" / "base.json").exists() == ("touch" in script)

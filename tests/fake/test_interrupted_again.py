@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gpubench import kernels
+from gpubench.cli.exit import Terminated
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import runner, schedule
 from gpubench.measure.recorder import CaseDone, CaseStarted
@@ -61,11 +62,12 @@ def test_each_case_has_the_sessions_of_the_plan(monkeypatch, sizes, stops, in_th
         assert {block.session for block in outcome.blocks if block.session in used} == finished
 
 
-def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch):
+@pytest.mark.parametrize(("ending", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch, ending, code):
     def interrupt(*_):
-        raise KeyboardInterrupt
+        raise ending
 
     monkeypatch.setattr(runner, "hold_signals", lambda: None)
     monkeypatch.setattr("gpubench.measure.runner._Runner._open_all", interrupt)
     run = carry_out(plan(["fake:cpu"], SIZES, op=OP))
-    assert ([session.index for session in run.sessions], run.complete) == ([0], False)
+    assert ([session.index for session in run.sessions], run.complete, run.exit_code) == ([0], False, code)

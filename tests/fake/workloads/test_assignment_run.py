@@ -1,6 +1,14 @@
 """Whole runs with an assigned workload: the first session chooses, the others measure; a mixture wins here."""
 
+import io
+
 import pytest
+
+from gpubench import kernels
+from gpubench.measure import protocol
+from gpubench.measure.worker import timer
+from gpubench.measure.worker.main import DeviceWorker
+from gpubench.result.case import Case
 
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 ASSIGNED = "mlp_forward/n=16/float32/tuned/{}@hybrid:fake:gpu"
@@ -48,3 +56,19 @@ def test_only_the_check_chooses_nothing(run):
     (outcome,) = ended.outcomes.values()
     assert outcome["check"]["ok"]
     assert outcome.get("blocks", []) == outcome.get("assignment_times", []) == []
+
+
+@pytest.mark.parametrize("time_it", [False, True])
+def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
+    sides, whole = set(), timer.calibrate
+    monkeypatch.setattr(
+        timer, "calibrate", lambda one, target_s: (sides.add(one.split), whole(one, target_s))[1]
+    )
+    worker, device = DeviceWorker(io.BytesIO()), "hybrid:fake:gpu"
+    worker.answer(protocol.Open(
+        id=1, device_id=device, threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
+    ))  # fmt: skip
+    case = Case("ffn", kernels.load("ffn").group, {"n": 2}, "float32", "tuned", "transfer-always", device)
+    reply = worker.answer(protocol.Prepare(id=2, case=case, session=0, time_it=time_it))
+    assert isinstance(reply, protocol.Prepared), reply
+    assert {frozenset(side) for side in sides} == ({frozenset("c"), frozenset("g")} if time_it else set())
