@@ -1,27 +1,44 @@
-"""Runs, measurements and blocks as files have them."""
+"""Runs, devices, cases, measurements and blocks as files have them."""
 
+from gpubench.result import run as document
+from gpubench.result.case import Case
 from gpubench.result.machine import Machine
-from gpubench.result.run import Block, Check, Fingerprint, Fingerprints, Measurement, Run, Selection, Settings
 
-RIGHT = Check(ok=True, max_error=0.0, limit=0.0, scale="value")
+RIGHT = document.Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
 
 def empty_run(*outcomes, **fields):
     """A run of these outcomes, of which nothing else is known."""
-    same = Fingerprint(hash="0", fields={})
-    usual = {"selection": Selection(ops=["add"]), "settings": Settings(), "machine": Machine()}
-    prints = Fingerprints(machine=same, device=same, software=same)
-    return Run(
+    same = document.Fingerprint(hash="0", fields={})
+    usual = {
+        "selection": document.Selection(ops=["add"]),
+        "settings": document.Settings(),
+        "machine": Machine(),
+    }
+    prints = document.Fingerprints(machine=same, device=same, software=same)
+    return document.Run(
         id="x", started_at="2026-01-01T00:00:00Z", fingerprint=prints, outcomes=[*outcomes], **usual | fields
     )
+
+
+def device(device_id, kind="gpu", api="host", **fields):
+    """A device of the backend that its id names."""
+    usual = {"backend": device_id.partition(":")[0], "kind": kind, "name": device_id, "api": api}
+    return document.Device(id=device_id, **usual | fields)
+
+
+def case(n, device_id, regime="resident", op="add", implementation="library"):
+    """A case of a vector of floats."""
+    return Case(op, "vector", {"n": n}, "float32", implementation, regime, device_id)
 
 
 def measured(case, *blocks, **fields):
     """The case with these blocks."""
     usual = {"flops": 1, "bytes": 1, "op_hash": "0", "check": RIGHT}
-    return Measurement(id=case.id, case=case, blocks=[*blocks], **usual | fields)
+    return document.Measurement(id=case.id, case=case, blocks=[*blocks], **usual | fields)
 
 
 def block(wall_s=(1.0,), **fields):
     """One of these samples."""
-    return Block(**{"session": 0, "round": 0, "position": 0, "repeat": 1, "wall_s": [*wall_s]} | fields)
+    usual = {"session": 0, "round": 0, "position": 0, "repeat": 1}
+    return document.Block(wall_s=[*wall_s], **usual | fields)

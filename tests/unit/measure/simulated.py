@@ -7,27 +7,15 @@ from gpubench import curves, kernels
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.recorder import Recorder
-from gpubench.result.machine import Machine
-from gpubench.result.run import (
-    Block,
-    Check,
-    Device,
-    Failure,
-    Fingerprint,
-    Fingerprints,
-    Measurement,
-    Run,
-    Selection,
-    Settings,
-)
+from gpubench.result.run import Failure, Selection, Settings
+from tests.unit.measure import builders
+from tests.unit.measure.builders import device, empty_run, measured
 
 CPU, GPU, TORCH = "numpy:0", "cupy:0", "torch:cpu"
 CELL = (GPU, "resident-queued")
 DEVICES = {
-    CPU: Device(id=CPU, backend="numpy", kind="cpu", name="c", api="host"),
-    TORCH: Device(id=TORCH, backend="torch", kind="cpu", name="c", api="host"),
-    GPU: Device(id=GPU, backend="cupy", kind="gpu", name="g", api="cuda", usable_bytes=2**34),
-}
+    CPU: device(CPU, "cpu"), TORCH: device(TORCH, "cpu"), GPU: device(GPU, api="cuda", usable_bytes=2**34),
+}  # fmt: skip
 CROSSINGS = {"add": 30_000.0, "relu": 700_000.0, "mul": 3_000_000.0}  # sizes at which both sides take 10 us
 LOOK_S = 1e-5
 CASE_S = 0.02  # what a case takes beside its launches
@@ -61,11 +49,7 @@ class Simulation:
         self.constraints = Constraints(
             targets, Selection(ops=list(ops), regimes=list(regimes)), host_bytes, keep, settings=chosen
         )
-        empty = Fingerprint(hash="0", fields={})
-        run = Run(
-            id="0", started_at="t", selection=self.constraints.selection, settings=chosen, machine=Machine(),
-            fingerprint=Fingerprints(machine=empty, device=empty, software=empty), devices=list(DEVICES.values()),
-        )  # fmt: skip
+        run = empty_run(selection=self.constraints.selection, settings=chosen, devices=list(DEVICES.values()))
         self.recorder = Recorder(run, lambda run: None)
         self.series = [Series(kernels.load(op), "float32") for op in ops]
         self.now, self.steps = 0.0, []
@@ -109,15 +93,12 @@ class Simulation:
             return
         known = self.recorder.outcome(case.id)
         if known is None:
-            check = Check(ok=True, max_error=0, limit=1, scale="value")
-            self.recorder.put(Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check))
+            self.recorder.put(measured(case))
         block, size = self._noise
         own = random.Random(f"{self._draw.random() if size else 0} {case.id}").gauss(0, size)
         for number in range(blocks):
             middle = seconds * math.exp(own + self._draw.gauss(0, block))
-            self.recorder.add(
-                case.id, blocks=Block(session=0, round=number, position=0, repeat=1, wall_s=[middle] * 2)
-            )
+            self.recorder.add(case.id, blocks=builders.block([middle] * 2, round=number))
 
     def run(self, most=1000):
         for _, step in zip(range(most), self.passes.steps(), strict=False):

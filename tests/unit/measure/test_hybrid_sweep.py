@@ -12,8 +12,8 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.targets import DeviceRequest, Listing
-from gpubench.result.case import Case
-from gpubench.result.run import Device, Selection, Settings
+from gpubench.result.run import Selection, Settings
+from tests.unit.measure.builders import case, device
 
 
 @pytest.mark.parametrize(("cpu_s", "gpu_s", "shares"), [
@@ -38,23 +38,17 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch):
     monkeypatch.setattr(CaseRun, "take", lambda *_: True)
     recorder = SimpleNamespace(outcome=lambda case_id: None)
     runtime = SimpleNamespace(settings=Settings(), budget=Budget(), recorder=recorder)
-    whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
+    whole = case(8, "hybrid:cupy:0", "resident-queued", implementation="tuned")
     run = CaseRun(whole, runtime, Workload(kernels.load("add"), {"n": 8}, "float32", (whole,)))
     runner.sweep(run)
     assert not run.over
     assert run.split is None, "there is nothing to choose by"
 
 
-def device(device_id, kind, name=""):
-    return Device(
-        id=device_id, backend=device_id.partition(":")[0], kind=kind, name=name or device_id, api="host"
-    )
-
-
-CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", "gpu", "H"), device("wgpu:0", "gpu", "H")
-ADAPTER = device("wgpu:1", "software", "llvmpipe")
-BOTH = [device("hybrid:cupy:0", "hybrid", "CPU + H"), device("hybrid:wgpu:0", "hybrid", "CPU + H")]
-SLOW = device("hybrid:wgpu:1", "software", "CPU + llvmpipe")
+CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", name="H"), device("wgpu:0", name="H")
+ADAPTER = device("wgpu:1", "software")
+BOTH = [device(f"hybrid:{gpu}:0", "hybrid") for gpu in ("cupy", "wgpu")]
+SLOW = device("hybrid:wgpu:1", "software")
 
 
 def constraints(*devices):

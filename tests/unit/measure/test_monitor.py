@@ -1,5 +1,6 @@
 """The monitor: whose clocks are read, which readings speak for which samples, and who else is on a GPU."""
 
+import functools
 from types import SimpleNamespace
 
 import msgspec
@@ -20,14 +21,15 @@ from gpubench.measure.monitor import (
     judge_block,
 )
 from gpubench.result.machine import Fact, Gpu, Machine
-from gpubench.result.run import Block, Device, Identity
+from gpubench.result.run import Identity
 from tests.nvml import Nvml
+from tests.unit.measure import builders
 
 FULL = 2e9
 
 
 def block(entries, warmup):
-    return Block(session=0, round=0, position=0, repeat=1, warmup=warmup, wall_s=[1.0] * entries)
+    return builders.block([1.0] * entries, warmup=warmup)
 
 
 def read(t_s, clock_hz=FULL, *throttle):
@@ -138,9 +140,7 @@ def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers
     assert absent == {"cupy:0": why}
 
 
-def device(name, kind="gpu", gpu_id=None, identity=None):
-    backend = name.partition(":")[0]
-    return Device(id=name, backend=backend, kind=kind, name="X", api="vulkan", gpu_id=gpu_id, identity=identity)
+device = functools.partial(builders.device, api="vulkan")
 
 
 class Watching:

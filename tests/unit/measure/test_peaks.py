@@ -20,14 +20,12 @@ from gpubench.measure.worker import hardware
 from gpubench.measure.worker_pool import WorkerGone, WorkerPool
 from gpubench.result.case import Case
 from gpubench.result.machine import Cache, Cpu, Fact, Machine
-from gpubench.result.run import Device, SessionRecord, Settings
+from gpubench.result.run import SessionRecord, Settings
 from tests.examples import examples
+from tests.unit.measure.builders import device
 
-CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
-GPU = Device(
-    id="cupy:0", backend="cupy", kind="gpu", name="GPU", api="cuda", cache_bytes=50 << 20, gpu_id="GPU-a"
-)
-VULKAN = Device(id="wgpu:0", backend="wgpu", kind="gpu", name="GPU", api="vulkan", gpu_id="GPU-a")
+CPU, VULKAN = device("numpy:0", "cpu"), device("wgpu:0", api="vulkan", gpu_id="GPU-a")
+GPU = device("cupy:0", api="cuda", cache_bytes=50 << 20, gpu_id="GPU-a")
 MACHINE = Machine(
     cpu=Cpu(caches=Fact([Cache(level=3, type="unified", size_bytes=32 << 20, instances=2)], "ok", "proc"))
 )

@@ -13,14 +13,14 @@ from gpubench.measure import plan
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, parse_case_id
 from gpubench.result.machine import Machine
-from gpubench.result.run import Device, Selection, Settings
+from gpubench.result.run import Selection, Settings
+from tests.unit.measure import builders
 
 
 def target(device_id, usable=None):
-    backend = device_id.partition(":")[0]
-    kind = "cpu" if backend == "numpy" else "gpu"
-    device = Device(id=device_id, backend=backend, kind=kind, name=device_id, api="host", usable_bytes=usable)
-    return Target(device, ("tuned",) if backend == "wgpu" else IMPLEMENTATIONS)
+    kind = "cpu" if device_id == "numpy:0" else "gpu"
+    made = builders.device(device_id, kind, usable_bytes=usable)
+    return Target(made, ("tuned",) if made.backend == "wgpu" else IMPLEMENTATIONS)
 
 
 subset = lambda items: st.lists(st.sampled_from(items), min_size=1, unique=True)  # noqa: E731

@@ -1,5 +1,6 @@
 """What a run knows of its ops: times by size, ratios of the fastest, and the grid and the ladder of sizes."""
 
+import functools
 import math
 
 import pytest
@@ -9,8 +10,7 @@ from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.measure.points import Pace
-from gpubench.result.case import Case
-from gpubench.result.run import Block, Check, Measurement
+from tests.unit.measure.builders import block, case, measured
 from tests.unit.measure.simulated import CPU, GPU, Simulation
 
 BASE, OTHER = (CPU, "library", "resident"), (CPU, "tuned", "resident")
@@ -31,20 +31,7 @@ def test_ratios_are_of_the_fastest_where_both_sides_were_measured():
 
 
 def test_warm_up_and_what_heat_spoilt_are_no_times():
-    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", CPU)
-    blocks = [
-        Block(
-            session=0,
-            round=0,
-            position=0,
-            repeat=1,
-            warmup=1,
-            wall_s=[9.0, 1.0, 5.0],
-            discarded={"2": "throttled"},
-        )
-    ]
-    check = Check(ok=True, max_error=0.0, limit=1.0, scale="value")
-    known = Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
+    known = measured(case(64, CPU), block([9.0, 1.0, 5.0], warmup=1, discarded={"2": "throttled"}))
     assert points.rows([known], Series(kernels.load("add"), "float32")) == {64: {BASE: {0: [1.0]}}}
 
 
@@ -89,14 +76,13 @@ def test_the_sizes_of_an_op_have_a_shape_and_larger_ones_are_more_work():
         assert work[0] > 0 or op.overhead is not None, op.name
 
 
-def case(n, *, implementation="library", op="add", regime="resident-queued"):
-    return Case(op, "vector", {"n": n}, "float32", implementation, regime, "cupy:0")
+queued = functools.partial(case, device_id=GPU, regime="resident-queued")
 
 
 def pace(times):
     noted = Pace()
     for n, seconds in times.items():
-        noted.note(case(n), seconds)
+        noted.note(queued(n), seconds)
     return noted
 
 
@@ -104,29 +90,29 @@ def pace(times):
     (50, 1e-3), (100, 1e-3), (200, 2e-3), (400, 4e-3), (800, 1.6e-2), (1600, 6.4e-2), (3200, 0.256),
 ])  # fmt: skip
 def test_between_sizes_it_is_the_line_beyond_them_that_of_the_last_two(n, seconds):
-    assert pace({100: 1e-3, 400: 4e-3, 1600: 6.4e-2}).expected_s(case(n)) == pytest.approx(seconds)
+    assert pace({100: 1e-3, 400: 4e-3, 1600: 6.4e-2}).expected_s(queued(n)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("last_s", "power"), [(1e-3, 1.0), (1.5e-3, 1.0), (4e-3, 2.0), (0.1, 3.0)])
 def test_beyond_all_sizes_it_grows_with_the_size_or_faster_but_not_without_end(last_s, power):
     known = pace({100: 1e-3, 200: last_s})
-    assert known.expected_s(case(800)) == pytest.approx(last_s * 4**power)
-    assert known.expected_s(case(50)) == 1e-3, "rather more than less"
+    assert known.expected_s(queued(800)) == pytest.approx(last_s * 4**power)
+    assert known.expected_s(queued(50)) == 1e-3, "rather more than less"
 
 
 def test_one_size_grows_with_the_size():
-    assert pace({100: 1e-3}).expected_s(case(300)) == pytest.approx(3e-3)
+    assert pace({100: 1e-3}).expected_s(queued(300)) == pytest.approx(3e-3)
 
 
 @pytest.mark.parametrize(("n", "seconds"), [(50, 5e-4), (150, 1.5e-3), (300, 3e-3), (500, 5e-3), (4000, 4e-2)])
 def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
-    assert pace({100: 1e-3, 1000: 1e-2}).least_s(case(n)) == pytest.approx(seconds)
-    assert pace({100: 1e-3, 1000: 2e-2}).least_s(case(300)) == pytest.approx(3e-3), "100 is nearer by ratio"
-    assert pace({100: 1e-3, 1000: 2e-2}).least_s(case(330)) == pytest.approx(6.6e-3)
+    assert pace({100: 1e-3, 1000: 1e-2}).least_s(queued(n)) == pytest.approx(seconds)
+    assert pace({100: 1e-3, 1000: 2e-2}).least_s(queued(300)) == pytest.approx(3e-3), "100 is nearer by ratio"
+    assert pace({100: 1e-3, 1000: 2e-2}).least_s(queued(330)) == pytest.approx(6.6e-3)
 
 
 @pytest.mark.parametrize(
-    "other", [case(100, implementation="tuned"), case(100, op="mul"), case(100, regime="transfer-always")]
+    "other", [queued(100, implementation="tuned"), queued(100, op="mul"), queued(100, regime="transfer-always")]
 )
 def test_each_contender_has_its_own_times(other):
     known = pace({100: 1e-3})

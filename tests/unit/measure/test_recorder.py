@@ -1,5 +1,6 @@
 """The document of a run, which names no path, user or host; what a failure costs a case; the exit code of what was learnt."""
 
+import functools
 import getpass
 import os
 import platform
@@ -15,11 +16,8 @@ from gpubench.base.errors import ExitCode
 from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.measure.recorder import Origin, Recorder, broken, fingerprint, new_run, to_be_tried, verdict
 from gpubench.result import store
-from gpubench.result.case import Case
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import (
-    Block,
-    Check,
     Device,
     Failure,
     Identity,
@@ -33,6 +31,7 @@ from gpubench.result.run import (
     Skip,
     Stop,
 )
+from tests.unit.measure import builders
 
 DEVICE = Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Example", api="cuda", memory_bytes=2**34,
@@ -127,8 +126,7 @@ def test_fingerprints_depend_on_every_field_and_not_on_order(fields, random):
 # ------------------------------------------------------------------- cases: what is left, and tried again
 
 
-def case(n):
-    return Case("add", "vector", {"n": n}, "float32", "library", "resident", "numpy:0")
+case = functools.partial(builders.case, device_id="numpy:0")
 
 
 def ended(kind, n, reason):
@@ -137,16 +135,11 @@ def ended(kind, n, reason):
 
 def block(session=0, samples=1, phase="main"):
     """One of so many samples behind a warm-up."""
-    return Block(
-        session=session, round=0, position=0, repeat=1, phase=phase, warmup=1, wall_s=[1.0] * (samples + 1)
-    )
+    return builders.block([1.0] * (samples + 1), session=session, warmup=1, phase=phase)
 
 
 def measured(n, *blocks):
-    check = Check(ok=True, max_error=0.0, limit=1e-7, scale="value")
-    return Measurement(
-        id=case(n).id, case=case(n), flops=n, bytes=12 * n, op_hash="0", check=check, blocks=[*blocks]
-    )
+    return builders.measured(case(n), *blocks)
 
 
 def known(*sessions):

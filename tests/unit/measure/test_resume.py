@@ -5,7 +5,6 @@ import pytest
 from gpubench import kernels
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.schedule import repeat_plan, resume_plan
-from gpubench.result.case import Case
 from gpubench.result.run import (
     AssignmentTimes,
     Parts,
@@ -18,7 +17,7 @@ from gpubench.result.run import (
     StageTimes,
     Stop,
 )
-from tests.unit.measure.builders import block, empty_run, measured
+from tests.unit.measure.builders import block, case, empty_run, measured
 from tests.unit.measure.simulated import CPU, DEVICES, GPU, TORCH
 
 SESSIONS, LEAST = 2, 5
@@ -27,18 +26,6 @@ OPS = {"add": kernels.load("add")}
 DONE, LOST, PART = (LEAST, "precision"), (0, "lost"), (LEAST - 1, None)
 SHORT, LATE = (LEAST - 1, "budget"), (LEAST, "budget")
 ONE, TWO = [DONE], [DONE, DONE]
-
-
-def case(n, device):
-    return Case(
-        "add",
-        "vector",
-        {"n": n},
-        "float32",
-        "library",
-        "resident" if device != GPU else "resident-queued",
-        device,
-    )
 
 
 def outcome(n, device, state):
@@ -170,7 +157,7 @@ def test_a_file_is_gone_on_with(name):
 def test_a_plan_is_repeated_with_its_cases_its_counts_and_its_readings_of_the_device():
     """What a search tried as a split alone is none of it."""
     known = [
-        measured(case(n, device), block(phase="sweep", repeat=9), *(block(repeat=n, **more) for more in mains))
+        measured(case(n, device, "resident-queued" if device == GPU else "resident"), block(phase="sweep", repeat=9), *(block(repeat=n, **more) for more in mains))
         for n, device, *mains in (
             (1, CPU, {}), (2, GPU, {"hot_repeat": 5}), (2, CPU, {}), (3, GPU, {"device_cold_s": [1.0]}), (4, CPU),
         )

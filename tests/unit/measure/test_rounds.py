@@ -14,21 +14,8 @@ from gpubench.measure.case_run import Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.recorder import CaseDone, Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone
-from gpubench.result.case import Case
-from gpubench.result.machine import Machine
-from gpubench.result.run import (
-    Block,
-    Check,
-    Failure,
-    Fingerprint,
-    Fingerprints,
-    Measurement,
-    Parts,
-    Run,
-    Selection,
-    Settings,
-    Skip,
-)
+from gpubench.result.run import Failure, Measurement, Parts, Settings, Skip
+from tests.unit.measure.builders import RIGHT, block, case, empty_run, measured
 
 settings = st.builds(
     lambda low, more, precision, time: Settings(
@@ -38,20 +25,11 @@ settings = st.builds(
 )  # fmt: skip
 
 
-def block(wall, warmup, discarded):
-    return Block(
-        session=0, round=0, position=0, repeat=1, warmup=warmup, wall_s=wall,
-        discarded={str(i): "throttled" for i in discarded},
-    )  # fmt: skip
-
-
-CASE = Case("add", "vector", {"n": 64}, "float32", "library", "resident-queued", "fake:gpu")
+CASE, ON_CPU = case(64, "fake:gpu", "resident-queued"), case(64, "fake:cpu")
 
 
 def counted(phase, repeat, hot_repeat=None):
-    return Block(
-        session=0, round=0, position=0, phase=phase, repeat=repeat, hot_repeat=hot_repeat, wall_s=[1.0]
-    )
+    return block(phase=phase, repeat=repeat, hot_repeat=hot_repeat)
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [
@@ -123,14 +101,6 @@ class NoDevice:
         pass
 
 
-def empty_run(*outcomes):
-    same = Fingerprint(hash="0", fields={})
-    return Run(
-        id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=Settings(),
-        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[*outcomes],
-    )  # fmt: skip
-
-
 class Gpus(dict):
     """Every device is a GPU."""
 
@@ -147,15 +117,11 @@ def runtime(pool, recorder=None, wanted=None, **more):
     return Runtime(pool=pool, recorder=recorder, settings=wanted, progress=progress, **(usual | more))
 
 
-ADD, RIGHT = kernels.load("add"), Check(ok=True, max_error=0.0, limit=0.0, scale="value")
+ADD = kernels.load("add")
 
 
 def step_of(case, op=ADD, purpose=MAIN):
     return Step((Workload(op, {"n": 64}, "float32", (case,)),), purpose)
-
-
-def measured(case, *blocks):
-    return Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=RIGHT, blocks=[*blocks])
 
 
 def measure(runtime, case):
@@ -179,10 +145,10 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
 
 
 def test_a_device_that_is_gone_keeps_what_was_measured_in_an_earlier_session_and_skips_the_rest():
-    known, unknown = measured(CASE, block([1e-6, 1e-6], 0, ())), msgspec.structs.replace(CASE, params={"n": 65})
+    known, unknown = measured(CASE, block([1e-6, 1e-6])), msgspec.structs.replace(CASE, params={"n": 65})
     recorder = Recorder(empty_run(known), lambda run: None)
-    for case, session in ((CASE, 1), (unknown, 0)):
-        measure(runtime(NoDevice(), recorder, session=session), case)
+    for each, session in ((CASE, 1), (unknown, 0)):
+        measure(runtime(NoDevice(), recorder, session=session), each)
     kept, skip = recorder.outcome(CASE.id), recorder.outcome(unknown.id)
     assert kept.blocks == known.blocks
     assert [(failure.session, failure.reason) for failure in kept.failures] == [(1, "device-lost")]
@@ -220,7 +186,7 @@ class SlowWorker:
                 self.warm_ups.append((request.warm_up, request.warmup_s))
                 # Each block is slower than the one before: equal ones would be precise.
                 taken = [value * self.launch() * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
-                return protocol.Sampled(id=1, block=block(taken[: request.samples], 0, ()))
+                return protocol.Sampled(id=1, block=block(taken[: request.samples]))
         return protocol.Done(id=1)
 
 
@@ -244,12 +210,7 @@ class OneWorker(NoDevice):
         self.reallocated.append(device_ids)
 
 
-ON_CPU = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
-
-
-def slowly_measured(
-    monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None, case=ON_CPU
-):
+def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None):
     """The worker and the outcome of one case whose blocks take so long, in so many steps."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))

@@ -1,22 +1,21 @@
 """Which devices are measured: auto takes what is usable, a name is a promise, software only when asked for."""
 
+import functools
+
 import pytest
 
 from gpubench import backends
 from gpubench.base.errors import ExitCode, RequiredUnavailable
 from gpubench.measure import protocol, targets
 from gpubench.measure.targets import DeviceRequest, Listing, choose, list_devices, with_gpu_memory
-from gpubench.result.run import Device, Identity
+from gpubench.result.run import Identity
+from tests.unit.measure import builders
 
-
-def device(device_id, kind="gpu", api="vulkan", identity=None):
-    return Device(
-        id=device_id, backend=device_id.partition(":")[0], kind=kind, name=device_id, api=api, identity=identity
-    )
+device = functools.partial(builders.device, api="vulkan")
 
 
 LISTINGS = {
-    "numpy": Listing("numpy", (device("numpy:0", "cpu", "host"),), ("library", "tuned"), "2.0"),
+    "numpy": Listing("numpy", (device("numpy:0", "cpu"),), ("library", "tuned"), "2.0"),
     "cupy": Listing("cupy", reason="unavailable", detail="CuPy cannot be imported", hint="install it"),
     "wgpu": Listing("wgpu", (device("wgpu:0"), device("wgpu:1", "software")), ("tuned",), "0.32"),
     "fake": Listing(
@@ -73,7 +72,7 @@ def test_what_was_named_and_is_not_there(wanted, reported):
 
 
 def test_only_a_backend_that_is_known_to_have_no_cpu_is_left_out_of_mode_cpu(monkeypatch, listed):
-    other = Listing("other", (device("other:0", "cpu", "host"), device("other:1")), ("library",))
+    other = Listing("other", (device("other:0", "cpu"), device("other:1")), ("library",))
     monkeypatch.setitem(LISTINGS, "other", other)
     monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu", "other"))
     assert ids(DeviceRequest(mode="cpu")) == ["numpy:0", "other:0"]
@@ -101,7 +100,7 @@ CUDA = Listing(
 TORCH = Listing(
     "torch",
     (
-        device("torch:cpu", "cpu", "host"),
+        device("torch:cpu", "cpu"),
         *(device(f"torch:cuda:{i}", identity=x) for i, x in enumerate((TWO, ONE, THIRD))),
     ),
     ("library",),
@@ -151,13 +150,8 @@ def test_each_source_lists_a_gpu_once(monkeypatch):
 
 
 def test_backends_on_one_gpu_share_its_memory():
-    card = {"gpu_id": "GPU-1", "kind": "gpu", "name": "X"}
-    cuda = Device(id="cupy:0", backend="cupy", api="cuda", usable_bytes=100, **card)
-    vulkan = Device(id="wgpu:0", backend="wgpu", api="vulkan", **card)
-    alone = Device(
-        id="cupy:1", backend="cupy", api="cuda", usable_bytes=70, gpu_id="GPU-2", kind="gpu", name="X"
-    )
-    cpu = Device(id="numpy:0", backend="numpy", api="host", kind="cpu", name="CPU")
+    cuda, vulkan = device("cupy:0", gpu_id="GPU-1", usable_bytes=100), device("wgpu:0", gpu_id="GPU-1")
+    alone, cpu = device("cupy:1", gpu_id="GPU-2", usable_bytes=70), device("numpy:0", "cpu")
     found = with_gpu_memory([cuda, vulkan, alone, cpu], {"GPU-1": 90, "GPU-2": None})
     assert [device.usable_bytes for device in found] == [45, 45, 70, None]
 

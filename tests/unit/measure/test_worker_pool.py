@@ -11,9 +11,9 @@ from gpubench.detect.facts import make_fact
 from gpubench.measure import protocol, worker_pool
 from gpubench.measure.budget import LAST_S, Budget
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
-from gpubench.result.case import Case
 from gpubench.result.machine import Cpu, Machine
-from gpubench.result.run import Device, Settings, WorkerRecord
+from gpubench.result.run import Settings, WorkerRecord
+from tests.unit.measure.builders import case, device
 
 COSTS = {"Open": 5.0, "Load": 2.0, "Build": 3.0, "Choose": 1.0, "Close": 1.0}  # seconds of work of one request
 
@@ -72,9 +72,8 @@ class ScriptedWorker:
             self.kill()
             raise
         if isinstance(request, protocol.Open):
-            device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
             record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
-            return protocol.Opened(id=request.id, device=device, record=record)
+            return protocol.Opened(id=request.id, device=device(self.device), record=record)
         if isinstance(request, protocol.MeasureOverhead):
             return protocol.MeasuredOverhead(
                 id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
@@ -210,11 +209,7 @@ def test_an_interrupt_while_devices_open_leaves_no_process(script, kind, device)
 
 def cases(*implementations):
     return {
-        device: [
-            Case("add", "vector", {"n": 8}, "float32", implementation, "resident", device)
-            for implementation in implementations or ("tuned",)
-        ]
-        for device in DEVICES
+        name: [case(8, name, implementation=kind) for kind in implementations or ("tuned",)] for name in DEVICES
     }
 
 
