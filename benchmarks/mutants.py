@@ -268,18 +268,6 @@ EQUIVALENT = (
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/time_curve.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
-    (
-        "measure/points.py",
-        "if source is not every",
-        "is every",
-        "then nothing is kept, and the same is computed again",
-    ),
-    (
-        "measure/points.py",
-        "self._launches[series.key] = ",
-        "pass",
-        "then nothing is kept, and the same is computed again",
-    ),
     ("curves/threshold.py", "inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
     (
         "curves/threshold.py",

@@ -86,7 +86,7 @@ def cards(devices: Iterable[Device]) -> list[Card]:
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
-        home = next((card for card in free if _is_known_as(card, device)), None)
+        home = next((card for card in free if any(_is_same(device, other) for other in card)), None)
         home = home or next((card for card in free if _has_ids_of(card, device)), None)
         if home is None:
             grouped.append([device])
@@ -105,24 +105,18 @@ def _places(device: Device) -> tuple[str | None, str | None]:
     return (None, None) if identity is None else (identity.uuid, identity.pci)
 
 
-def _is_known_as(card: Card, device: Device) -> bool:
-    """Whether an adapter of the card has the UUID or the address of the device."""
-    return any(
-        place is not None and place == other_place
-        for other in card
-        for place, other_place in zip(_places(device), _places(other), strict=True)
-    )
+def _is_same(a: Device, b: Device) -> bool | None:
+    """Whether two adapters have the same UUID or address. Returns None if nothing of that is known of both."""
+    places = zip(_places(a), _places(b), strict=True)
+    pairs = [(x, y) for x, y in places if x is not None and y is not None]
+    return any(x == y for x, y in pairs) if pairs else None
 
 
 def _has_ids_of(card: Card, device: Device) -> bool:
     """Whether the device has the vendor and device ids of the card, and no UUID or address that differs."""
     ids = _ids(device)
-    told_apart = any(
-        place is not None and other_place is not None and place != other_place
-        for other in card
-        for place, other_place in zip(_places(device), _places(other), strict=True)
-    )
-    return None not in ids and ids == _ids(card[0]) and not told_apart
+    alike = None not in ids and ids == _ids(card[0])
+    return alike and not any(_is_same(device, other) is False for other in card)
 
 
 def _ids(device: Device) -> tuple[int | None, int | None]:

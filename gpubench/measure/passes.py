@@ -132,21 +132,23 @@ RATE = attrgetter("rate")
 
 
 class Contenders(curves.Side):
-    """The curves of the contenders of one side, CPU or GPU, by slot. The contenders that compete at a size are
-    computed once."""
+    """The curves of one side, with the slot of each."""
 
     def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
         self.fitted = fitted
-        self._competing: dict[float, set[Slot]] = {}
 
     def __new__(cls, fitted: Mapping[Slot, curves.TimeCurve]) -> Self:
         return super().__new__(cls, fitted.values())
 
     def competing(self, x: float) -> set[Slot]:
-        """Return the contenders that are at most NEAR behind the fastest at x = ln(n)."""
-        if x not in self._competing:
-            self._competing[x] = _competing(self.fitted, x)
-        return self._competing[x]
+        """Return the contenders that are not far behind the fastest at x."""
+        heights = {
+            name: curve.at(x).mean
+            for name, curve in self.fitted.items()
+            if curve.first - 1e-9 <= x <= curve.last + 1e-9
+        }
+        least = min(heights.values(), default=0.0)
+        return {name for name, height in heights.items() if height <= least + NEAR}
 
 
 # The contenders of an op, by cell (device and regime); the key None stands for the CPU.
@@ -479,7 +481,7 @@ class Passes:
         times = self.points.rows(rungs.series).get(rungs.top, {})
         fitted = self.points.fit(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
-        names = _competing(cpu, math.log(rungs.top))
+        names = Contenders(cpu).competing(math.log(rungs.top))
         count, gains = 1 + rungs.tops, len(cells({rungs.top: times}, self._cpu, self._software))
         if not names or not gains or count >= ASSIGNMENTS:
             return None
@@ -570,15 +572,6 @@ def _variance(side: curves.Side, x: float) -> float:
     if the step may lie on either side of x."""
     height = side.fastest(x)
     return height.variance + height.jump**2 * height.share * (1 - height.share)
-
-
-def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
-    """Return the contenders that are at most NEAR behind the fastest at x = ln(n)."""
-    heights = {
-        name: curve.at(x).mean for name, curve in fitted.items() if curve.first - 1e-9 <= x <= curve.last + 1e-9
-    }
-    least = min(heights.values(), default=0.0)
-    return {name for name, height in heights.items() if height <= least + NEAR}
 
 
 def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:

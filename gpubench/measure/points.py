@@ -269,13 +269,13 @@ STEEPEST = 3.0
 # and it has no value at larger sizes, which the ladder needs.
 def between(times: Mapping[int, float], n: int) -> float | None:
     """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring measured
-    sizes. Returns None outside the measured sizes."""
-    below, above = (
-        max((m for m in times if m <= n), default=None),
-        min((m for m in times if m >= n), default=None),
-    )
-    if below is None or above is None:
+    sizes. Below them it is the time of the smallest. Returns None above the measured sizes."""
+    above = min((m for m in times if m >= n), default=None)
+    if above is None:
         return None
+    below = max((m for m in times if m <= n), default=None)
+    if below is None:
+        return times[above]
     return times[below] * math.pow(n / below, _power(times, below, above))
 
 
@@ -307,8 +307,6 @@ class Pace:
         if not times:
             return None
         n, sizes = case.params["n"], sorted(times)
-        if n < sizes[0]:
-            return times[sizes[0]]
         if (seconds := between(times, n)) is not None:
             return seconds
         power = min(max(_power(times, *sizes[-2:]), 1.0), STEEPEST) if len(sizes) > 1 else 1.0
@@ -354,8 +352,6 @@ class CostModel:
         self._scale: dict[str, float] = {}
         # Bytes and work of a launch, which some ops add up from many stages.
         self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
-        # Seconds of launches by series, and the times that they follow from.
-        self._launches: dict[str, tuple[object, dict[tuple[Slot, int], float]]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
         """Learn from a step that took `took_s` seconds. Its times must already be in the points."""
@@ -430,39 +426,21 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the expected seconds of a launch: interpolated between measured sizes, and above them in
-        proportion to the work or, if data is copied, to the bytes."""
-        every = self._points.times(series)
-        source, launches = self._launches.get(series.key, (None, {}))
-        if source is not every:
-            launches = {}
-            self._launches[series.key] = (every, launches)
-        if (name, n) not in launches:
-            launches[name, n] = self._predicted_s(series, name, n, every)
-        return launches[name, n]
-
-    def _predicted_s(
-        self, series: Series, name: Slot, n: int, every: Mapping[Slot, Mapping[int, float]]
-    ) -> float:
-        times = every.get(name)
+        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to its work
+        or bytes."""
+        times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
-            if name[0] not in self._cpu:
-                return 0.0
-            rivals = [other for other in every if other[0] in self._cpu]
             said_s = series.op.seconds(series.params(n)) if series.op.seconds else 0.0
-            return max((self._launch_s(series, rival, n) for rival in rivals), default=said_s)
-        if n < min(times):
-            return times[min(times)]
+            return max(self._cpu_s(series, n), default=said_s) if name[0] in self._cpu else 0.0
         if (launch_s := between(times, n)) is not None:
             return launch_s
-        return self._grown_s(series, name, times[max(times)], max(times), n)
-
-    def _grown_s(self, series: Series, name: Slot, launch_s: float, low: int, n: int) -> float:
-        if copies(name[2]):
-            return launch_s * self._size(series, n)[0] / max(self._size(series, low)[0], 1)
-        grown_s = launch_s * self._size(series, n)[1] / max(self._size(series, low)[1], 1)
-        if name[0] not in self._gpu:
-            return grown_s
+        low, copied = max(times), copies(name[2])
+        more, before = (self._size(series, size)[0 if copied else 1] for size in (n, low))
+        grown_s = times[low] * more / max(before, 1)
         # A GPU that waits for its next launch takes hardly longer: it competes with the CPU, or is not worth it.
-        rivals = [other for other in self._points.times(series) if other[0] in self._cpu]
-        return min([grown_s, *(self._launch_s(series, rival, n) for rival in rivals)])
+        bounds = self._cpu_s(series, n) if name[0] in self._gpu and not copied else []
+        return min([grown_s, *bounds])
+
+    def _cpu_s(self, series: Series, n: int) -> list[float]:
+        """Return the seconds of a launch of each contender of the CPU."""
+        return [self._launch_s(series, name, n) for name in self._points.times(series) if name[0] in self._cpu]

@@ -526,46 +526,31 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try several splits of a case, each with its whole time limit, and settle on the fastest one. Each split
-    is checked before it is timed; an error ends the case. If the budget ends, the best split so far is taken,
-    or the predicted one."""
+    """Try the splits of a case and settle on the fastest. Each is checked before it is timed; an error ends the case.
+
+    A workload of stages tries both sides alone and the predicted best assignment. Each split has the case's whole time
+    limit. If the budget ends, the best split so far is taken, or the model's.
+    """
+    left_s, times = run.left_s, dict[Any, float]()
+    best: float | str | None = None
     if run.prepared is not None and isinstance(run.prepared.split, str):
-        _sweep_assignments(run)
+        assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
+        predicted = assignment_times.predicted_s if assignment_times is not None else {}
+        for assignment in predicted:
+            _try(run, assignment, times)
+        seconds = times or predicted
+        best = min(seconds, key=seconds.__getitem__, default=None)
     else:
-        _sweep_gpu_shares(run)
-
-
-def _sweep_assignments(run: CaseRun) -> None:
-    """Try each side alone and the stage assignment predicted to be best, then settle on the fastest."""
-    left_s = run.left_s
-    assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
-    if run.over:
-        return
-    times: dict[str, float] = {}
-    predicted = assignment_times.predicted_s if assignment_times is not None else {}
-    for assignment in predicted:
-        _try(run, assignment, times)
-    if run.over:
-        return
-    run.left_s = left_s
-    seconds = times or predicted
-    _settle(run, min(seconds, key=seconds.__getitem__, default=None))
-
-
-def _sweep_gpu_shares(run: CaseRun) -> None:
-    left_s = run.left_s
-    times: dict[float, float] = {}
-    for share in (0.0, 1.0):
-        _try(run, share, times)
-    if len(times) == 2:
-        for share in gpu_shares(times[0.0], times[1.0]):
+        for share in (0.0, 1.0):
             _try(run, share, times)
+        if len(times) == 2:
+            cpu_s, gpu_s = times[0.0], times[1.0]
+            for share in gpu_shares(cpu_s, gpu_s):
+                _try(run, share, times)
+            best = fastest(times) or optimum(cpu_s, gpu_s)
     if run.over:
         return
     run.left_s = left_s
-    best = fastest(times)
-    if best is None and len(times) == 2:
-        best = optimum(times[0.0], times[1.0])
     _settle(run, best)
 
 

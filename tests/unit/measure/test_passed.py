@@ -41,10 +41,10 @@ def judged(monkeypatch):
 class Bench:
     """One device with the outputs that passed there."""
 
-    def __init__(self, session, folder, op=RELU, room=2**28):
+    def __init__(self, session, folder, op=RELU, room=2**28, passed=None):
         self.session, self.op = session, op
         self.operands = Operands(op, 1, "random", folder)
-        self.operands.weights.passed = Passed(session, room)
+        self.operands.weights.passed = passed or Passed(session, room)
 
     def check(self, n):
         """Return a case of this size, checked and ready to be timed."""
@@ -75,6 +75,15 @@ def test_a_launch_that_breaks_its_output_in_the_end_is_found(bench, n):
     cycle.launch.output.array[n - 1] += 1
     with pytest.raises(Wrong, match=rf"at \[{n - 1}\]"):
         cycle.verify()
+
+
+def test_what_was_right_for_one_op_is_no_answer_of_another(bench, session, tmp_path):
+    bench.check(TOP)
+    op = replace(kernels.load("copy"), expr=RELU.expr, reference=lambda xp, x: +x)
+    (tmp_path / "other").mkdir()
+    other = Bench(session, tmp_path / "other", op, passed=bench.operands.weights.passed)
+    with pytest.raises(Wrong):
+        other.check(TOP)
 
 
 def test_other_bits_that_are_right_are_no_failure(bench, judged):

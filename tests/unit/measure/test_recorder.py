@@ -19,6 +19,7 @@ from gpubench.result import store
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import (
     Device,
+    DeviceClock,
     Failure,
     Identity,
     Measurement,
@@ -50,6 +51,16 @@ def outside_of_a_checkout(tmp_path_factory):
 def document(argv=(), environ=None):
     origin = Origin(argv=argv, versions={"numpy": "2.0"}, environ=environ or {})
     return new_run(Selection(ops=["add"]), Settings(), Machine(), [DEVICE], origin)
+
+
+@pytest.mark.parametrize(("kind", "backend", "clock", "so"), [
+    ("gpu", "cupy", None, "derived"), ("gpu", "cupy", DeviceClock(kind="event", step_s=1e-6), "event"),
+    ("gpu", "group", None, None), ("cpu", "numpy", None, None),
+])  # fmt: skip
+def test_a_gpu_without_a_clock_has_a_derived_one(kind, backend, clock, so):
+    device = msgspec.structs.replace(DEVICE, kind=kind, backend=backend, clock=clock)
+    (kept,) = new_run(Selection(ops=["add"]), Settings(), Machine(), [device], Origin()).devices
+    assert (kept.clock and kept.clock.kind, kept.identity) == (so, None)
 
 
 names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True)

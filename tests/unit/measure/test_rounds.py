@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
@@ -69,6 +69,7 @@ def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
 
 
 @given(st.floats(1e-9, 10), settings, st.integers(0, 15))
+@example(1.0, Settings(min_samples=2, max_samples=20), LEAST_BLOCKS)
 def test_equal_blocks_are_precise_at_the_minimum(value, wanted, number):
     kept = [[value] * 2] * number
     reason = stop_reason(kept, 0.0, 60.0, wanted)

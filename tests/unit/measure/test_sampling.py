@@ -115,9 +115,10 @@ class Predicted(timer.Timer):
 
 def test_a_case_that_is_warmed_up_keeps_those_samples_apart():
     timed = Predicted(1e-4, repeat=20)
-    timed.session.clock = iter(range(100)).__next__
-    block = timed.block(warmup_s=0.5)
-    assert (block.warmup, len(block.wall_s)) == (1, 5)
+    for step_s, taken in ((1.0, 1), (0.2, 3)):
+        timed.session.clock = itertools.count(7.0, step_s).__next__
+        block = timed.block(warmup_s=0.5)
+        assert (block.warmup, len(block.wall_s)) == (taken, taken + 4)
 
 
 BLOCKS = {

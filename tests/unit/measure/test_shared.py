@@ -1,13 +1,18 @@
 """Ops of a run read the beginning of the same few inputs: drawn once, sent once, and never written to."""
 
-import msgspec
+import io
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
+from gpubench.backends.hidden.fake import FakeSession
 from gpubench.backends.numpy import NumpyBackend
 from gpubench.base.errors import WrongResult
 from gpubench.kernels.contract.op import Range
+from gpubench.measure import protocol
+from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.operands import GUARD, SHARED_BYTES, Operands, SharedInputs
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
@@ -70,7 +75,7 @@ def test_what_is_no_plain_input_and_what_is_too_large_is_not_shared(shared):
     for op in map(kernels.load, kernels.computing_ops()):
         params = dict.fromkeys(op.params, 64) if op.fits(dict.fromkeys(op.params, 64)) is None else None
         for operand in op.inputs if params else ():
-            held = shared.holds(op, operand, msgspec.structs.replace(case(op, 1), params=params))
+            held = shared.holds(op, operand, replace(case(op, 1), params=params))
             assert not held or (operand.role == "activation" and operand.dtype is None)
     add = kernels.load("add")
     most = SHARED_BYTES // 4 - GUARD
@@ -106,14 +111,31 @@ def test_a_launch_that_writes_to_its_input_is_wrong_and_the_next_one_finds_it_wh
         memory[n if behind else n - 1] += 1
         return right
 
-    ours = workspace(
-        session, shared, msgspec.structs.replace(copy, expr=trespass, reference=lambda xp, x: +x), n, tmp_path
-    )
+    ours = workspace(session, shared, replace(copy, expr=trespass, reference=lambda xp, x: +x), n, tmp_path)
     with pytest.raises(WrongResult, match="changed its input x") as caught:
         gate(ours, ours.case, lambda phase: None)
     assert caught.value.hint
     after = workspace(session, shared, copy, 1000, tmp_path)
     assert gate(after, after.case, lambda phase: None).check.ok
+
+
+@pytest.mark.parametrize("page_locked", [False, True])
+def test_a_caller_of_a_gpu_has_page_locked_arrays_where_they_are_asked_for(tmp_path, monkeypatch, page_locked):
+    asked, whole = [], FakeSession.host_array
+    monkeypatch.setattr(
+        FakeSession,
+        "host_array",
+        lambda self, shape, *kind: (asked.append(shape), whole(self, shape, *kind))[1],
+    )
+    worker = DeviceWorker(io.BytesIO())
+    worker.answer(protocol.Open(
+        id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
+        page_locked=page_locked,
+    ))  # fmt: skip
+    relu = replace(case(kernels.load("relu"), 77), device_id="fake:gpu", regime="transfer-always")
+    reply = worker.answer(protocol.Prepare(id=2, case=relu, session=0))
+    assert isinstance(reply, protocol.Prepared), reply
+    assert asked.count((77,)) == page_locked
 
 
 def test_copies_that_are_assigned_anew_lie_elsewhere(session, shared, tmp_path):

@@ -89,6 +89,8 @@ def test_what_is_left_out_is_told():
     assert choice.warnings[0].hint == "install it"
     assert choice.versions == {"numpy": "2.0", "wgpu": "0.32"}
     assert choose(DeviceRequest(required=("numpy",))).warnings == ()
+    assert choose(DeviceRequest(devices=("wgpu:1",))).warnings == (), "no other GPU is software"
+    assert [w.code for w in choose(DeviceRequest(allow_software=True)).warnings] == ["unavailable"]
 
 
 # What CuPy and PyTorch tell of two GPUs; the third has no CuPy.
