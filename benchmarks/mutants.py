@@ -187,6 +187,7 @@ PARTS = {
                 for name in ("worker", "pipelines", "overheads", "measuring", "mutants", "in_place", "time_breakdown")
             ),
             "tests/conformance/test_hybrid.py", "tests/functions/test_describe.py", "tests/functions/test_planted.py",
+            "tests/fake/workloads/test_assignment_run.py::test_a_check_times_neither_side",
         ),
     ),
     "cli": (
@@ -268,6 +269,7 @@ EQUIVALENT = (
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
     ("curves/time_curve.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
+    ("measure/worker/operands.py", "GUARD = ", "65", "an element more behind the longest input does as well"),
     ("curves/threshold.py", "inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
     (
         "curves/threshold.py",

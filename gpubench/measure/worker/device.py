@@ -108,7 +108,6 @@ class Kept:
         self._operands: dict[SeriesKey, Operands] = {}
         self._most_bytes = kept_bytes(device, opening.host_bytes)
         self._workloads: dict[str, PreparedWorkload] = {}
-        self._cases: dict[str, PreparedWorkload] = {}  # by the id of a case with a timer
         self._in_place: dict[str, Session] = {}  # by the memory that its operands lie in
         self._in_use: set[str] = set()
         self._finished = True
@@ -132,7 +131,7 @@ class Kept:
         if workload is None:
             announce("inputs")
             workload = PreparedWorkload(None) if op.overhead is not None else self._make(op, case)
-        self._workloads[name] = self._cases[case.id] = workload
+        self._workloads[name] = workload
         self._in_use.add(name)
         return workload
 
@@ -142,7 +141,7 @@ class Kept:
 
     def of_case(self, case_id: str) -> PreparedWorkload:
         """Return the workload of a case that was prepared."""
-        return self._cases[case_id]
+        return next(workload for workload in self._workloads.values() if case_id in workload.timers)
 
     def make_room(self, most_bytes: int) -> bool:
         """Release idle workloads, least recently used first, until the rest takes at most `most_bytes`. Returns
@@ -169,9 +168,7 @@ class Kept:
         """Release a workload."""
         self.suspects.look()
         self.suspects.passed.clear()
-        workload = self._workloads.pop(name)
-        self._cases = {case_id: other for case_id, other in self._cases.items() if other is not workload}
-        workload.release()
+        self._workloads.pop(name).release()
 
     def release_all(self) -> None:
         """Release every workload, and the host memory of calls in place."""

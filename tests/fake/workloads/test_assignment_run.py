@@ -3,9 +3,11 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.measure import protocol
+from gpubench.measure.worker import device as workers_device
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.main import DeviceWorker
 from gpubench.result.case import Case
@@ -64,6 +66,8 @@ def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
     monkeypatch.setattr(
         timer, "calibrate", lambda one, target_s: (sides.add(one.split), whole(one, target_s))[1]
     )
+    chosen = workers_device.gate
+    monkeypatch.setattr(workers_device, "gate", lambda *asked: replace(chosen(*asked), tune_s=2.0))
     worker, device = DeviceWorker(io.BytesIO()), "hybrid:fake:gpu"
     worker.answer(protocol.Open(
         id=1, device_id=device, threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
@@ -71,4 +75,5 @@ def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
     case = Case("ffn", kernels.load("ffn").group, {"n": 2}, "float32", "tuned", "transfer-always", device)
     reply = worker.answer(protocol.Prepare(id=2, case=case, session=0, time_it=time_it))
     assert isinstance(reply, protocol.Prepared), reply
+    assert reply.tune_s == 4.0, "of both sides"
     assert {frozenset(side) for side in sides} == ({frozenset("c"), frozenset("g")} if time_it else set())

@@ -163,7 +163,6 @@ def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode):
     listed(CPU, ADAPTER, SLOW)
     with pytest.raises(RequiredUnavailable) as refused:
         targets.choose(DeviceRequest(mode=mode))
-    assert "no cupy here" in refused.value.why
-    assert "software adapter" in refused.value.why
+    assert refused.value.why == "cupy: no cupy here; a software adapter is no GPU"
     assert targets.choose(DeviceRequest(mode=mode, lenient=True)).targets
     assert targets.choose(DeviceRequest(mode=mode, allow_software=True)).targets

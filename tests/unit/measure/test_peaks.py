@@ -19,7 +19,7 @@ from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker import hardware
 from gpubench.measure.worker_pool import WorkerGone, WorkerPool
 from gpubench.result.case import Case
-from gpubench.result.machine import Cache, Cpu, Fact, Machine
+from gpubench.result.machine import Cache, Cpu, Fact, Machine, Memory
 from gpubench.result.run import SessionRecord, Settings
 from tests.examples import examples
 from tests.unit.measure.builders import device
@@ -69,6 +69,16 @@ def test_a_peak_is_asked_for_where_a_case_may_come_near_it(name):
     found = plan_peaks(workloads, devices, Settings(), MACHINE)
     assert {id: (what.memory, what.link, what.compute) for id, what in found.items()} == expected
     assert {what.cache_bytes for id, what in found.items() if id == "numpy:0"} <= {64 << 20}
+
+
+@pytest.mark.parametrize(("usable", "host", "each"), [
+    (None, None, 2**30), (2**33, None, 2**30), (2**33, 2**32, 2**29), (2**31, 2**40, 2**28), (None, 2**31, 2**28),
+])  # fmt: skip
+def test_the_arrays_of_a_peak_are_an_eighth_of_the_smaller_memory(usable, host, each):
+    item = workload("matmul", 1024, CPU)
+    cpu = msgspec.structs.replace(CPU, usable_bytes=usable)
+    machine = Machine(memory=Memory(usable_bytes=Fact(host, "ok" if host else "missing", "proc")))
+    assert plan_peaks([item], [cpu], Settings(), machine)[CPU.id].memory_bytes == each
 
 
 @pytest.mark.parametrize(("chosen", "seconds"), [

@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.base.units import format_bytes
 from gpubench.measure import plan
 from gpubench.measure.plan import Constraints, Series, Target
-from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, parse_case_id
+from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, STREAMED, Case, parse_case_id
 from gpubench.result.machine import Machine
 from gpubench.result.run import Selection, Settings
 from tests.unit.measure import builders
@@ -289,6 +289,27 @@ def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
     assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
     assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
     assert len(found[0].cases) == len(whole.cases)
+
+
+def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_sets_as_memory_holds():
+    scope = Constraints(
+        (target("cupy:0", 2**40),), Selection(ops=[], regimes=["resident-queued", STREAMED]), None
+    )
+    for name, streams in (("add", True), ("ffn", False)):
+        found = plan.workload(Series(kernels.load(name), "float32"), 16, scope)
+        assert {case.regime for case in found.cases} == {"resident-queued", *([STREAMED] * streams)}
+        assert {(skip.case.regime, skip.reason) for skip in found.skips} == {(STREAMED, "no-streams")} - {
+            streams and (STREAMED, "no-streams")
+        }
+    op, params = kernels.load("add"), {"n": N}
+    case = Case("add", "vector", params, "float32", "library", STREAMED, "cupy:0", 4)
+    held, (on_host, on_device) = op.held_bytes(params, "float32"), plan.needs(op, params, "float32")
+    for sets in (2, 3):
+        device, host = -(-(on_device + sets * held) * 5 // 4), -(-(on_host + 3 * sets * held) * 5 // 4)
+        for less, count in ((0, sets), (1, 2)):
+            assert plan.count_sets(op, case, target("cupy:0", device - less).device, None) == count
+            assert plan.count_sets(op, case, target("cupy:0", None).device, host - less) == count
+    assert plan.count_sets(op, case, target("cupy:0", None).device, None) == 3
 
 
 @pytest.mark.parametrize("device", ["hybrid:cupy:0", "group:cupy:0+1"])

@@ -11,7 +11,7 @@ from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.measure.points import Pace
 from tests.unit.measure.builders import block, case, measured
-from tests.unit.measure.simulated import CPU, GPU, Simulation
+from tests.unit.measure.simulated import CPU, GPU, TORCH, Simulation
 
 BASE, OTHER = (CPU, "library", "resident"), (CPU, "tuned", "resident")
 FAST, SLOW = (GPU, "tuned", "resident-queued"), (GPU, "library", "resident-queued")
@@ -36,9 +36,10 @@ def test_warm_up_and_what_heat_spoilt_are_no_times():
 
 
 def test_the_beginning_is_the_first_step_of_all_ops():
-    simulation = Simulation(["add", "mul"])
-    begun = {(item.op.name, item.n) for item in simulation.passes.beginning()}
-    assert begun == {(item.op.name, item.n) for step in simulation.run(most=2).steps for item in step.workloads}
+    simulation = Simulation(["add", "mul"], devices=(CPU, TORCH, GPU), implementations=("library", "tuned"))
+    begun = {case.id for item in simulation.passes.beginning() for case in item.cases}
+    first = [item for step in simulation.run(most=2).steps for item in step.workloads]
+    assert begun == {case.id for item in first for case in item.cases}
 
 
 def test_curves_follow_what_was_measured_since():

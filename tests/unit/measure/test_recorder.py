@@ -76,11 +76,15 @@ def test_paths_are_cut_to_their_last_part(path, written):
     assert argument.endswith(path.rpartition("/")[2])
 
 
-@pytest.mark.parametrize(
-    "written", ["*/*/library/*@numpy:0", "--skip=add/n=64/*", "add/n=64/float32/tuned/resident@numpy:0"]
-)
-def test_a_selector_of_cases_is_no_path(written):
-    assert document([written]).argv == [written]
+SELECTORS = ("*/*/library/*@numpy:0", "--skip=add/n=64/*", "add/n=64/float32/tuned/resident@numpy:0")
+
+
+@pytest.mark.parametrize(("written", "kept"), [
+    *((selector, selector) for selector in SELECTORS), ("results/base.json", "base.json"), ("./a@b/c*", "c*"),
+    ("~/a@b/c", "c"), ("-o=a/b", "-o=b"), ("a=b/c", "c"),
+])  # fmt: skip
+def test_a_selector_of_cases_is_no_path_and_one_that_begins_elsewhere_is(written, kept):
+    assert document([written]).argv == [kept]
 
 
 def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch):

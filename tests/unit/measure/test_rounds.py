@@ -290,7 +290,13 @@ def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blo
 
 
 @pytest.mark.parametrize(
-    ("launch_s", "samples"), [(2 * case_run.ONCE_S, [1] * 6), (2 * case_run.LONG_S, [2, 1, 1, 1, 1])]
+    ("launch_s", "samples"),
+    [
+        (2 * case_run.ONCE_S, [1] * 6),
+        (0.26, [1] * 6),
+        (0.24, [2, 1, 1, 1, 1]),
+        (2 * case_run.LONG_S, [2, 1, 1, 1, 1]),
+    ],
 )
 def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     """What goes before it is forgotten in no time, so it needs no warm-up either, once it is known to be long."""

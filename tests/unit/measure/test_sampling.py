@@ -289,7 +289,10 @@ class CostlySession:
     def clock(self):
         return self.now
 
-    def run(self, launch, repeat):
+    def empty_launch(self):
+        return None
+
+    def run(self, launch, repeat=1):
         self.now += repeat * self.launch_s + (1.0 if self.samples in self.late else 0.0)
         self.samples, self.launches = self.samples + 1, self.launches + repeat
 
@@ -302,6 +305,12 @@ def test_what_a_sample_costs_besides_is_not_inside(fixed_s, launch_s, repeat):
     session = CostlySession(fixed_s, launch_s)
     assert timer.derived_hot_s(session, None, repeat) == pytest.approx(launch_s, rel=1e-6, abs=1e-9)
     assert session.launches == 4 * repeat
+
+
+def test_an_overhead_is_an_empty_launch_with_its_wait_behind_a_warm_up():
+    session = CostlySession(2e-6, 3e-6, late=range(10))
+    assert timer.measure_overhead(session) == pytest.approx([5e-6] * 100)
+    assert session.launches == 110
 
 
 def test_a_difference_that_is_no_time_is_none():

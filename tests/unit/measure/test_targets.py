@@ -129,6 +129,19 @@ def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, exp
     assert ids(wanted) == expected
 
 
+def test_a_search_takes_one_of_identical_gpus_and_says_which_others_it_leaves_out(monkeypatch):
+    gpus = tuple(device(f"cupy:{i}", name="Y" if i == 1 else "X") for i in range(4))
+    soft = tuple(device(f"wgpu:{i}", "software", name="llvmpipe") for i in range(2))
+    monkeypatch.setitem(LISTINGS, "cupy", Listing("cupy", gpus, ("library",)))
+    monkeypatch.setitem(LISTINGS, "wgpu", Listing("wgpu", soft, ("tuned",)))
+    choice = choose(DeviceRequest(allow_software=True), one_of_each=True)
+    assert [t.device.id for t in choice.targets] == ["numpy:0", "cupy:0", "cupy:1", "wgpu:0"]
+    assert [[t.device.id for t in group] for group in choice.identical] == [["cupy:0", "cupy:2", "cupy:3"]]
+    assert [(w.code, w.message.split(" ")[0]) for w in choice.warnings] == [("budget", "wgpu:1")]
+    named = choose(DeviceRequest(devices=("cupy:0", "cupy:2")), one_of_each=True)
+    assert ([t.device.id for t in named.targets], named.identical) == (["cupy:0", "cupy:2"], ())
+
+
 def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
     known = Identity(uuid="abc", pci="0000:09:00.0", vendor_id=0x10DE, device_id=0x2335)
     monkeypatch.setitem(
