@@ -244,6 +244,12 @@ def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
         "numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=Settings(case_timeout_s=1e4)
     )
     assert half.format(4096) in patient[0]
+    op = kernels.load("matmul")
+    launch_s = op.flops({"n": 4096}) / op.slow["numpy", "float16"]
+    for launches, planned in ((5 + 12, True), (5 + 11.9, False)):
+        limits = Settings(case_timeout_s=launches * launch_s, min_samples=5)
+        cases, *_ = everything("numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=limits)
+        assert (half.format(4096) in cases) == planned
 
 
 def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():

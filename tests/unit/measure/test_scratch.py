@@ -145,7 +145,7 @@ def test_a_temporary_folder_that_takes_nothing_is_named_with_its_remedy(temporar
     assert "TMPDIR" in caught.value.hint
 
 
-@pytest.mark.parametrize("free", ["enough", "little"])
+@pytest.mark.parametrize("free", ["enough", "little", "closed"])
 def test_references_lie_in_memory_where_it_has_room(tmp_path, monkeypatch, free):
     """A disk that writes them back takes a CPU from what is timed."""
     memory = tmp_path / "memory"
@@ -156,7 +156,9 @@ def test_references_lie_in_memory_where_it_has_room(tmp_path, monkeypatch, free)
         monkeypatch.delenv(name, raising=False)
     usage = shutil.disk_usage(memory)
     monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    made = Scratch(host_bytes=16 * (400 if free == "enough" else 600))
+    needed = os.W_OK | os.X_OK
+    monkeypatch.setattr(scratch.os, "access", lambda path, mode: free != "closed" or mode & needed != needed)
+    made = Scratch(host_bytes=16 * (600 if free == "little" else 400))
     assert (made.folder.parent == memory) == (free == "enough")
     made.remove()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
