@@ -316,13 +316,9 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
     """Return, by series, the largest size at which every machine has a speedup of a hardware GPU. Series
     without a common size are left out."""
-    shared_sizes: dict[SeriesKey, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
-    for name in measured[0]:
-        shared = set.intersection(*(sizes.get(name, set()) for sizes in measured))
-        if shared:
-            shared_sizes[name] = max(shared)
-    return shared_sizes
+    shared = {name: set.intersection(*(sizes.get(name, set()) for sizes in measured)) for name in measured[0]}
+    return {name: max(sizes) for name, sizes in shared.items() if sizes}
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:

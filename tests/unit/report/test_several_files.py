@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gpubench.analysis.analyse import analyse, machine_runs
+from gpubench.analysis.analyse import analyse, common_sizes, machine_runs
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.machines import history_chart, history_text
@@ -17,6 +17,14 @@ def test_the_dates_of_a_history_are_text_in_its_axis():
     (side,) = machine_runs([analyse(of_machine({1024: 4.0}, started=at)) for at in (hostile, hostile + "2")])
     ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
     assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
+
+
+@pytest.mark.parametrize(
+    ("second", "sizes"), [(None, [4096]), ({1024: 4.0, 2048: 2.0}, [1024]), ({2048: 2.0}, [])]
+)
+def test_machines_are_compared_at_the_largest_size_that_all_of_them_have(second, sizes):
+    sides = [machine_runs([analyse(of_machine(by))])[0] for by in ({1024: 4.0, 4096: 4.0}, second) if by]
+    assert list(common_sizes(sides).values()) == sizes
 
 
 def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():

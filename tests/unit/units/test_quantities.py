@@ -20,6 +20,7 @@ from gpubench.base.units import (
     parse_duration,
     parse_percent,
     parse_time,
+    scale_size,
 )
 from gpubench.compare.pairing import take_turns
 from gpubench.result.run import SessionRecord
@@ -60,6 +61,9 @@ def test_arbitrary_text_never_crashes(text):
     (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
     *((format_size(n, table=True), said) for n, said in (
         (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
+    *((" ".join(scale_size(n)), said) for n, said in (
+        (972, "972 "), (973, "1 K"), (10_178, "9.9 K"), (10_240, "10 K"), (10_700, "10 K"), (24_536_678, "23.4 M"), (2**20, "1 M"),
+        (104_752_742, "99.9 M"), (105_277_030, "100 M"), (1_610_612_736, "1.5 G"))),
 ])  # fmt: skip
 def test_quantities_in_words(text, said):
     assert text == said
