@@ -122,7 +122,7 @@ class CaseRun:
         self.worker: Worker | None = None
         self.split: float | str | None = None
         self.over = False
-        self._workload, self._explained = workload, workload.explained
+        self._workload = workload
         self._part_samples = (
             protocol.PART_SAMPLES if workload.explained and workload.is_taken_apart(case) else 0
         )
@@ -205,7 +205,7 @@ class CaseRun:
         """Whether preparing the case times nothing, so that several devices may prepare at the same time."""
         if self.runtime.check_only:
             return True
-        return not self._explained and inner_device(self.case.device_id) is None
+        return not self._workload.explained and inner_device(self.case.device_id) is None
 
     def ask_to_begin(self) -> None:
         """Send the request to prepare the case now; `begin` waits for the reply."""
@@ -378,7 +378,7 @@ class CaseRun:
         return protocol.Prepare(
             id=worker.next_id, case=self.case, session=self.runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
-            time_it=not self.runtime.check_only, device_clock=self._explained, part_samples=self._part_samples,
+            time_it=not self.runtime.check_only, device_clock=self._workload.explained, part_samples=self._part_samples,
             split=self.split, expected_s=self.runtime.pace.expected_s(self.case),
         )  # fmt: skip
 
@@ -542,7 +542,7 @@ class CaseRun:
                 failures=failures_of(outcome) or UNSET,
             )  # fmt: skip
             self.runtime.recorder.put(measurement)
-        if self._explained and not self.unsettled:
+        if self._workload.explained and not self.unsettled:
             self.runtime.recorder.add(self.case.id, parts=reply.parts)
 
     def _broke(self, reply: protocol.Broke) -> None:

@@ -365,16 +365,11 @@ def verdict(
         return ExitCode.UNAVAILABLE, "unavailable"
     if not measured and not (check_only and planned_cases(run)):
         return ExitCode.FAILED, "nothing-measured"
-    short = not check_only and any(
-        _too_few(o, run.settings.min_samples) for o in measured if _has_named_size(run, o)
-    )
-    if short or (
-        planned_cases(run)
-        if check_only
-        else any(_has_named_size(run, o) for o in run.outcomes if isinstance(o, Planned))
-    ):
-        return ExitCode.BUDGET, "budget"
-    return ExitCode.OK, "ok"
+    late: list[Outcome] = [*planned_cases(run)]
+    if not check_only:
+        late += [o for o in measured if _too_few(o, run.settings.min_samples)]
+        late = [o for o in late if _has_named_size(run, o)]
+    return (ExitCode.BUDGET, "budget") if late else (ExitCode.OK, "ok")
 
 
 def planned_cases(run: Run) -> list[Planned]:

@@ -1,5 +1,6 @@
 """One adapter of each card: scripted listings of several drivers and interfaces, and a trial whose times are known."""
 
+import contextlib
 import itertools
 from types import SimpleNamespace
 
@@ -8,10 +9,11 @@ import pytest
 
 from gpubench import detect
 from gpubench.backends import wgpu as wgpu_backend
-from gpubench.measure import adapters, targets
+from gpubench.measure import adapters, protocol, targets
 from gpubench.measure.adapters import cards, try_adapter
 from gpubench.measure.targets import DeviceRequest, Listing, choose
-from gpubench.result.run import Device, Identity
+from gpubench.result.run import Device, Identity, WorkerRecord
+from tests.unit.measure.builders import block, device
 
 RADV, AMDVLK = "radv", "AMD open-source driver"
 NAVI, ARC, H200 = (0x1002, 0x744C), (0x8086, 0x56A0), (0x10DE, 0x2335)
@@ -237,6 +239,47 @@ def test_wgpu_and_mps_on_apple_are_one_gpu(wgpu):
 
 def test_a_trial_times_checked_launches_of_a_real_device():
     assert 0 < (try_adapter("fake:gpu") or 0) < 1e-2
+
+
+@pytest.mark.parametrize(("answers", "seconds"), [
+    ([[4e-3, 2e-3], [8e-3, 9e-3]], 4e-3), ([None, [8e-3]], 8e-3), ([None, None], None), ([[1e-3], "broke"], None),
+])  # fmt: skip
+def test_a_trial_takes_the_shortest_sample_of_each_case_by_the_first_implementation(
+    monkeypatch, answers, seconds
+):
+    """Tuned kernels are refused here, so the library's are timed; nothing else is: no parts, no clock, no trials."""
+    asked, left = [], [place for answer in answers for place in ("tuned", answer)]
+
+    class Scripted(contextlib.nullcontext):
+        next_id = 1
+
+        def ask(self, request, deadline_s):
+            asked.append(request)
+            if isinstance(request, protocol.Open):
+                record = WorkerRecord(device_id="wgpu:1", threads=1, env={})
+                return protocol.Opened(id=1, device=device("wgpu:1"), record=record)
+            if isinstance(request, protocol.Sample):
+                return (
+                    protocol.Sampled(id=1, block=block(left.pop(0)))
+                    if left[0] != "broke"
+                    else protocol.Done(id=1)
+                )
+            if left[0] in ("tuned", None):
+                left.pop(0)
+                return protocol.Refused(id=1, reason="no-implementation", detail="")
+            return protocol.Done(id=1)
+
+        def __enter__(self):
+            return self
+
+    monkeypatch.setattr(adapters, "Worker", Scripted)
+    assert try_adapter("wgpu:1") == (seconds and pytest.approx(seconds))
+    opening, *rest = asked
+    assert (opening.device_id, opening.autotune, opening.threads) == ("wgpu:1", False, None)
+    prepared = [request for request in rest if isinstance(request, protocol.Prepare)]
+    names = [(request.case.op, request.case.params["n"], request.case.implementation) for request in prepared]
+    assert names == [(op, n, kind) for op, _, n in adapters.TRIAL_CASES for kind in ("tuned", "library")]
+    assert {(request.part_samples, request.device_clock) for request in prepared} == {(0, False)}
 
 
 @pytest.mark.parametrize("word", ["wrong", "hang"])

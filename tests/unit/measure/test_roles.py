@@ -119,7 +119,12 @@ def test_the_loading_of_weights_is_timed_once(session, tmp_path):
     size = 4 * ROWS * WIDTH
     first = Workspace(session, OP, case, 1, "random", tmp_path, Operands(OP, 1, "random", tmp_path, weights))
     assert first.loading() == (size, None)
-    first.upload_inputs()
+    seen, upload = [], session.upload
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "sync", lambda: seen.append("wait"))
+        patch.setattr(session, "upload", lambda buffer, host: (seen.append(host.shape), upload(buffer, host)))
+        first.upload_inputs()
+    assert seen[-4:] == ["wait", (ROWS, WIDTH), "wait", "wait"], "and nothing else is timed"
     _, load_s = first.loading()
     assert load_s > 0
     larger = replace(case, params={"n": 700})

@@ -70,6 +70,7 @@ def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
 
 @given(st.floats(1e-9, 10), settings, st.integers(0, 15))
 @example(1.0, Settings(min_samples=2, max_samples=20), LEAST_BLOCKS)
+@example(1.0, Settings(min_samples=2, max_samples=20, precision=0.0), LEAST_BLOCKS)
 def test_equal_blocks_are_precise_at_the_minimum(value, wanted, number):
     kept = [[value] * 2] * number
     reason = stop_reason(kept, 0.0, 60.0, wanted)

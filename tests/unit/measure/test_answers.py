@@ -1,0 +1,179 @@
+"""What a worker and the monitor's process answer, in the process of the tests."""
+
+import contextlib
+import errno
+import io
+import queue
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.base.errors import (
+    NO_FILES,
+    BackendError,
+    BackendUnavailable,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.detect.probes import nvml
+from gpubench.measure import monitor_child, protocol
+from gpubench.measure.monitor import Begin, MonitorTarget, Pause, Paused, Reading, Ready, Watch, encode
+from gpubench.measure.worker import hardware
+from gpubench.measure.worker.main import DeviceWorker
+from gpubench.measure.worker.workspace import Wrong
+from gpubench.result.run import Check, WorkerRecord
+from tests.unit.measure.builders import case, device
+
+WRONG = Check(ok=False, max_error=1.0, limit=0.1, scale="value", index=[3])
+REFUSED, BROKE = protocol.Refused, protocol.Broke
+ERRORS = [
+    (BackendUnavailable("no driver", hint="install it"), REFUSED(id=7, reason="unavailable", detail="no driver", hint="install it")),
+    (Unsupported("no float64", reason="no-dtype"), REFUSED(id=7, reason="no-dtype", detail="no float64")),
+    (DeviceOutOfMemory("it is full"), REFUSED(id=7, reason="out-of-memory", detail="it is full")),
+    (MemoryError("8 GiB"), REFUSED(id=7, reason="out-of-memory", detail="host memory: 8 GiB")),
+    (BackendError("it broke", reason="odd"), BROKE(id=7, reason="error", detail="odd: it broke", phase="check")),
+    (DeviceLost("it fell off"), BROKE(id=7, reason="device-lost", detail="it fell off", phase="check", fatal=True)),
+    (Wrong(WRONG, hint="mend it", detail="it is wrong"),
+        BROKE(id=7, reason="wrong-result", detail="it is wrong", hint="mend it", phase="check", check=WRONG)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "reply"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
+def test_an_error_that_was_expected_is_a_reply(monkeypatch, error, reply):
+    def fail(request):
+        worker._announce("check")
+        raise error
+
+    worker = DeviceWorker(io.BytesIO())
+    monkeypatch.setattr(worker, "_carry_out", fail)
+    assert worker.answer(protocol.Reallocate(id=7)) == reply
+
+
+@pytest.mark.parametrize(("error", "detail"), [
+    (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
+    (OSError(errno.EMFILE, "too many"), f"OSError: [Errno {errno.EMFILE}] too many: {NO_FILES}"),
+])  # fmt: skip
+def test_any_other_error_is_named_with_the_limit_behind_it(error, detail):
+    reply = DeviceWorker(io.BytesIO()).unforeseen(protocol.Close(id=3), error)
+    assert reply == protocol.Broke(id=3, reason="error", detail=detail)
+
+
+def test_what_a_step_uses_stays_however_little_memory_there_is(tmp_path):
+    """A CPU may hold 40 % of what it may use: here two of the sizes."""
+    messages = io.BytesIO()
+    worker = DeviceWorker(messages)
+    worker.answer(protocol.Open(
+        id=1, device_id="fake:cpu", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0, host_bytes=250_000,
+    ))  # fmt: skip
+    cases = [case(n, "fake:cpu") for n in (1000, 1500, 2000)]
+    for each in cases:
+        worker.answer(protocol.Load(id=2, case=each, reference=False))
+    for each in cases:
+        worker.answer(protocol.Prepare(id=3, case=each, session=0, time_it=False))
+    phases = [protocol.decode_reply(line).name for line in messages.getvalue().splitlines()]
+    assert phases.count("inputs") == 3
+
+
+def test_without_a_device_there_is_nothing_to_measure():
+    reply = DeviceWorker(io.BytesIO()).answer(protocol.MeasureOverhead(id=1))
+    assert (type(reply), reply.detail) == (protocol.Refused, "no device is open")
+
+
+# ------------------------------------------------------------------- opening, as an overhead
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The timer of `open` on a scripted device, and the replies of the processes that it starts."""
+    replies, session, op = [], backends.load("fake").open("fake:gpu"), kernels.load("open")
+    worker = SimpleNamespace(ask=lambda request, deadline_s: replies.pop())
+    monkeypatch.setattr(hardware, "Worker", lambda threads: contextlib.nullcontext(worker))
+    asked = protocol.Open(id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch="", since=0.0)
+    yield hardware.OverheadTimer(session, op, case(1, "fake:gpu", op="open"), asked), replies
+    session.close()
+
+
+def reply_after(open_s):
+    record = WorkerRecord(device_id="fake:gpu", threads=1, env={}, open_s=open_s)
+    return protocol.Opened(id=1, device=device("fake:gpu"), record=record)
+
+
+def test_a_device_is_opened_in_fresh_processes_and_once_to_see_that_it_can_be(opened):
+    timer, replies = opened
+    replies += [reply_after(open_s) for open_s in (0.5, 0.25, 9.0)]
+    timer.verify()
+    timer.verify()
+    assert timer.seconds(2) == 0.375
+    replies += [reply_after(None), protocol.Refused(id=1, reason="unavailable", detail="it is in use")]
+    with pytest.raises(BackendUnavailable, match="it is in use"):
+        timer.seconds(1)
+    with pytest.raises(BackendUnavailable, match="a second process cannot open the device"):
+        timer.seconds(1)
+
+
+@pytest.mark.parametrize(("call", "events"), [
+    ("sync", "wait clock wait wait wait clock"), ("roundtrip", "clock run wait run wait run wait clock"),
+    ("launch", "clock run run clock wait clock run clock wait"), ("upload", "clock up wait up wait up wait clock"),
+    ("download", "clock down down down clock"),
+])  # fmt: skip
+def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
+    """A queue of two launches is waited for outside of what is timed."""
+    monkeypatch.setattr(hardware, "QUEUE", 2)
+    session, op = backends.load("fake").open("fake:gpu"), kernels.load(call)
+    timer = hardware.OverheadTimer(session, op, case(64, "fake:gpu", op=call), None)
+    timer.verify()
+    seen = []
+    for place, names in (
+        (session, {"sync": "wait", "run": "run"}),
+        (timer._transfers, {"upload": "up", "download": "down"}),
+    ):
+        for name, word in names.items():
+            monkeypatch.setattr(place, name, lambda *asked, word=word: seen.append(word))
+    monkeypatch.setattr(session, "clock", lambda: (seen.append("clock"), float(len(seen)))[1])
+    seconds = timer.seconds(3)
+    assert " ".join(seen) == events
+    at = [i for i, word in enumerate(seen, 1) if word == "clock"]
+    assert seconds == sum(end - begin for begin, end in zip(at[::2], at[1::2], strict=True)) / 3
+
+
+# ------------------------------------------------------------------- the monitor's process
+
+
+def test_devices_are_read_between_two_orders_and_no_others(monkeypatch):
+    monkeypatch.setattr(
+        monitor_child, "sources", lambda targets: ({"a": lambda: {"clock_hz": 1e9}}, {"b": "why"})
+    )
+    monkeypatch.setattr(monitor_child, "users", lambda targets: {})
+    orders, said = queue.SimpleQueue(), []
+    for order in (Pause(1), Watch(["a", "b"], 60.0), Pause(2), Pause(3)):
+        orders.put(encode(order))
+
+    def send(message):
+        said.append(message)
+        if message == Paused(3):
+            raise EOFError
+
+    with pytest.raises(EOFError):
+        monitor_child.serve(orders, send, Begin([]))
+    kinds = [
+        (message.device_id, message.clock_hz) if isinstance(message, Reading) else message for message in said
+    ]
+    assert kinds == [Ready({"b": "why"}), Paused(1), *[("a", 1e9)] * 2, Paused(2), Paused(3)]
+
+
+def test_the_driver_and_backends_tell_of_their_own_devices(monkeypatch):
+    known, own = MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("fake:shared")
+    monkeypatch.setattr(
+        nvml, "gpu_users", lambda targets: {target.device_id: {"drawing": 2} for target in targets}
+    )
+    monkeypatch.setattr(
+        nvml, "gpu_readers", lambda targets, absent: {target.device_id: dict for target in targets}
+    )
+    counts = monitor_child.users([known, own])
+    assert {name: (users.computing, users.drawing) for name, users in counts.items()} == {
+        "cupy:0": (0, 2), "fake:shared": (1, 0),
+    }  # fmt: skip
+    readers, absent = monitor_child.sources([known, own])
+    assert (readers.keys(), absent) == ({"cupy:0", "fake:shared"}, {})
