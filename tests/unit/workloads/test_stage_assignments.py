@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.workloads.assignment import (
-    NEAR,
-    AssignmentCosts,
-    StageCost,
-    adding_up,
-    nearest,
-    predicted_s,
-)
+from gpubench.workloads.assignment import NEAR, AssignmentCosts, StageCost, adding_up, nearest, predicted_s
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 

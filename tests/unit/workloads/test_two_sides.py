@@ -239,6 +239,22 @@ def test_a_state_is_copied_once_somebody_wrote_it_or_where_the_op_keeps_it(assig
     assert np.array_equal(state.device.array, [2, 2, 2]) == (copied == 2)
 
 
+def test_a_segment_of_the_cpu_keeps_its_chains_for_a_few_arrays_of_the_caller(session, assigned, monkeypatch):
+    read, made = (assigned.allocate((3,), "float32") for _ in range(2))
+    case = Case("add", "vector", {"n": 3}, "float32", "tuned", "resident-waited", DEVICE)
+    launch = two_sides.StageLaunch(kernels.load("add"), case, (read, read), made)
+    segment = two_sides.Segment(assigned, "c")
+    segment.add(launch, made, set())
+    arrays, built, compiled = [np.full(3, i, np.float32) for i in range(5)], [], session.cpu.compile
+    monkeypatch.setattr(session.cpu, "compile", lambda *given: (built.append(1), compiled(*given))[1])
+    for places, count in (((0, 1, 2, 3), 4), ((0, 1, 2, 3), 4), ((4,), 5), ((0,), 6), ((4,), 6)):
+        for place in places:
+            assigned.upload(read, arrays[place])
+            segment()
+            assert made.array.tolist() == [2 * place] * 3
+        assert len(built) == count
+
+
 @pytest.mark.parametrize(("limit_s", "rounds"), [(60, 15), (2, 2), (1.5, 1), (0.5, 1)])
 def test_a_prediction_rests_on_rounds_after_one_to_warm_up(session, tmp_path, monkeypatch, limit_s, rounds):
     """A round takes a second; both chains run before it, and what flows is copied."""
