@@ -52,9 +52,9 @@ Overdue = Literal["busy", "hung"]
 class FleetLimits(msgspec.Struct, frozen=True):
     """The times for which the driver waits, in seconds."""
 
-    queue_s: float = 60.0  # for a node to begin
-    silence_s: float = 30.0  # for the next message of a node
-    deadline_s: float = 1800.0  # for the whole fleet
+    queue_s: float  # for a node to begin
+    silence_s: float  # for the next message of a node
+    deadline_s: float  # for the whole fleet
 
 
 class NodeClocks:
@@ -143,7 +143,7 @@ class FleetDriver:
         self._retries, self._clock, self.tell = retries, clock, tell
         self._ours = wire.identity()
         self._running: dict[str, _Progress] = {}
-        self._clocks = NodeClocks(limits, clock())
+        self._clocks: NodeClocks  # of a run that goes on
         self.ends: list[NodeEnd] = []
         self.interrupted: KeyboardInterrupt | None = None
 
@@ -391,7 +391,7 @@ class FleetJournal:
         self.folder = beside(output, ".d")
         log = beside(output, ".jsonl")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
             self._log: IO[bytes] = open(  # noqa: SIM115 - until the fleet ends
                 log, "ab", opener=disk.open_descriptor
             )

@@ -101,8 +101,15 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
     }  # fmt: skip
     assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (7, 3, False)
     fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None, engine={})
-    journal.close()
     assert (fleet.nodes_collected, fleet.complete) == (1, False), "it was cut short"
+    for others, embedded in ((62, True), (63, False)):  # and a node that was kept
+        lost = [NodeEnd(name=f"x{i}", reason="hung", error="") for i in range(others)]
+        fleet = fleet_of_ends([ends[0], *lost], absent, kept, journal, expected=None, engine={})
+        good = next(node for node in fleet.nodes if node.name == "good")
+        assert (good.result is not None, bool(good.files)) == (embedded, not embedded)
+    journal.note_end("x", "ok", None)
+    assert '"ended":"ok"' in journal.folder.with_suffix(".jsonl").read_text(), "a line is there at once"
+    journal.close()
 
 
 HEALTH_OPS = tuple(op for op in selection.PRESET_OPS["health"] if op not in selection.LINKS)

@@ -103,6 +103,6 @@ def test_the_deadline_ends_the_fleet_with_its_code():
 def test_an_interrupt_tells_who_answered_until_then():
     cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
     cluster.interrupt_at = 9
-    found, asked = detect_nodes(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
+    found, asked = detect_nodes(DetectOptions(cluster="local", quiet=True), cluster, SOON)
     assert isinstance(asked.interrupted, KeyboardInterrupt)
     assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"

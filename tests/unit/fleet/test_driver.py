@@ -114,9 +114,37 @@ def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):
     ends, _, engine, _ = lead(lambda _: [*beats[:1], event("run-start"), *beats[1:]], "a")
     assert (ends["a"].reason, ends["a"].cut) == ("partial", "deadline")
     assert 1800 <= engine.now < 1802
-    clocks = NodeClocks(SILENCE, 0)
-    clocks.ask("b", 1799)
-    assert (clocks.wait_s(1799.5), clocks.wait_s(1801)) == (0.5, 0), "nobody waits beyond it"
+
+
+def test_each_node_has_a_clock_for_its_queue_then_for_its_silence_and_the_fleet_has_one():
+    clocks = NodeClocks(FleetLimits(queue_s=10, silence_s=5, deadline_s=100), 50)
+    assert (clocks.wait_s(50), clocks.wait_s(149.75), clocks.wait_s(151)) == (1.0, 0.25, 0.0)
+    assert (clocks.over(149.9), clocks.over(150)) == (False, True)
+    clocks.ask("a", 50)
+    clocks.ask("b", 52)
+    assert (clocks.overdue(59.9), clocks.overdue(60), clocks.wait_s(59.5)) == ([], [("a", "busy")], 0.5)
+    clocks.hear("a", 58)
+    clocks.hear("nobody", 58)
+    assert (clocks.overdue(62.9), clocks.overdue(63)) == ([("b", "busy")], [("a", "hung"), ("b", "busy")])
+    clocks.stop("b")
+    assert clocks.overdue(200) == [("a", "hung")]
+    clocks.ask("b", 149)
+    assert clocks.wait_s(149.5) == 0.0, "somebody is overdue"
+
+
+def test_what_a_node_says_is_kept_up_to_a_length(lead):
+    longest = wire.EVENT + b'{"reason": "' + b"x" * (wire.PIECE_BYTES - 14) + b'"}'
+    assert len(longest) == wire.PIECE_BYTES + 1
+    ends, *_ = lead(lambda _: [HELLO, longest, ended(5, "y" * 1000 + "z" * 2000)], "a")
+    assert (ends["a"].reason, ends["a"].last_event, ends["a"].error) == ("failed", "x" * 200, "z" * 2000)
+    ends, *_ = lead(lambda _: [HELLO, longest + b" ", ended()], "a")
+    assert f"a message of {wire.PIECE_BYTES + 2} bytes" in ends["a"].error
+
+
+def test_half_a_result_does_not_begin_the_next_attempts(lead):
+    attempts = iter([[HELLO, wire.RESULT + b"half"], whole(measured("a"))])
+    ends, journal, *_ = lead(lambda _: next(attempts), "a", retries=1)
+    assert (ends["a"].reason, store.load(journal.path("a")).id) == (None, "a-1")
 
 
 def test_an_interrupt_keeps_what_arrived(lead, part):

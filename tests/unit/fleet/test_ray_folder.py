@@ -1,17 +1,20 @@
-"""The folder of a cluster of our own: nobody else enters it."""
+"""Ray as an engine: its folder, which nobody else enters, and what it is asked, on a stub."""
 
 import os
+import signal
 import stat
 import sys
 import tempfile
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from gpubench.base.errors import RequiredUnavailable
-from gpubench.fleet.node import LOCAL, RayEngine
+from gpubench.fleet import node as node_module
+from gpubench.fleet.node import LOCAL, Arrival, EngineNode, RayEngine
 
 # Ray as far as it is asked here: it lets everybody write in its folder, as the real one does.
 RAY = """
@@ -59,3 +62,123 @@ def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: 
     with pytest.raises(RequiredUnavailable):
         RayEngine(LOCAL)
     assert not list(temporary.iterdir())
+
+
+class Ray(types.ModuleType):
+    """Ray's calls, noted; `ready` are the tasks that have something, and a task yields what it sends or raises."""
+
+    __version__ = "2.60.0"
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.calls: list[Any] = []
+        self.ready: list[Any] = []
+
+    def init(self, **how: Any) -> None:
+        self.calls.append(how)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("what Ray says")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        names = (
+            ("a", True, {"CPU": 4, "GPU": 2}),
+            ("b", True, {"CPU": 1}),
+            ("gone", False, {"CPU": 4}),
+            ("head", True, {}),
+        )
+        return [
+            {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive, "Resources": owned}
+            for name, alive, owned in names
+        ]
+
+    def remote(self, function: Any) -> Any:
+        def options(**asked: Any) -> Any:
+            self.calls.append(asked)
+            return types.SimpleNamespace(remote=lambda words: self.calls.append(words) or self.ready[-1])
+
+        assert function is node_module.run_node
+        return types.SimpleNamespace(options=options)
+
+    def wait(self, tasks: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        self.calls.append((num_returns, timeout))
+        return [task for task in tasks if task in self.ready][:num_returns], []
+
+    def get(self, message: Any, *, timeout: float) -> Any:
+        assert timeout == 0
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def cancel(self, task: Any) -> None:
+        self.calls.append(("cancel", task))
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+class NodeDiedError(RuntimeError):
+    """As Ray names it."""
+
+
+def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ray := Ray())
+    handler = signal.getsignal(signal.SIGTERM)
+    engine = RayEngine("h:1")
+    assert ray.calls.pop() == {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "configure_logging": False,
+        "address": "h:1",
+    }
+    assert (engine.version, signal.getsignal(signal.SIGTERM)) == ("2.60.0", handler)
+    a, b = engine.nodes()
+    assert (a, b) == (
+        EngineNode(id="a", host="host-a", cpus=4, gpus=2),
+        EngineNode(id="b", host="host-b", cpus=1),
+    )
+    assert (b.gpus, EngineNode(id="", host="").cpus, EngineNode(id="", host="").gpus, engine.poll(1.0)) == (
+        0,
+        0,
+        0,
+        [],
+    )
+    sent = {
+        "a": [b"one", b"two", NodeDiedError("  off\n\n power ")], "b": [b"x", 5, b"y"],
+    }  # fmt: skip
+    for place in (a, b):
+        ray.ready.append(iter(sent[place.id]))
+        engine.start(place, ("run", "--quick"))
+        assert ray.calls[-2:] == [
+            {"num_returns": "streaming", "max_retries": 0, "num_cpus": place.cpus, "num_gpus": place.gpus,
+             "label_selector": {"ray.io/node-id": place.id}}, ["run", "--quick"],
+        ]  # fmt: skip
+    tasks = list(ray.ready)
+    ray.calls.clear()
+    assert engine.poll(2.5) == [Arrival("a", b"one"), Arrival("b", b"x")]
+    assert ray.calls == [(1, 2.5), (2, 0)]
+    number = Arrival("b", reason="failed", why="it sent a int and no bytes")
+    assert engine.poll(2.5) == [Arrival("a", b"two"), number]
+    assert ray.calls[-1] == ("cancel", tasks[1])
+    assert engine.poll(2.5) == [Arrival("a", reason="died", why="off power")]
+    ray.ready.append(iter(()))
+    engine.start(b, ())
+    assert engine.poll(0.5) == [Arrival("b", reason="died", why="its task ended before its run did")]
+    engine.start(b, ())
+    ray.ready.clear()
+    assert engine.poll(0.5) == []
+    engine.close()
+    assert ray.calls[-2:] == [("cancel", ANY), "shutdown"]
+    out, errors = capsys.readouterr()
+    assert (out, errors) == ("", "what Ray says\n"), "the report has stdout for itself"
+    print("back")
+    assert capsys.readouterr().out == "back\n"
+
+
+def test_what_ray_says_is_one_line_and_an_unknown_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [node_module._words(RuntimeError(text)) for text in ("a" * 700, "")] == ["a" * 600, "RuntimeError"]
+    assert [node_module._reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RequiredUnavailable, match="Ray is not installed"):
+        RayEngine("auto")
