@@ -233,3 +233,110 @@ def test_an_exchange_comes_before_gradients_are_read():
     gradients = [[f"d{x}.{k}" for x in ("w2", "b2", "w1", "b1")] for k in range(3)]
     assert [values for _, values in parts] == [*gradients, []]
     assert [stages[0].name for stages, _ in parts] == ["hidden", "update", "update", "update"]
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Three ranks whose calls are noted in order, and the session of their device group."""
+    notes = []
+    links, sessions = HostLinks(3), [backends.load("numpy").open("numpy:0", 1) for _ in range(3)]
+    for number, session in enumerate(sessions):
+        for name in ("enter", "sync", "flush", "forget", "close", "run"):
+            own = getattr(session, name)
+            noted = lambda *given, own=own, note=(name, number): (notes.append(note), own(*given))[1]  # noqa: E731
+            monkeypatch.setattr(session, name, noted)
+    for name in ("sync", "close"):
+        monkeypatch.setattr(links, name, lambda name=name: notes.append((name, "links")))
+    device = Device(id="group:numpy:3", backend="group", kind="software", api="host", name="3 x host memory")
+    return device_group_module.GroupSession(device, links, lambda: sessions), notes, sessions
+
+
+def launched(session, op="add", n=1 << 12):
+    """A launch of an op on the ranks, with its operands."""
+    op = kernels.load(op)
+    case = Case(op.name, op.group, {"n": n}, "float32", "tuned", "resident-waited", session.device.id)
+    assert session.supports(op, case) is None
+    operands = [session.allocate((n,), "float32") for _ in range(3)]
+    for operand in operands:
+        session.upload(operand, np.ones(n, np.float32))
+    return session.compile(op, case, operands[:2], operands[2]), operands
+
+
+def test_a_group_that_only_exchanges_opens_no_member(scripted):
+    session, notes, _ = scripted
+    session.sync()
+    session.forget()
+    assert session.clock() > 0
+    session.run(session.empty_launch())
+    session.close()
+    assert notes == [("sync", "links"), ("close", "links")]
+
+
+@pytest.mark.parametrize("name", ["sync", "flush", "forget", "close"])
+def test_each_rank_is_entered_before_it_is_asked(scripted, name):
+    session, notes, _ = scripted
+    launched(session)
+    notes.clear()
+    getattr(session, name)()
+    ranks = [(what, rank) for rank in range(3) for what in ("enter", name)]
+    link = [(name, "links")]
+    assert notes == {"sync": [*link, *ranks], "close": [*ranks, *link]}.get(name, ranks)
+
+
+def test_launches_go_to_the_ranks_by_eight_and_sides_time_each_rank_alone(scripted, monkeypatch):
+    session, notes, sessions = scripted
+    launch, (_, _, output) = launched(session)
+    built = launch.ranks[0].launch
+    assert (launch.kernel_name, launch.kernel_hash) == (built.kernel_name, built.kernel_hash)
+    assert launch.staging == launch.ranks[0].way.staging
+    session.run(launch, 1)
+    notes.clear()
+    runs = []
+    for number, member in enumerate(sessions):
+        monkeypatch.setattr(member, "run", lambda launch, repeat, rank=number: runs.append((rank, repeat)))
+    session.run(launch, 17)
+    assert runs == [(rank, repeat) for repeat in (8, 8, 1) for rank in range(3)]
+    assert notes == [("enter", rank) for _ in range(3) for rank in range(3)], "nothing is sent again"
+    ticks = iter([1.0, 3.0, 10.0, 14.0, 20.0, 28.0])
+    monkeypatch.setattr(sessions[0], "clock", lambda: next(ticks))
+    runs.clear(), notes.clear()
+    assert session.sides(launch, 2, None) == {"rank0_s": 1.0, "rank1_s": 2.0, "rank2_s": 4.0}
+    assert runs == [*((rank, 1) for rank in range(3)), *((rank, 2) for rank in range(3))]
+    assert notes[-6:] == [(what, rank) for rank in range(3) for what in ("enter", "sync")]
+    got = np.empty(1 << 12, np.float32)
+    session.download(output, got)
+    assert set(got) == {2.0}
+
+
+def test_buffers_of_a_copying_call_come_again_in_their_order(scripted):
+    session, _, _ = scripted
+    ready = session.ready_buffers((4,), "float32")
+    first, second = ready.take(), ready.take()
+    ready.give_back(first)
+    ready.give_back(second)
+    assert [ready.take(), ready.take()] == [first, second]
+    assert ready.take() not in (first, second)
+
+
+def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
+    rooms = (None, 30, 20, 10)
+    members = [
+        Device(
+            id=f"cupy:{i}",
+            backend="cupy",
+            kind="gpu",
+            name="AB"[i == 3],
+            api="cuda",
+            driver="570",
+            usable_bytes=room,
+        )
+        for i, room in enumerate(rooms)
+    ]
+    groups = device_group_module._device_groups(members)
+    ids = ["0+1", "0+2", "0+3", "1+2", "1+3", "2+3", "1+0", "2+0", "2+1", "3+0", "3+1", "3+2", "0-2", "0-3"]
+    assert [group.id.rpartition(":")[2] for group in groups] == ids
+    assert (groups[0].name, groups[2].name, groups[-1].name) == ("2 x A", "2 x A and B", "4 x A and B")
+    assert [groups[i].usable_bytes for i in (0, 3, -1)] == [30, 20, 10]
+    assert {(group.kind, group.api, group.driver, len(group.identities) > 1) for group in groups} == {
+        ("gpu", "cuda", "570", True)
+    }

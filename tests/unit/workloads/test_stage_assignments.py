@@ -1,11 +1,13 @@
 """The planner against a search through all stage assignments, with a cost of its own."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.workloads import assignment
 from gpubench.workloads.assignment import NEAR, AssignmentCosts, StageCost, adding_up, nearest, predicted_s
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
@@ -68,8 +70,8 @@ def test_the_best_are_those_of_a_search_through_all_as_far_as_they_are_near(cost
     assert [near.seconds for near in best] == pytest.approx([s for s in seconds[:3] if s <= NEAR * seconds[0]])
     assert [by_assignment[near.assignment] for near in best] == pytest.approx([near.seconds for near in best])
     assert len({near.assignment for near in best}) == len(best)
-    for assignment, wanted in by_assignment.items():
-        assert predicted_s(costs, assignment) == pytest.approx(wanted)
+    for letters, wanted in by_assignment.items():
+        assert predicted_s(costs, letters) == pytest.approx(wanted)
     assert nearest(costs.without_copies())[0].seconds <= best[0].seconds + 1e-9
 
 
@@ -88,3 +90,16 @@ def test_stages_add_up_to_the_whole_and_keep_their_order(steps_s, whole_s):
     ranked = sorted(range(len(steps_s)), key=steps_s.__getitem__)
     assert [found[i] for i in ranked] == pytest.approx(sorted(found))
     assert adding_up([1.5, 3.5], 4.0) == pytest.approx([1.0, 3.0]), "a clock reading costs every stage the same"
+
+
+def test_what_a_narrow_search_finds_bounds_the_exact_one(monkeypatch):
+    draw, tried, walk = random.Random(1), [], assignment._Chain.walk
+    steps = [
+        StageCost(1 + draw.random() / 5, 1 + draw.random() / 5, tuple(f"v{j}" for j in sorted({i, max(0, i - 3), max(0, i - 7)})), (f"v{i + 1}",))
+        for i in range(18)
+    ]  # fmt: skip
+    copies = {f"v{i}": 0.01 + draw.random() / 50 for i in range(19)}
+    monkeypatch.setattr(assignment._Chain, "walk", lambda *given: (tried.append(given), walk(*given))[1])
+    best = nearest(AssignmentCosts(steps, copies, copies, 0.02, {"v0": "cg"}, ("v18",)))
+    assert best[0].assignment == "cggcgggccgcgcccccc"
+    assert len(tried) < 2000, "without the bound twice as many stages are tried"
