@@ -1,4 +1,5 @@
-"""The Python interface: `gpubench.bench`, `run`, `load` and `detect` measure functions or ops and return results."""
+"""The Python interface: `gpubench.bench` and `run` measure functions or ops, `load` reads a result, and
+`detect` inspects the machine."""
 
 from __future__ import annotations
 
@@ -28,32 +29,35 @@ if TYPE_CHECKING:
 
 
 class RunSettings(TypedDict, total=False):
-    """The settings of `bench` and `run` apart from the ops: the options of `gpubench run`, with underscores."""
+    """The settings of `bench` and `run` apart from the ops. They are the options of `gpubench run`, with
+    underscores."""
 
-    sizes: str | int | Iterable[int]  # as "1k:64k", 4096 or [1024, 4096]; default: found by a search
-    budget: str | float  # seconds, or "2m"
-    backends: str  # names, "auto"
-    devices: str  # ids
-    dtypes: str  # as "f32,f16"
-    quick: bool  # a short look
-    sessions: int  # sets of fresh workers
-    rigorous: bool  # the precision of a publication
-    allow_software: bool  # measure software adapters like GPUs
-    threads: int  # of the CPU
-    seed: int  # of inputs and of the order
-    min_samples: int  # of a case and session
-    max_samples: int  # of a case and session
-    max_time: str | float  # of a case and session
-    check_only: bool  # time nothing
-    quiet: bool  # say nothing
+    sizes: str | int | Iterable[int]  # such as "1k:64k", 4096 or [1024, 4096]; default: found by a search
+    budget: str | float  # the time of the run in seconds, or a text such as "2m"
+    backends: str  # the names of the backends, separated by commas, or "auto"
+    devices: str  # the ids of the devices, separated by commas
+    dtypes: str  # the dtypes, such as "f32,f16"
+    quick: bool  # whether to run one session with a precision of 5 %
+    sessions: int  # the number of sessions, each with fresh workers
+    rigorous: bool  # whether to measure with the precision that a publication needs
+    allow_software: bool  # whether to measure software adapters like GPUs
+    threads: int  # the number of CPU threads
+    seed: int  # the seed of the inputs and of the order of cases
+    min_samples: int  # the smallest number of samples of a case in a session
+    max_samples: int  # the largest number of samples of a case in a session
+    max_time: str | float  # the largest time of a case in a session
+    check_only: bool  # whether to check the results without timing
+    quiet: bool  # whether to print no progress
 
 
 class BenchOptions(RunSettings, Meaning, total=False):
-    """The settings of a run, and the options of `gpubench.function` for a function that was not declared."""
+    """The settings of a run, and the options of `gpubench.function` for a function that was not declared with
+    them."""
 
 
 class Result:
-    """A measured run, which you can print, query and save. `path` is the file of the result, or None without a file."""
+    """A measured run, which can be printed, queried and saved. `path` is the file of the result, or None if
+    there is no file."""
 
     def __init__(self, run: Run, path: str | Path | None = None) -> None:
         self.run, self.path = run, path
@@ -81,7 +85,7 @@ class Result:
         return f"<gpubench.Result of {', '.join(self.ops) or 'nothing'}: {cases} cases with a time>"
 
     def _repr_html_(self) -> str:
-        """Return the answer as HTML, for a notebook."""
+        """Return the answer as HTML for a notebook."""
         from gpubench.report.renderers.html import notebook
 
         return notebook(self._analysis)
@@ -94,19 +98,20 @@ class Result:
     def threshold(
         self, op: str | None = None, situation: str = "waited", backend: str | None = None
     ) -> GpuThreshold:
-        """Return the size from which the GPU is faster. `op` may be omitted if the result has only one op.
+        """Return the size from which the GPU is faster.
 
-        Raises UsageError for an unknown op or situation.
+        `op` may be omitted if the result has only one op. Raises UsageError for an unknown op or situation.
         """
         from gpubench.analysis.thresholds import find_threshold
 
         return find_threshold([self.run], op, situation, backend)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
-        """Return the time of the fastest CPU implementation / the time of the fastest GPU at size n; below 1 the GPU is
-        slower.
+        """Return the time of the fastest CPU implementation / the time of the fastest GPU implementation at
+        size n.
 
-        Returns None outside of the measured sizes, and if nothing was compared.
+        A value below 1 means that the GPU is slower. Returns None if n is outside the measured sizes or nothing
+        was compared.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -118,7 +123,8 @@ class Result:
         return max(ratios, default=None)
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each case: the columns of `gpubench report --format csv`. Needs pandas."""
+        """Return a DataFrame with one row for each case. The columns are those of `gpubench report --format
+        csv`. Raises UsageError if pandas is not installed."""
         import io
 
         try:
@@ -138,15 +144,16 @@ class Result:
         return report.draw_report([self._analysis], "html")
 
     def policy(self) -> Policy:
-        """Return advice for single calls, based on this result alone."""
+        """Return a policy that advises for single calls, based on this result alone."""
         from gpubench.analysis.policy import Policy
 
         return Policy([self.run])
 
     def save(self, path: str | Path) -> None:
-        """Write the result or a report, as `gpubench run -o` does; the suffix of the name chooses the format.
+        """Write the result or a report to a file, as `gpubench run -o` does. The suffix of the name determines
+        the format.
 
-        Raises UsageError for an unknown suffix, and GpubenchError for a file that cannot be written.
+        Raises UsageError for an unknown suffix, and GpubenchError if the file cannot be written.
         """
         from gpubench.cli import delivery
         from gpubench.report.layout import RenderOptions
@@ -161,7 +168,7 @@ class Result:
 
 
 class DetectedMachine:
-    """The parts of this machine, and whether to compute on its CPU, its GPU or both."""
+    """The parts of this machine, and the recommendation to compute on its CPU, its GPU or both."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -186,7 +193,11 @@ class DetectedMachine:
 
 
 class Unmeasured:
-    """An empty result. `bench` and `run` return it while a child process of gpubench imports the caller's file."""
+    """An empty result, which `bench` and `run` return while a child process of gpubench imports the caller's
+    file.
+
+    Every attribute, call and comparison works and gives an empty or false value.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -216,7 +227,7 @@ def bench(
     gpu: Callable[..., Any] | None = None,
     **options: Unpack[BenchOptions],
 ) -> Result:
-    """Measure a function of your own: `bench(f, sizes="1k:64k", budget=20)`, or two programs as `cpu` and `gpu`.
+    """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
 
     For a function that was not declared, `bench` also takes `inputs`, `tolerance` and the other options of
     `gpubench.function`. Raises UsageError for a function that cannot be measured.
@@ -248,8 +259,8 @@ def bench(
 
 
 def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
-    """Measure ops, groups or files: `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError for an unknown
-    name."""
+    """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError
+    for an unknown name."""
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
     from gpubench.cli import selection
@@ -260,14 +271,14 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
 
 
 def load(path: str | Path) -> Result:
-    """Read a result that `save` or `gpubench run` has written. Raises InputError."""
+    """Read a result that `save` or `gpubench run` has written. Raises InputError if the file cannot be read."""
     from gpubench.result import store
 
     return Result(store.load(path), path)
 
 
 def detect() -> DetectedMachine:
-    """Inspect CPU, RAM and GPUs."""
+    """Inspect the CPU, the memory and the GPUs of this machine."""
     from gpubench import detect as detection
 
     return DetectedMachine(detection.inspect(gathered=detection.gather()))
@@ -302,7 +313,8 @@ def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
 
 
 def _measure(options: Any, began: float) -> Result:
-    """Run the measurement that the options describe. `began`: the monotonic time at which the budget starts."""
+    """Run the measurement that the options describe. The budget counts from `began`, a value of
+    `time.monotonic()`."""
     from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
 
@@ -314,15 +326,18 @@ def _measure(options: Any, began: float) -> Result:
 
 
 def shows_progress() -> bool:
-    """Return whether progress is shown: stderr is a terminal, or this is a notebook."""
+    """Return whether progress is shown, which is the case on a terminal (stderr) and in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or hasattr(shell, "kernel")
 
 
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Yield the source in which children find the function: the file that declares it, or a pickle of the function with
-    everything that it refers to."""
+    """Yield the source in which child processes find the function, for use in a `with` block.
+
+    The source is the file that declares the function, or a temporary pickle of the function with everything
+    that it refers to. Raises UsageError if the function cannot be pickled.
+    """
     from gpubench.functions.describe import CodeSource
 
     module = sys.modules.get(function.__module__)

@@ -1,4 +1,5 @@
-"""The decorators of a user's file: `gpubench.function`, `gpubench.pair` and `gpubench.stays`."""
+"""The decorators that a user's file takes from gpubench: `gpubench.function`, `gpubench.pair` and
+`gpubench.stays`."""
 
 from __future__ import annotations
 
@@ -9,36 +10,36 @@ from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
 
-# All functions that this process has declared, in order: two of one name in a file are noticed by it.
+# All functions that this process has declared, in order. The list shows two functions with the same name.
 DECLARED: list[UserFunction] = []
 Maker = Callable[..., Sequence[Any]]
 
 
 class Meaning(TypedDict, total=False):
-    """The options of a function that describe its inputs and decide whether a result is right."""
+    """The options of a function that describe its inputs and decide whether a result is correct."""
 
-    inputs: Maker | None  # (rng, n) or (rng, n, dtype): the list of inputs at size n
-    tolerance: float | None  # the largest relative error of a result
-    same: Callable[[Any, Any], bool] | None  # whether two results are equal
-    flops: Callable[[int], float] | None  # the operations of a call at size n
-    to_gpu: Callable[[Any], Any] | None  # move an input to the GPU
-    to_cpu: Callable[[Any], Any] | None  # move a result back
-    wait: Callable[[Any], Any] | None  # return when the call that gave this result is done
-    gradients: bool  # PyTorch records them
+    inputs: Maker | None  # called as (rng, n) or (rng, n, dtype); returns the list of inputs at size n
+    tolerance: float | None  # the largest allowed relative error of a result
+    same: Callable[[Any, Any], bool] | None  # returns whether two results are equal
+    flops: Callable[[int], float] | None  # returns the number of operations of a call at size n
+    to_gpu: Callable[[Any], Any] | None  # moves an input to the GPU
+    to_cpu: Callable[[Any], Any] | None  # moves a result to the host
+    wait: Callable[[Any], Any] | None  # waits until the call that returned this result has ended
+    gradients: bool  # whether PyTorch records gradients during the call
 
 
 class Options(Meaning, total=False):
     """All options of a function."""
 
-    backends: str | None  # those to measure, as "numpy,cupy"; default: all
-    dtypes: str | None  # as "float32,float64"
+    backends: str | None  # the backends to measure, such as "numpy,cupy"; default: all
+    dtypes: str | None  # the dtypes to measure, such as "float32,float64"
 
 
 OPTIONS = (*Meaning.__annotations__, "backends", "dtypes")
 
 
 class Stays:
-    """An input that stays on the device in every situation, as weights do."""
+    """An input that stays on the device in every situation, as the weights of a network do."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -48,10 +49,11 @@ class Stays:
 
 
 class UserFunction:
-    """A function to measure. It stays a plain callable: `pairwise(numpy, x)`.
+    """A function to measure. It can still be called like the original function, for example `pairwise(numpy,
+    x)`.
 
-    `cpu` is the program for the CPU. `gpu` is the program for the GPU, or None if `cpu` runs on both: `cpu` then takes
-    the array library as its first argument. `make(rng, n)` returns the list of inputs at size n.
+    `cpu` is the program for the CPU. `gpu` is the program for the GPU. If `gpu` is None, `cpu` runs on both and
+    takes the array library as its first argument. `make(rng, n)` returns the list of inputs at size n.
     """
 
     def __init__(
@@ -86,34 +88,35 @@ class UserFunction:
         return f"<gpubench.{kind} {self.name}({', '.join(self.parameters)})>"
 
     def inputs(self, make: Maker) -> Maker:
-        """Decorate the function that makes the inputs: `make(rng, n)` or `make(rng, n, dtype)` returns a list of
-        them."""
+        """Set the function that makes the inputs, as a decorator. `make(rng, n)` or `make(rng, n, dtype)`
+        returns a list of inputs."""
         self.make = make
         return make
 
     @property
     def name(self) -> str:
-        """The function's name in the source; `lambda` for a lambda, which has no name of its own."""
+        """The name of the function in the source text, or `lambda` for a lambda expression."""
         return getattr(self.cpu, "__name__", type(self.cpu).__name__).strip("<>")
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the arguments without a default, in order."""
+        """The names of the positional arguments without a default, in order. Empty if the signature is
+        unknown."""
         try:
             parameters = inspect.signature(self.cpu).parameters.values()
-        except (TypeError, ValueError):  # a function of C tells nothing
+        except (TypeError, ValueError):  # a function written in C may have no signature
             return []
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [p.name for p in parameters if p.kind in plain and p.default is inspect.Parameter.empty]
 
     @property
     def arguments(self) -> list[str]:
-        """The names of the function's inputs: all parameters except the array library."""
+        """The names of the inputs: all parameters except the array library."""
         return self.parameters if self.gpu is not None else self.parameters[1:]
 
 
 def _require_plain(program: Any) -> None:
-    """Raise UsageError for an object that is not callable, and for an async function or a generator."""
+    """Raise UsageError if the object is not callable, or is an async function or a generator function."""
     if not callable(program):
         raise UsageError(
             "bad-function", f"{program!r} is not a function", why="what is measured is called",
@@ -134,25 +137,27 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], UserF
 def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
     """Declare a function `f(xp, x, ...)` of arrays, where `xp` is the array library: numpy, cupy or torch.
 
-    Without `inputs` each argument is a float32 vector of n elements. Raises UsageError for an async function or a
-    generator, and for an unknown option.
+    Without `inputs` every argument is a float32 vector of n elements. Raises UsageError for an async function,
+    for a generator function and for an unknown option.
     """
     return UserFunction(call, **options) if call is not None else lambda later: UserFunction(later, **options)
 
 
 def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[Options]) -> UserFunction:
-    """Declare two programs that compute the same, `cpu(x, ...)` and `gpu(x, ...)`; they take arrays or any objects.
+    """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`. They take arrays or
+    any other objects.
 
-    Without `to_gpu` and `to_cpu` the GPU's library moves the arrays. Without `wait` each call is followed by a wait for
-    the whole device. Raises UsageError for an async function or a generator, and for an unknown option.
+    Without `to_gpu` and `to_cpu` the library of the GPU moves the arrays. Without `wait` gpubench waits for the
+    whole device after each call. Raises UsageError for an async function, for a generator function and for an
+    unknown option.
     """
     return UserFunction(cpu, gpu, **options)
 
 
 def stays(value: Any) -> Stays:
-    """Mark an input in the list that `inputs` returns: it stays on the device in every situation."""
+    """Mark an input in the list that `inputs` returns, so that it stays on the device in every situation."""
     return Stays(value)
 
 
-# False in a child, where `bench` and `run` of the user's file measure nothing.
+# False in a child process: a call of `bench` or `run` in the user's file then measures nothing.
 MEASURES = True

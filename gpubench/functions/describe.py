@@ -1,7 +1,7 @@
-"""The description of a user's function.
+"""The description of a user's function, and the op that is made of it.
 
-A child process gives the description, and the parent makes an op of it. The manifest file tells the children of a run
-where the functions are.
+A child process sends the description to the parent, and the parent makes the op. A manifest file lists the
+sources and descriptions of all functions for the child processes of a run.
 """
 
 from __future__ import annotations
@@ -34,57 +34,58 @@ from gpubench.kernels.contract.op import (
 from gpubench.kernels.templates.formula import UNITS
 from gpubench.result.case import FUNCTIONS
 
-# What an argument without `inputs` holds: positive numbers, of which roots and logarithms exist.
+# The range of the elements of an argument without `inputs`. They are positive, so roots and logarithms exist.
 DRAWN = Range(0.5, 2.0)
 DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16")
 
-Points = list[tuple[int, float]]  # (n, value), by n
+Points = list[tuple[int, float]]  # pairs (n, value), sorted by n
 MOST_POWER = 3.0
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """An input or a result at the sizes that were tried."""
+    """An input or a result of a function at the sizes that were tried."""
 
-    name: str  # of the argument or result
-    extents: list[Points]  # by axis
-    bytes: Points  # in all
-    floating: bool = True  # its elements are numbers of the case's dtype
-    stays: bool = False  # on the device, as weights do
+    name: str  # the name of the argument or result
+    extents: list[Points]  # the extent of each axis as a function of n
+    bytes: Points  # the size in bytes as a function of n
+    floating: bool = True  # whether the elements have the dtype of the case
+    stays: bool = False  # whether it stays on the device, as weights do
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A function as the child process described it."""
+    """The description of a function that a child process sent."""
 
-    source: str  # the name of its file or module
-    name: str  # of the function
-    digest: str  # of its text
-    summary: str  # the first line of its docstring
-    inputs: list[Shown]  # its arguments
-    results: list[Shown]  # what it returns
-    peak: Points  # bytes that a call took beside inputs and results
-    seconds: Points  # of a call on NumPy
+    source: str  # the name of the file or module without a suffix
+    name: str  # the name of the function
+    digest: str  # a digest of the source text of the function
+    summary: str  # the first line of the function's docstring
+    inputs: list[Shown]  # the arguments
+    results: list[Shown]  # the results
+    peak: Points  # the bytes that a call used in addition to its inputs and results
+    seconds: Points  # the seconds of a call with NumPy
     low: int  # the smallest size that works
     high: int  # the largest size of a search
-    dtypes: list[Dtype]  # in which it is measured
-    pair: bool = False  # it has two programs
-    backends: list[str] | None = None  # those to measure; None: all
-    flops: Points | None = None  # None: nobody told
-    operations: int | None = None  # of an element, if the formula is compiled
-    untraced: str = ""  # why it is not compiled
-    own_inputs: bool = False  # the user makes them
-    file_digest: str = ""  # of the whole file: a worker refuses to measure another text
+    dtypes: list[Dtype]  # the dtypes to measure
+    pair: bool = False  # whether the function has two programs
+    backends: list[str] | None = None  # the backends to measure; None: all
+    flops: Points | None = None  # the operations of a call; None if the user gave no `flops`
+    operations: int | None = None  # the operations for each element; None if the formula is not compiled
+    untraced: str = ""  # the reason why the formula is not compiled
+    own_inputs: bool = False  # whether the user's code makes the inputs
+    file_digest: str = ""  # the digest of the whole file; a worker refuses to measure a changed file
 
     @property
     def id(self) -> str:
-        """The name of the op: `options.pairwise`."""
+        """The id of the op, for example `options.pairwise`."""
         return f"{self.source}.{self.name}"
 
 
 def extrapolate(points: Points, n: int) -> float:
-    """Extrapolate a value to size n.
+    """Return the value at size n, extrapolated from the points.
 
-    If three or more points lie on a line, use that line. Otherwise use a power of n, rounded to halves, through the
-    last two points. A single point is read as a multiple of n * n or of n, else as a constant.
+    If three or more points lie on a line, that line is used. Otherwise the last two points define a power of n,
+    whose exponent is rounded to a multiple of 0.5. A single point gives n * n if its value is
+    exactly that, a multiple of n if n divides its value, and a constant otherwise.
     """
     values = dict(points)
     if n in values:
@@ -107,7 +108,7 @@ def extrapolate(points: Points, n: int) -> float:
 
 
 def shape_text(shown: Shown) -> str:
-    """Return the shape of an input as a text in n: `(n, 64)`."""
+    """Return the shape of an input as a text in n, for example `(n, 64)`."""
     return f"({', '.join(map(_extent_text, shown.extents))})"
 
 
@@ -120,27 +121,28 @@ def _extent_text(points: Points) -> str:
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The user's code in the form that an op takes."""
+    """The user's code in the form that an op needs."""
 
-    expr: Callable[..., Array]  # a placeholder in the parent, which has no user's code
-    formula: Callable[..., Any] | None = None  # the text that is compiled; None in the parent
-    tolerance: Tolerance | None = None  # None: the usual one
-    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # inputs of its own, by argument
-    calls: Any = None  # the function itself, where it takes any objects
+    expr: Callable[..., Array]  # the function; a placeholder in the parent, which has no user code
+    formula: Callable[..., Any] | None = None  # the function that is traced and compiled; None in the parent
+    tolerance: Tolerance | None = None  # the tolerance of the result; None: the default
+    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # how to make each input
+    calls: Any = None  # the function itself, if it may take objects other than arrays
 
 
 class Extent(Operand, frozen=True, kw_only=True):
-    """An operand that states its own bytes: an object, or an array whose elements have no dtype of a case."""
+    """An operand with its own rule for its bytes: an object, or an array whose elements do not have the dtype
+    of the case."""
 
-    sized: Callable[[Params], int]  # bytes, of the params
+    sized: Callable[[Params], int]  # returns the bytes for the params
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """The operand's bytes; the dtype does not matter."""
+        """Return the bytes of the operand, which do not depend on the dtype."""
         return self.sized(params)
 
 
 def operand(shown: Shown) -> Operand:
-    """Make the operand of an input or a result."""
+    """Return the operand for an input or a result."""
 
     def shape(params: Params) -> Shape:
         return tuple(max(0, round(extrapolate(points, params["n"]))) for points in shown.extents)
@@ -154,7 +156,7 @@ def operand(shown: Shown) -> Operand:
 
 
 def make_op(description: Description, code: Code) -> Op:
-    """Make the op of a function from its description."""
+    """Return the op for the description of a function."""
     ladder = Ladder(description.low, description.high)
 
     def seconds(params: Params) -> float:
@@ -162,7 +164,7 @@ def make_op(description: Description, code: Code) -> Op:
 
     flops, only = description.flops, tuple(description.backends or ())
     if description.operations is not None:
-        names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a word of WGSL
+        names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a keyword of WGSL
         operands = tuple(
             Operand(name, lambda params: (params["n"],), values=DRAWN if code.made is None else Made(make))
             for name, make in zip(names, code.made or [_nothing] * len(names), strict=True)
@@ -203,25 +205,26 @@ def _nothing(params: Params, dtype: str, seed: int) -> Array:
 
 # ---------------------------------------------------------------- the file by which children find functions
 
-# The variable that has the file's path: every child process inherits it.
+# The environment variable with the path of the manifest file. Every child process inherits it.
 MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 
 
 class CodeSource(msgspec.Struct, frozen=True):
     """A source of functions: a file, a module or a pickle."""
 
-    name: str  # in messages
-    kind: Literal["file", "module", "pickle"]  # of source
-    place: str  # a path, or the dotted name of a module
-    path: tuple[str, ...] = ()  # folders to import from
-    only: str = ""  # the one function that a pickle holds
+    name: str  # the name in messages
+    kind: Literal["file", "module", "pickle"]  # the kind of the source
+    place: str  # the path of a file or pickle, or the dotted name of a module
+    path: tuple[str, ...] = ()  # folders to add to `sys.path`
+    only: str = ""  # the name of the only function in a pickle
 
 
 class Manifest(msgspec.Struct):
-    """All functions of a process and their sources; of sources with the same name only the latest."""
+    """The functions of a process and their sources. A later source replaces an earlier source with the same
+    name."""
 
-    sources: list[CodeSource] = []  # files, modules, pickles
-    functions: list[Description] = []  # as their children saw them
+    sources: list[CodeSource] = []  # the files, modules and pickles
+    functions: list[Description] = []  # the descriptions that child processes sent
 
 
 _known = Manifest()
@@ -229,7 +232,7 @@ _path = ""
 
 
 def read_manifest() -> Manifest:
-    """Read the manifest that the parent wrote; without one, return an empty manifest."""
+    """Return the manifest that the parent process wrote, or an empty manifest if there is none."""
     path = os.environ.get(MANIFEST_VARIABLE)
     if not path:
         return Manifest()
@@ -238,7 +241,7 @@ def read_manifest() -> Manifest:
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
-    """Add the functions to the manifest, which children started from now on read."""
+    """Add the functions to the manifest file. Child processes that start after this call read them."""
     global _path
     _known.sources = [*(entry for entry in _known.sources if entry.name != source.name), source]
     ids = {function.id for function in functions}

@@ -1,6 +1,7 @@
-"""Child side: import a user's functions to describe or run them.
+"""Child side: import a user's functions, make their inputs, compare their results and make their ops.
 
-Inputs and results are taken apart into arrays on the host, and results are compared.
+A result may be any nesting of arrays, numbers and frames. It is divided into its arrays, which are compared on
+the host.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, ma
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Op, Params, Tolerance
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
-# A result passes within so many roundings, or so many times the error that NumPy itself makes in the dtype, as far as
-# that is no more than MOST_ERROR, or else twice that error. Where NumPy itself is farther off than MOST_ERROR, a
-# floating result tells nothing in the dtype.
+# The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
+# larger.
+# The second bound is at most MOST_ERROR, or twice the error of NumPy if that is larger. If the error of NumPy
+# itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
 ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
 class Unreadable(Exception):
-    """An object cannot be compared; the text is the reason, in one sentence."""
+    """Error: an object cannot be compared. The text is the reason, in one sentence."""
 
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
-    """Return the arrays, numbers and frames of a result, each with its name: `out`, or `out[0]`, `out['mean']`."""
+    """Return the arrays, numbers and frames in a result, each with a name such as `out`, `out[0]` or
+    `out['mean']`."""
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
     if isinstance(value, tuple) or (
@@ -51,7 +54,8 @@ def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
 
 
 def on_host(value: Any) -> Array:
-    """Return an array, a frame or a number of any library as a NumPy array. Raises Unreadable."""
+    """Return an array, a frame or a number of any library as a NumPy array. Raises Unreadable if that is
+    impossible."""
     import numpy as np
 
     if isinstance(value, np.ndarray):
@@ -73,7 +77,7 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """Return the bytes that an object holds, as far as the object reports them."""
+    """Return the size of an object in bytes, as far as the object reports it."""
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "memory_usage"):  # pandas
@@ -85,8 +89,8 @@ def size(value: Any) -> int:
 
 
 def widen(value: Any) -> Any:
-    """Return an array with its floating elements in float64 (complex128 if complex); return any other object
-    unchanged."""
+    """Return an array of floating-point numbers in float64, or in complex128 if it is complex. Return any other
+    object unchanged."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
@@ -102,8 +106,8 @@ def copy_of(value: Any) -> Any:
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Return whether two objects hold the same values; NaN equals NaN. Returns True also for objects that cannot be
-    read."""
+    """Return whether two objects contain the same values. NaN equals NaN. Returns True also if an object cannot
+    be read."""
     import numpy as np
 
     def same(a: Array, b: Array) -> bool:
@@ -118,7 +122,8 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def _equal_sparse(first: Any, second: Any) -> bool:
-    """Return whether both are sparse matrices with the same elements, in any order and with duplicates added up."""
+    """Return whether both are sparse matrices with the same elements. The order does not matter, and duplicates
+    are added up."""
     import numpy as np
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
@@ -134,21 +139,21 @@ def _equal_sparse(first: Any, second: Any) -> bool:
 
 
 def _arrays(value: Any) -> list[Array]:
-    """Return the arrays of an object. A sparse matrix gives the arrays of its stored elements; a dense copy would need
-    too much memory."""
+    """Return the arrays in an object. A sparse matrix gives the arrays of its stored elements, because a dense
+    copy would need too much memory."""
     rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
     parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
     return [on_host(array) for part in parts for array in part]
 
 
 class Discrepancy(NamedTuple):
-    """The error of a result against the expected result."""
+    """The error of a result in comparison with the expected result."""
 
-    error: float  # the largest, relative
-    limit: float  # the error allowed
-    place: list[int]  # where the error is
-    words: str = ""  # what is wrong where no number says it
-    integers: bool = False  # it is of counts or labels
+    error: float  # the largest relative error
+    limit: float  # the allowed error
+    place: list[int]  # the index of the element with this error
+    words: str = ""  # the fault in words, if a number cannot express it
+    integers: bool = False  # whether the elements are integers, such as counts or labels
 
     @property
     def right(self) -> bool:
@@ -156,17 +161,17 @@ class Discrepancy(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The relative errors that are allowed in results."""
+    """The allowed relative errors of results."""
 
-    floating: float  # of each element
-    integers: float  # of counts and labels all together
+    floating: float  # the allowed error of each floating-point element
+    integers: float  # the allowed error of all counts or labels together
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Derive the allowed errors in a dtype from the errors of NumPy's own result `got`.
+    """Return the allowed errors in a dtype, derived from the errors of NumPy's own result `got`.
 
-    Counts and labels must be equal, unless NumPy itself finds others in this dtype, for example where a number lies on
-    the edge of two bins.
+    Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
+    number on the edge of two bins.
     """
     limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
     for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
@@ -181,8 +186,8 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
 def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
     """Compare every element and return the largest discrepancy.
 
-    Floating elements: |got - want| / (|want| + the root mean square of all). Integers: the sum of |got - want| / the
-    sum of |want|.
+    The error of a floating-point element is |got - want| / (|want| + the root mean square of all elements of
+    want). The error of integers is the sum of |got - want| / the sum of |want|.
     """
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]
@@ -237,7 +242,7 @@ def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discr
     return Discrepancy(error, limit, list(place), words if error > limit else "", integers=True)
 
 
-# Compiled kernels have four arrays: the result and so many inputs.
+# Compiled kernels have up to four arrays: the result and this many inputs.
 MOST_TRACED = 3
 COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex64"}
 
@@ -245,14 +250,15 @@ COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex6
 class Loaded(NamedTuple):
     """The functions of a source."""
 
-    functions: dict[str, UserFunction]  # by name
-    wrong: dict[str, str]  # by name: why a function cannot be measured
-    file_digest: str = ""  # of the bytes that were imported; empty for a pickled function
+    functions: dict[str, UserFunction]  # the functions by name
+    wrong: dict[str, str]  # for each other name the reason why the function cannot be measured
+    file_digest: str = ""  # the digest of the imported file; empty for a pickled function
 
 
 @cache
 def load_source(source: CodeSource) -> Loaded:
-    """Import the user's code into this process. Raises PluginError, whose text names the last line that ran."""
+    """Import the user's code into this process. Raises PluginError; its text names the last line of the user's
+    file that ran."""
     declare.MEASURES = False
     before = len(DECLARED)
     try:
@@ -272,7 +278,7 @@ def load_source(source: CodeSource) -> Loaded:
 
 
 def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
-    """Return the user's module or function, and the digest of its file."""
+    """Return the user's module, or the function of a pickle, and the digest of the file."""
     for folder in source.path:
         if folder not in sys.path:
             sys.path.append(folder)
@@ -300,7 +306,8 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
 
 
 def _place(error: BaseException, source: CodeSource) -> str:
-    """Return `line 7: ` for an error in the user's file; else an empty text."""
+    """Return the position of an error in the user's file, such as `line 7: `, or an empty text if it is
+    elsewhere."""
     if isinstance(error, SyntaxError) and error.filename == source.place:
         return f"line {error.lineno}: "
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == source.place]
@@ -308,8 +315,10 @@ def _place(error: BaseException, source: CodeSource) -> str:
 
 
 def where(error: BaseException, function: UserFunction) -> str:
-    """Return `NameError: ... (options.py, line 7)`: the error of a call, and the last line reached in the function's
-    file."""
+    """Return the text of an error and the last line that it reached in the file of the function.
+
+    An example is `NameError: ... (options.py, line 7)`.
+    """
     try:
         file = inspect.getsourcefile(function.cpu) or ""
     except TypeError:
@@ -322,9 +331,10 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
-    """Make the inputs at size n; the same seed gives the same inputs.
+    """Return the inputs at size n. The same seed gives the same inputs.
 
-    Floating arrays get the dtype; other objects stay as they were made. Raises PluginError if `make` returns no list.
+    Floating-point arrays get the dtype, and other objects stay unchanged. Raises PluginError if `make` does not
+    return a list.
     """
     import numpy as np
 
@@ -352,7 +362,7 @@ def _cast(value: Any, dtype: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return the input itself, without the mark that it stays on the device."""
+    """Return an input without the mark `stays`."""
     return value.value if isinstance(value, Stays) else value
 
 
@@ -361,27 +371,31 @@ def plain(value: Any) -> Any:
 
 @lru_cache
 def namespace(library: Any) -> Any:
-    """Return the array library with the names of the array API. NumPy has these names since 2.0."""
+    """Return the array library with the function names of the array API standard. NumPy itself has these names
+    since 2.0."""
     name = library.__name__
     if name in ("cupy", "torch"):
         return importlib.import_module(f"array_api_compat.{name}")
     return library
 
 
-# Calls of C that do nothing beside their result; a call of a class, as float(x), is none.
+# Functions written in C that have no side effects. A call of a class, such as float(x), is not reported as a C
+# call.
 _PURE = (abs, all, any, divmod, getattr, hasattr, isinstance, len, max, min, next, pow, round, sum)
 _STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
 
 
 class Effects:
-    """A profile function that notes the side effects of the user's code; a kernel compiled from a trace would lose
-    them."""
+    """A profile function that records the first side effect of the user's code.
+
+    A kernel that is compiled from a trace would lose the side effects.
+    """
 
     def __init__(self) -> None:
         self.first = ""
 
     def __call__(self, frame: FrameType, event: str, call: Any) -> None:
-        """Inspect a call of a C function, or the code of a function that begins."""
+        """Inspect a call of a function written in C, or the bytecode of a Python function that begins."""
         if frame.f_globals.get("__name__", "").startswith("gpubench."):
             return
         if event == "c_call" and call not in _PURE and getattr(call, "__module__", "") != "math":
@@ -397,7 +411,8 @@ class Effects:
 
 
 def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
-    """Trace a function without side effects. Raises Untraceable."""
+    """Return the traced formula of a function. Raises Untraceable if it has side effects or cannot be
+    traced."""
     effects, before = Effects(), sys.getprofile()
     sys.setprofile(effects)
     try:
@@ -410,7 +425,8 @@ def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
 
 
 def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
-    """Trace an elementwise function. Raises Untraceable."""
+    """Return the traced formula of an elementwise function. Raises Untraceable if the function or its inputs do
+    not allow one."""
     if function.gpu is not None:
         raise Untraceable("has two programs")
     vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
@@ -422,7 +438,8 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
 
 
 def digest(function: UserFunction) -> str:
-    """Return twelve digits of a hash of the function's source text; without source text, of its compiled code."""
+    """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
+    the compiled code is hashed."""
     texts = []
     for program in filter(None, (function.cpu, function.gpu)):
         try:
@@ -438,17 +455,17 @@ def _short_digest(text: bytes) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Return the content of a compiled function as text, without the addresses of inner functions."""
+    """Return the content of a compiled function as text, without the addresses of nested functions."""
     consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {consts}"
 
 
 @cache
 def load(name: str) -> Op:
-    """Return the op with this id, with the user's code.
+    """Return the op with this id, including the user's code.
 
-    Raises KeyError if no manifest lists the op. Raises Unsupported if its file cannot be imported again or was edited
-    after the description.
+    Raises KeyError if the manifest does not list the op. Raises Unsupported if the file cannot be imported
+    again or was edited after the description.
     """
     manifest = read_manifest()
     description = next((entry for entry in manifest.functions if entry.id == name), None)
@@ -466,7 +483,7 @@ def load(name: str) -> Op:
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:
-    """Make the op of a description, with the user's code."""
+    """Return the op for a description, including the user's code."""
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:
@@ -491,7 +508,8 @@ def bound_op(function: UserFunction, description: Description) -> Op:
 
 
 def _tolerance(function: UserFunction, traced: Formula) -> Tolerance:
-    """Return the tolerance: the one that the user set, else the bound on the formula's rounding errors."""
+    """Return the tolerance of a compiled function: the user's own, or a bound on the rounding errors of the
+    formula."""
     allowed = function.tolerance
     if allowed is None:
         return traced.tolerance()

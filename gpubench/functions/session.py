@@ -31,13 +31,13 @@ _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 
 
 class ObjectBuffer:
-    """A stand-in for a buffer. It holds an object on the device, or a result on the host."""
+    """A stand-in for a buffer. Its value is an object on the device, or a result on the host."""
 
     value: Any = None
 
 
 class CallResult:
-    """The value that a call returned, of any type, wrapped as one result for the timers."""
+    """The value that a call returned. The timers see one result, whatever its type is."""
 
     __slots__ = ("value",)
 
@@ -46,7 +46,7 @@ class CallResult:
 
 
 class CallSession(WrappedSession, LaunchClock, CoreClock):
-    """A session that runs a user's function and moves objects instead of buffers."""
+    """A session that runs a user's function, and moves objects instead of buffers."""
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
         super().__init__(inner)
@@ -54,20 +54,23 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
         self._idle: list[ObjectBuffer] = []
-        # By case and the holders that they read: to build a launch for each call would be timed with it.
+        # The launches by case and input holders. Without the cache, the time to build a launch would be part of
+        # each call.
         self._launches: dict[tuple[int, ...], tuple[Case, Launch]] = {}
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
-        """Return the libraries that the session of the device lacks."""
+        """The libraries that the session of the device lacks, or None."""
         return self._inner.lacks
 
     def core_hz(self) -> float | None:
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the case cannot run here, or None if it can. Only the library implementation can run,
-        on a device whose arrays the function takes."""
+        """Return the reason why this session cannot run the case, or None if it can.
+
+        It runs only the library implementation, on a device whose arrays the function takes.
+        """
         device, function = self._inner.device, self._function
         if case.implementation != "library" or case.variant is not None:
             return Unsupported(
@@ -91,7 +94,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._idle.pop() if self._idle else ObjectBuffer()
 
     def free(self, buffer: ObjectBuffer) -> None:
-        """Drop the object, and keep the holder for the next `allocate`."""
+        """Drop the object, and keep its holder for a later call of `allocate`."""
         buffer.value = None
         self._idle.append(buffer)
 
@@ -104,8 +107,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input into the array that the buffer holds.
 
-        Replace the held object instead if it is no array, has another shape or cannot be written to, as NumPy's scalars
-        and JAX's arrays.
+        Replace the held object instead if it is not an array, has another shape or cannot be written to.
+        Examples are NumPy scalars and JAX arrays.
         """
         before = buffer.value
         self.upload(buffer, host)
@@ -122,7 +125,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         host.value = None
         self.sync()
         with Translated(self._function):
-            # The scripted device keeps its results in arrays.
+            # The scripted device stores its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
 
@@ -136,12 +139,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return on_host(result)
 
     def sync(self) -> None:
-        """Wait for the whole device: the function may have used any stream."""
+        """Wait for the whole device, because the function may have used any stream."""
         self._inner.sync()
         self._wait()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
-        """Return a launch that calls the function on the current content of the holders."""
+        """Return a launch that calls the function with the current content of the holders."""
         key = (id(case), *map(id, inputs))
         owner, launch = self._launches.get(key, (None, None))
         if launch is None or owner is not case:
@@ -157,7 +160,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
         def expr(xp: Any, *_: Any) -> Any:
             nonlocal last
-            last.value = None  # as of a call whose result nobody keeps: its memory serves the next one
+            last.value = None  # free the memory of the last result for the next call
             last = CallResult(None)
             arguments = [holder.value for holder in inputs]
             with translated:
@@ -183,16 +186,19 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of an array function. Returns None for a pair, whose own streams escape our events,
-        and without a device clock."""
+        """Return the device seconds of a call. Returns None for a pair, which may use streams that the events
+        do not measure, and for a device without a clock."""
         if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """Return the library of a pair's CPU program: a library that the program names, else the library of its inputs,
-    else the program's own name. Returns None for NumPy."""
+    """Return the name of the library that the CPU program of a pair uses, or None if it is NumPy.
+
+    The library is one that the program mentions, or the library of its inputs. Without either, return the name
+    of the program itself.
+    """
     program = function.cpu
     code = getattr(program, "__code__", None)
     named = [program] if code is None else [program.__globals__.get(name) for name in code.co_names]
@@ -205,14 +211,15 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
 
 
 def session_of(session: Session, op: Op) -> Session:
-    """Return the session that runs an op; a user's function on objects gets a session that moves objects."""
+    """Return the session that runs an op. An op of a user's function on objects gets a CallSession."""
     if op.calls is not None:
         return CallSession(session, op.calls)
     return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session
 
 
 class Translated(contextlib.AbstractContextManager[None]):
-    """A context that turns an exception of the user's code into the reason for a skip."""
+    """A context manager that replaces an exception of the user's code by a BackendError, which states why a
+    case is skipped."""
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -236,7 +243,7 @@ class Translated(contextlib.AbstractContextManager[None]):
 
 
 def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | None:
-    """Return the call that moves an input to the device. Returns None if the device has no arrays of its own."""
+    """Return the function that moves an input to the device, or None if the device has no arrays of its own."""
     import numpy as np
 
     backend = inner.device.backend
@@ -260,9 +267,11 @@ def _tensor(inner: Session, array: Array) -> Any:
 
 
 def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
-    """Return the call changed so that tensors it creates, as by `xp.zeros`, are on the PyTorch device `place`.
+    """Return `call` changed so that the tensors it creates, for example with `xp.zeros`, are on the PyTorch
+    device `place`.
 
-    A default device doubles the time of each PyTorch call, so a function that creates no tensor runs without it.
+    PyTorch's default device doubles the time of a PyTorch call, so a function that creates no tensor runs
+    without it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
@@ -293,7 +302,8 @@ def _cupy_array(array: Array) -> Any:
 
 
 def _device_wait(inner: Session) -> Callable[[], None]:
-    """Return a call that waits for all streams of the device. The session itself waits only for its own stream."""
+    """Return a function that waits for all streams of the device. The session itself waits only for its own
+    stream."""
     if inner.device.backend == "cupy":
         import cupy
 
@@ -307,8 +317,8 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
     """Return the expected result and the allowed relative errors.
 
-    The result is computed by NumPy in float64, or for a pair by its CPU program. Raises Unsupported if NumPy itself is
-    far off in the dtype.
+    NumPy computes the result in float64. For a pair the CPU program computes it. Raises Unsupported if the
+    error of NumPy itself is too large in the dtype.
     """
     import numpy as np
 
@@ -323,7 +333,7 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     tolerance = function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
-    if function.gpu is not None:  # its CPU's program may know one dtype alone
+    if function.gpu is not None:  # the CPU program may accept only one dtype
         return own, allowed_error(own, own, dtype) if tolerance is None else Allowed(tolerance, tolerance)
     want = compute(lambda x: copy_of(widen(x)))
     if tolerance is not None:

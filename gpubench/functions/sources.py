@@ -1,4 +1,4 @@
-"""Parent side: make ops from `options.py`, `options.py:pairwise` or `package.module:pairwise`."""
+"""Parent side: make ops from words such as `options.py`, `options.py:pairwise` or `package.module:pairwise`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gpubench.functions.describe import Code, CodeSource, add_to_manifest, make_
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
 from gpubench.result.run import RunWarning, warning
 
-# Children that try functions side by side, at most.
+# The largest number of child processes that try functions at the same time.
 MOST_CHILDREN = 4
 DECORATORS = (
     "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
 
-# What a run says of each source, by its name.
+# The warnings of a run about each source, by the name of the source.
 _said: dict[str, list[RunWarning]] = {}
 
 
 class CodePlace(NamedTuple):
-    """A command-line word that names functions."""
+    """A word of the command line that names functions."""
 
-    where: str  # a file or a module
-    name: str  # one of its functions; empty: all
+    where: str  # the path of a file, or the name of a module
+    name: str  # the name of one function; empty: all functions
 
 
 def parse_place(word: str) -> CodePlace | None:
-    """Parse a word into the place of functions. Returns None if the word is the name of an op."""
+    """Return the place of functions that a word names, or None if the word is the name of an op."""
     where, colon, name = word.rpartition(":")
     if colon and len(where) > 1:  # C:\options.py has a colon too
         return CodePlace(where, name)
@@ -66,9 +66,10 @@ def declare(
     dtype: str = "float32",
     limit_s: float | None = None,
 ) -> list[str]:
-    """Make ops of the functions at these places and return their ids. A run warns of functions that cannot be measured.
+    """Make ops from the functions at these places, and return the ids of the ops.
 
-    Raises UsageError if a file has no function of the requested name, or if no function at all can be measured.
+    Functions that cannot be measured give a warning in the run. Raises UsageError if a file has no function
+    with the requested name, or if no function can be measured.
     """
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:
@@ -94,8 +95,10 @@ def declare(
 
 
 def add(requests: Sequence[TrialRequest]) -> list[str]:
-    """Make ops of the functions that children describe, and return their ids. Raises UsageError if a source lacks a
-    requested function, or if no function at all can be measured."""
+    """Make ops from the functions that child processes describe, and return the ids of the ops.
+
+    Raises UsageError if a source lacks a requested function, or if no function can be measured.
+    """
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
     if not ids:
@@ -105,7 +108,10 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Make ops of the functions in a report, and return their ids. Raises UsageError."""
+    """Add the functions of a report to the catalogue and the manifest, and return the ids of their ops.
+
+    Raises UsageError if the source cannot be imported or lacks a requested function.
+    """
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
@@ -132,7 +138,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
 
 
 def notes(names: Iterable[str]) -> list[RunWarning]:
-    """Return the notes on the sources of these functions."""
+    """Return the warnings about the sources of these functions."""
     return [
         note
         for source in dict.fromkeys(name.rpartition(".")[0] for name in names)
@@ -141,7 +147,7 @@ def notes(names: Iterable[str]) -> list[RunWarning]:
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:
-    """Make the notes of a run: functions left out, functions not compiled, and the shapes of inputs."""
+    """Return the warnings of a run: functions left out, functions not compiled, and the shapes of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
     sizes = [
         f"{f.name} takes {', '.join(f'{shown.name} {shape_text(shown)}' for shown in arrays)}"
@@ -162,10 +168,11 @@ def _child_alone(*_: object) -> object:
 
 
 def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
-    """Run children side by side, and return their reports by source.
+    """Run several child processes at the same time, and return their reports by the name of the source.
 
-    A function whose first size ends the child or takes too long is left out; a failure at a larger size is left to the
-    run. New children then try the remaining functions.
+    A function is left out if the call at its first size ends the child process or takes too long. New child
+    processes then try the remaining functions. A failure at a larger size does not count here, because the run
+    finds it.
     """
     reports = {request.source.name: TrialReport() for request in requests}
     while waiting := [request for request in requests if reports[request.source.name].trying is not None]:
@@ -184,7 +191,7 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
 
 
 def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
-    """Add the report of one attempt to the whole report of a source."""
+    """Add the report of one attempt to the complete report of a source."""
     whole.functions += report.functions
     if report.partial is not None:
         whole.functions.append(report.partial)
@@ -217,6 +224,6 @@ def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.En
 
 
 def _end(ended: processes.Ended) -> str:
-    if ended.status is None or "Timeout (" in ended.errors:  # the words of faulthandler
+    if ended.status is None or "Timeout (" in ended.errors:  # a message of faulthandler
         return f"did not end within {TRIAL_S:g} s"
     return f"ended the process, which {processes.ending(ended.status)}"

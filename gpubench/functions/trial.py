@@ -1,7 +1,8 @@
 """The child process that describes a user's functions: `python -m gpubench.functions.trial REQUESTS`.
 
-The child sends its reports before and after each function, so the parent knows which function hangs or crashes. A
-function is called at the requested sizes, or at the smallest sizes of a search.
+The child sends its reports before and after each function, so that the parent knows which function hangs or
+crashes. It calls a function at the requested sizes or, without requested sizes, at the smallest sizes of a
+search.
 """
 
 from __future__ import annotations
@@ -41,54 +42,60 @@ from gpubench.functions.loading import (
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES
 
-# Sizes that are tried: the first that works, and two larger ones while a call is short and small; of a search more,
-# until a call takes so long that it tells how time grows. The fastest of a few calls was not interrupted.
+# The sizes that are tried: the first size that works, and up to two larger sizes while a call is shorter than
+# SHORT_S
+# and uses less than SMALL_BYTES. A search tries up to MOST_SIZES sizes, each FACTOR times the last, until a
+# call takes more than TELLING_S, which shows how the time grows. Each size takes the fastest of CALLS calls.
 LOWEST = (64, 128, 256, 512, 1024)
 FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
-# An import, or the trial of one function, may take so long; no larger size is tried after MOST_S.
+# The largest seconds of an import or of the trial of one function, and the seconds after which a search tries
+# no larger size.
 TRIAL_S, MOST_S = 60.0, 0.25
-# A second size is tried after a call that is so many times longer and larger: one size alone tells no growth.
+# The limits SHORT_S and SMALL_BYTES of the first call are this many times larger, because one size alone shows
+# no growth.
 SECOND = 8
 HIGHEST = 2**24
-# Seconds that a call of the largest size takes, as far as the tried sizes tell.
+# The estimated seconds of a call at the largest size of a search.
 LONGEST_S = 0.5
 
 
 class TrialRequest(msgspec.Struct):
-    """A source and the functions to try."""
+    """Request: try the functions of a source."""
 
-    source: CodeSource  # where the functions are
-    names: list[str] | None = None  # None: all
-    skip: list[str] = []  # those that an earlier child has tried
-    sizes: list[int] = []  # as the user named them
-    dtype: str = "float32"  # of the elements
-    limit_s: float | None = None  # of each function: what does not fit is not called again
+    source: CodeSource  # the source of the functions
+    names: list[str] | None = None  # the names of the functions; None: all
+    skip: list[str] = []  # the names of functions that an earlier child process has tried
+    sizes: list[int] = []  # the sizes that the user requested; empty: a search
+    dtype: str = "float32"  # the dtype of the elements
+    limit_s: float | None = None  # the seconds allowed for the calls of each function
 
 
 class TrialReport(msgspec.Struct):
-    """The state of a trial so far."""
+    """Reply: the results of a trial so far."""
 
-    functions: list[Description] = []  # that were tried
-    partial: Description | None = None  # by the first sizes of the function at hand
-    wrong: dict[str, str] = {}  # by name: why a function cannot be measured
+    functions: list[Description] = []  # the descriptions of the functions that were tried
+    partial: Description | None = None  # the description of the current function, from its first sizes
+    wrong: dict[str, str] = {}  # by name the reason why a function cannot be measured
     known: list[str] = []  # the names that the source declares
-    trying: str | None = ""  # the function at hand; empty during the import, None at the end
-    broken: str = ""  # why the source cannot be imported
+    trying: str | None = ""  # the name of the current function; empty during the import, None at the end
+    broken: str = ""  # the reason why the source cannot be imported
 
 
 class Trial(msgspec.Struct):
-    """A call at one size."""
+    """The calls of a function at one size."""
 
-    n: int  # the size
-    inputs: list[Any]  # of the call
-    results: list[tuple[str, Any]]  # each with its name
-    seconds: float  # of the call
-    peak: int  # bytes beside inputs and results
+    n: int  # the size of the problem
+    inputs: list[Any]  # the inputs of the call
+    results: list[tuple[str, Any]]  # the results, each with its name
+    seconds: float  # the seconds of the fastest call
+    peak: int  # the bytes that a call used in addition to its inputs and results
 
 
 def describe(name: str, function: UserFunction, request: TrialRequest) -> Iterator[Description]:
-    """Try a function at increasing sizes, and yield its description after each size. Raises PluginError with the
-    reason."""
+    """Try a function at increasing sizes, and yield its description after each size.
+
+    Raises PluginError, whose text is the reason, if the function cannot be measured.
+    """
     trials: list[Trial] = []
     for trial in _trials(function, request):
         trials.append(trial)
@@ -128,7 +135,7 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
-    """Yield calls at a few sizes. Raises PluginError if no size works."""
+    """Yield the trial of the function at each of a few sizes. Raises PluginError if no size works."""
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
@@ -148,7 +155,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
             return
         try:
             last = _call(function, n, request.dtype, again=True)
-        except PluginError:  # a skip of its own, in the run
+        except PluginError:  # the run skips this size with its own reason
             return
         yield last
 
@@ -156,8 +163,11 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 def _call(
     function: UserFunction, n: int, dtype: str, *, again: bool = False, limit_s: float | None = None
 ) -> Trial:
-    """Call the CPU program a few times, or as often as the limit allows, and check its behaviour. `again`: at a further
-    size, with fewer checks. Raises PluginError."""
+    """Call the CPU program a few times, or as often as the limit allows, and check its behaviour.
+
+    `again` means that a smaller size was checked already, so that fewer checks are needed. Raises PluginError
+    if the function cannot be measured.
+    """
     import numpy as np
 
     inputs = _inputs(function, n, dtype)
@@ -209,7 +219,7 @@ def _call(
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError for a function that returns its old result for new inputs."""
+    """Raise PluginError if the function returns its old result for new inputs."""
     import numpy as np
 
     if equal([plain(x) for x in inputs], [plain(x) for x in others]):
@@ -227,7 +237,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
 def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[Any]:
     import psutil
 
-    # A trial holds the inputs twice and a copy of them, beside what the function takes.
+    # A trial needs memory for the inputs twice, for a copy of them and for the function.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > MEMORY_SHARE * psutil.virtual_memory().available:
         raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
@@ -266,8 +276,8 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
 
 
 def _highest(trials: list[Trial]) -> int:
-    """Return the largest size of the search: a power of two times the lowest size, within the limits of memory and
-    time."""
+    """Return the largest size of the search: the lowest size times a power of two, as far as memory and time
+    allow."""
     import psutil
 
     free = MEMORY_SHARE * psutil.virtual_memory().available
@@ -286,7 +296,7 @@ def _highest(trials: list[Trial]) -> int:
 
 
 def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
-    """Fill the report on the functions of a source; `tell` sends the report at every step."""
+    """Fill the report about the functions of a source. `tell` sends the report after every step."""
     _limit(tell)
     try:
         loaded = load_source(request.source)
@@ -315,13 +325,14 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
 
 
 def _limit(tell: Callable[[], None]) -> None:
-    """Call `tell`, and start a timer that ends this process after TRIAL_S, even inside a library's call."""
+    """Call `tell`, and start a timer that ends this process after TRIAL_S seconds, even inside a library
+    call."""
     tell()
     faulthandler.dump_traceback_later(TRIAL_S, exit=True, file=2)
 
 
 def main(text: str) -> NoReturn:
-    """Describe the functions of some sources, as the child process."""
+    """Describe the functions of some sources, and end the process. `text` is the JSON list of the requests."""
     reports: list[TrialReport] = []
     messages = Messages()
 
