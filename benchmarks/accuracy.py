@@ -1,10 +1,12 @@
-"""gpubench's device times beside those of other tools, on the same kernels and in turns; writes docs/accuracy.md.
+"""Compare gpubench's device times with the times of other tools on the same kernels, and write
+docs/accuracy.md.
 
-    python benchmarks/accuracy.py                 rewrite the page's tables from the file that it names (`make docs`)
-    python benchmarks/accuracy.py FILE            the same from this file
-    python benchmarks/accuracy.py --run -o FILE   measure on the first CUDA device (three minutes), print the tables
+    python benchmarks/accuracy.py                rewrite the tables from the file that the page names
+    python benchmarks/accuracy.py FILE           rewrite the tables from this file
+    python benchmarks/accuracy.py --run -o FILE  measure on the first CUDA device (3 minutes), print the tables
 
-A tool that is not installed, or fails, is named with its reason and left out. Exit code 1 if nothing was measured.
+gpubench and the other tools take turns. A tool that is not installed or that fails is left out, and the page
+states the reason. The exit code is 1 if nothing was measured.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
+sys.path.insert(0, str(ROOT))  # a script has its own folder there instead
 
 from benchmarks import accuracy_ncu, accuracy_page  # noqa: E402
 from benchmarks.accuracy_record import Agreement, Pairing, Reading  # noqa: E402
@@ -37,7 +39,8 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "cuda-bench", "nu
 
 
 def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
-    """Return the tools that measure a small kernel without an exception, and the reason for each other tool."""
+    """Return the tools that can measure a small kernel without an exception, and for each other tool the reason
+    why not."""
     tools, absent = [], {}
     for tool in TOOLS:
         mine = [subject for subject in subjects if subject.library == tool.library]
@@ -52,7 +55,7 @@ def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
 
 
 def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
-    """Return CuPy's kernel and, if `torch` is set, PyTorch's on the same arrays."""
+    """Return the op as a CuPy kernel and, if `torch` is true, also as a PyTorch op on the same arrays."""
     readings = cupy_subject(session, op, n)
     return [readings, torch_subject(session, readings)] if torch else [readings]
 
@@ -60,7 +63,7 @@ def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
 def in_turns(
     session: Session, op: str, n: int, tools: Sequence[Tool], *, torch: bool
 ) -> tuple[list[Pairing], Reading]:
-    """Return the pairings of one op and size, and one more reading of CuPy's kernel by gpubench alone."""
+    """Return the pairings for one op and size, and one additional reading of the CuPy kernel by gpubench."""
     subjects = both(session, op, n, torch=torch)
     pairings = [
         pairing
@@ -73,7 +76,8 @@ def in_turns(
 def beside_ncu(
     readings: dict[tuple[str, int], Reading],
 ) -> tuple[list[Pairing], dict[str, str], dict[str, float]]:
-    """Return the pairings with ncu, the reason for each mode without any, and the durations of the empty kernel."""
+    """Return the pairings with ncu, the reason for each mode without pairings, and the seconds of the empty
+    kernel by tool."""
     pairings, absent, empty = [], {}, {}
     for tool, cache, clocks in accuracy_ncu.MODES:
         try:
@@ -87,7 +91,7 @@ def beside_ncu(
 
 
 def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
-    """Return the pairings with nvbench, or the reason why there are none."""
+    """Return the pairings with nvbench, and the reason if there are none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pairings.json"
         words = [sys.executable, "-m", "benchmarks.accuracy_nvbench", str(out)]
@@ -106,8 +110,10 @@ def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
 
 
 def measure_stages() -> Iterator[Agreement]:
-    """Yield the agreement so far after each stage: the tools of this process, nvbench, ncu. Raises
-    BackendUnavailable."""
+    """Yield the agreement after each of three stages: the tools in this process, nvbench, and ncu.
+
+    Raises BackendUnavailable if the CuPy backend cannot be opened.
+    """
     session = backends.load("cupy").open("cupy:0")
     agreement = Agreement(
         measured_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -126,8 +132,10 @@ def measure_stages() -> Iterator[Agreement]:
 
 
 def _here(session: Session, agreement: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
-    """Return the agreement with the pairings of the tools that run in this process, and fill `alone` with gpubench's
-    readings of CuPy's kernels."""
+    """Return the agreement with the pairings of the tools that run in this process added.
+
+    Also store gpubench's own readings of the CuPy kernels in `alone`.
+    """
     small = [cupy_subject(session, "matmul", 256)]
     try:
         small.append(torch_subject(session, small[0]))

@@ -1,7 +1,8 @@
-"""Nsight Compute beside gpubench: `ncu ... python -m benchmarks.accuracy_ncu` launches what ncu then times.
+"""Compare Nsight Compute with gpubench. ncu runs `python -m benchmarks.accuracy_ncu` and times the kernels that
+it launches.
 
-The profiler slows everything around a kernel, so gpubench's readings come from another process. Each kernel is launched
-`LAUNCHES` times after one empty kernel, by which the rows are told apart.
+The profiler slows down everything around a kernel, so gpubench's readings come from another process. Each
+kernel is launched `LAUNCHES` times after one launch of an empty kernel, which separates the rows of the output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ KERNELS = (
     *(("add", 1 << power) for power in range(12, 25, 2)),
     *(("matmul", n) for n in (64, 128, 256, 512, 1024, 2048)),
 )
-# What ncu does to the caches before a kernel, and what of ours that is like; `single` is shown, not judged.
+# For each mode: its name, what ncu does to the caches before a kernel, and the comparable clocks of gpubench
+# with whether the comparison is judged.
 MODES: tuple[tuple[str, str, tuple[tuple[Clock, bool], ...]], ...] = (
     ("ncu, caches flushed", "all", (("cold", True),)),
     ("ncu, caches kept", "none", (("hot", True), ("single", False))),
@@ -35,12 +37,15 @@ MODES: tuple[tuple[str, str, tuple[tuple[Clock, bool], ...]], ...] = (
 
 
 def where() -> str | None:
-    """Return the path of the command `ncu`, from PATH or a CUDA toolkit. Returns None if there is none."""
+    """Return the path of the command `ncu`, from PATH or from a CUDA toolkit, or None if there is none."""
     return shutil.which("ncu") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/ncu"), reverse=True)), None)
 
 
 def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
-    """Return (kernel, seconds) in launch order from the output of `ncu --csv --page raw --print-units base`."""
+    """Return pairs (kernel name, seconds) in the order of the launches.
+
+    The lines are the output of `ncu --csv --page raw --print-units base`.
+    """
     rows = csv.DictReader(line for line in lines if line.startswith('"'))
     return [
         (kernel["Kernel Name"], float(kernel[METRIC].replace(",", "")) * 1e-9)
@@ -50,8 +55,11 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
 
 
 def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
-    """Return the seconds of each launch, for each subject in turn. The kernels of one library call are added up. Raises
-    ValueError."""
+    """Return a list with the seconds of each launch, for each subject in order.
+
+    The kernels that one library call launches are added up. Raises ValueError if the rows do not fit the
+    launches.
+    """
     groups: list[list[float]] = []
     for name, seconds in rows:
         if name.partition("(")[0] == EMPTY:
@@ -73,8 +81,11 @@ def empty_s(rows: Sequence[tuple[str, float]]) -> float:
 
 
 def profile(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
-    """Return each kernel that ncu timed, with its seconds. `cache`: `all` flushes the caches before a kernel, `none`
-    keeps them. Raises OSError and ValueError."""
+    """Run ncu and return pairs (kernel name, seconds) for the kernels that it timed.
+
+    `cache` is `all` to flush the caches before each kernel, or `none` to keep them. Raises OSError and
+    ValueError if ncu fails.
+    """
     command = where()
     if command is None:
         raise OSError("ncu is not installed")
@@ -95,7 +106,7 @@ def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
-    """Return the median launch of each kernel beside gpubench's readings of the same kernel."""
+    """Return pairings of the median launch of each kernel with gpubench's readings of the same kernel."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
         Pairing(
@@ -109,8 +120,8 @@ def pairings(
 
 
 def launch_all() -> None:
-    """Launch all kernels in the process under ncu. A large product keeps the device awake between the profiled
-    launches."""
+    """Launch all kernels in the process that ncu profiles. A large product between the launches keeps the
+    device awake."""
     from benchmarks.accuracy_subjects import inputs_of, library_launch
     from gpubench import backends
 

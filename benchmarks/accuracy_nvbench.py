@@ -1,7 +1,7 @@
-"""nvbench beside gpubench: `python -m benchmarks.accuracy_nvbench OUT.json`, in a process of its own.
+"""Compare nvbench with gpubench: `python -m benchmarks.accuracy_nvbench OUT.json`, in a separate process.
 
-nvbench resets the device when it ends, and may run once in a process. So gpubench's readings are taken inside it:
-one before and one after each measurement of nvbench. `readings()` is the caller's side.
+nvbench resets the device when it ends and may run only once in a process. Therefore gpubench takes its readings
+inside the nvbench process: one before and one after each measurement of nvbench.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.accuracy_record import Clock, Pairing, Reading
 
 TURNS = 2
-# Wall seconds per kernel for single launches, device seconds for the batch.
+# The wall seconds for the single launches of a kernel, and the device seconds of a batch.
 TIMEOUT_S, BATCH_S = 0.3, 0.05
 COLD = ("nv/cold/time/gpu/median", "nv/cold/time/gpu/mean")
 BATCH = ("nv/batch/time/gpu/mean",)
@@ -28,7 +28,8 @@ _CLOCKS: tuple[tuple[str, Clock, Sequence[str]], ...] = (
 
 
 class Beside(NamedTuple):
-    """gpubench's readings before and after the measurement of nvbench with the same number."""
+    """gpubench's readings before and after one measurement of nvbench. `number` is the value of nvbench's axis
+    `number`."""
 
     op: str
     n: int
@@ -38,8 +39,8 @@ class Beside(NamedTuple):
 
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """Return nvbench's summaries by tag, in seconds, for each value of its axis `number`. Skipped states are left
-    out."""
+    """Return nvbench's summaries in seconds, by tag, for each value of its axis `number`. States that nvbench
+    skipped are left out."""
     times: dict[int, dict[str, float]] = {}
     for benchmark in document["benchmarks"]:
         for state in benchmark["states"]:
@@ -55,7 +56,8 @@ def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
-    """Return nvbench's single launches beside gpubench's cold clock, and its batches beside the hot clock."""
+    """Return the pairings of nvbench's single launches with the cold clock, and of its batches with the hot
+    clock."""
     states = summaries(document)
     samples: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
     for beside in besides:
@@ -74,7 +76,7 @@ def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pai
 
 
 def measure(out: Path) -> None:
-    """Run nvbench over every size of `add` and `matmul`, and write the pairings."""
+    """Run nvbench for every size of `add` and `matmul`, and write the pairings to the file `out`."""
     from cuda import bench
 
     from benchmarks.accuracy_subjects import SIZES, Subject, cupy_subject, reading

@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md. Text outside the markers belongs to people and stays."""
+"""The tables of docs/accuracy.md. Text outside the markers is written by hand and stays unchanged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _BLOCK = re.compile(r"<!-- begin: tables -->\n.*?<!-- end: tables -->", re.DOTAL
 
 
 def rewrite(file: Path | None = None, page: Path = PAGE) -> int:
-    """Renew the tables of the page from `file`, or without it from the file that the page names. Returns the exit
-    code."""
+    """Write new tables into the page, and return the exit code. Without `file` the data come from the file that
+    the page names."""
     text = page.read_text(encoding="utf-8")
     page.write_text(renew(text, file), encoding="utf-8")
     return 0
 
 
 def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
-    """Return the page's text with new tables. Raises ValueError if neither the page nor the caller names a file."""
+    """Return the text of the page with new tables. Raises ValueError if neither the page nor the caller names a
+    file."""
     named = _FILE.search(text)
     if file is None and named is None:
         raise ValueError("the page has no line <!-- file: ... -->; give a file")
@@ -39,7 +40,8 @@ def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
 
 
 def tables(agreement: Agreement) -> str:
-    """Return the Markdown: the device and the versions, a row for each tool and clock, then every figure by clock."""
+    """Return Markdown: the device and versions, a row for each tool and clock, and then a table of all values
+    for each clock."""
     versions = ", ".join(f"{name} {version}" for name, version in agreement.versions.items())
     pairings = [*agreement.pairings, *without_events(agreement)]
     parts = [
@@ -55,8 +57,8 @@ def tables(agreement: Agreement) -> str:
 
 
 def without_events(agreement: Agreement) -> list[Pairing]:
-    """Return pairings of ncu, which uses no events, with the cold clock less the seconds that its events show around
-    nothing."""
+    """Return pairings of ncu, which uses no events, with the cold clock minus the seconds that its events
+    measure around nothing."""
     zero = agreement.floors.get(EVENTS, 0.0)
     return [
         msgspec.structs.replace(
@@ -94,8 +96,11 @@ def _overview(pairings: Sequence[Pairing]) -> str:
 
 
 def _rows(rows: Sequence[Pairing]) -> str:
-    """Return a table with a row per kernel and a column per tool: the tool's time, and how far gpubench's time is from
-    it. The difference is bold if it misses the target."""
+    """Return a table with a row for each kernel and a column for each tool.
+
+    A cell shows the time of the tool and the relative difference of gpubench's time. The difference is bold if
+    it misses the target.
+    """
     tools = list(dict.fromkeys(pairing.tool for pairing in rows))
     kernels: dict[tuple[str, int], dict[str, Pairing]] = {}
     for pairing in rows:

@@ -1,4 +1,5 @@
-"""The file that `benchmarks/accuracy.py` stores: readings of one kernel by gpubench and another tool, in turns."""
+"""The file format of `benchmarks/accuracy.py`: readings of one kernel by gpubench and by another tool in
+turns."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from typing import Literal
 
 import msgspec
 
-# `hot`, `cold` and `wall` are gpubench's clocks. Two more are here to explain, and are not in a result file: `single`,
-# one warm launch, and `cold - events`, less what a pair of events shows around nothing.
+# `hot`, `cold` and `wall` are gpubench's clocks. The other two explain differences and are not in a result
+# file: `single`
+# is one warm launch, and `cold - events` is the cold clock minus the seconds that two events measure around
+# nothing.
 Clock = Literal["hot", "cold", "single", "wall", "cold - events"]
-EVENTS = "nothing, cold"  # the floor that is meant
+EVENTS = "nothing, cold"  # the floor that `cold - events` subtracts
 Reading = dict[Clock, float]  # seconds per launch
 LONG_S = 20e-6
 LONG_SHARE = 0.02
@@ -18,43 +21,40 @@ SHORT_SHARE, SHORT_S = 0.05, 0.5e-6
 
 
 class Pairing(msgspec.Struct, frozen=True):
-    """One tool beside one clock of gpubench on one op and size. Entry i of both lists was taken in turn i.
-
-    `judged`: the tool claims to measure the same as this clock. `library` owns the kernel. `host_s` is the host's time
-    per launch as the tool itself reports it.
-    """
+    """The times of one kernel by another tool and by one clock of gpubench."""
 
     op: str
     n: int
     library: str
     tool: str
     clock: Clock
-    ours_s: list[float]
-    theirs_s: list[float]
-    judged: bool = True
-    host_s: float | None = None
+    ours_s: list[float]  # the seconds per launch by gpubench, for each turn
+    theirs_s: list[float]  # the seconds per launch by the tool, for each turn
+    judged: bool = True  # whether the tool claims to measure the same as this clock
+    host_s: float | None = None  # the host's seconds per launch, if the tool reports them
 
     @property
     def ours(self) -> float:
-        """The median over turns of gpubench's seconds."""
+        """The median of gpubench's seconds over the turns."""
         return statistics.median(self.ours_s)
 
     @property
     def theirs(self) -> float:
-        """The median over turns of the tool's seconds."""
+        """The median of the tool's seconds over the turns."""
         return statistics.median(self.theirs_s)
 
     @property
     def excess(self) -> float:
-        """The median over turns of gpubench's time / the tool's time of the same turn, less 1."""
+        """The median over the turns of gpubench's time / the tool's time - 1."""
         return statistics.median(a / b for a, b in zip(self.ours_s, self.theirs_s, strict=True)) - 1
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the excess is within the target. None if there is no target.
+        """Whether the excess is within the target, or None if there is no target.
 
-        Long kernels are compared with the tools that time programs. Short kernels are compared with ncu alone, which
-        reads the kernel's own start and end: all other tools include their events, or the host's time for a launch.
+        Long kernels are compared with the tools that time programs. Short kernels are compared only with ncu,
+        which reads the start and end of the kernel itself: the times of all other tools include their events,
+        or the host's time for a launch.
         """
         if not self.judged or (self.ours > LONG_S) == self.tool.startswith("ncu"):
             return None
@@ -64,15 +64,14 @@ class Pairing(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """One measurement with all tools. `absent` says why a tool gave nothing; `floors` are seconds of launches without
-    work."""
+    """One measurement with all tools."""
 
     measured_at: str
     device: str
     driver: str | None
     versions: dict[str, str]
-    absent: dict[str, str]
-    floors: dict[str, float]
+    absent: dict[str, str]  # the reason for each tool without pairings
+    floors: dict[str, float]  # the seconds of launches without work, by name
     pairings: list[Pairing]
     name: str = "gpubench-accuracy"
     schema_version: int = 1

@@ -1,4 +1,5 @@
-"""The kernels of benchmarks/accuracy.py on arrays that every tool shares, and gpubench's own readings of them."""
+"""The kernels that `benchmarks/accuracy.py` measures, on arrays that all tools share, and gpubench's own
+readings."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SIZES = {
     "add": tuple(1 << power for power in range(12, 29, 2)),
     "matmul": (64, 128, 256, 512, 1024, 2048, 4096, 8192),
 }
-# A reading is the median over this many blocks of gpubench's own sampling, two samples on the device clock in each.
+# A reading is the median of this many blocks, each with two samples on the device clock.
 BLOCKS = 3
 BLOCK = protocol.Sample(
     id=0, case_id="", session=0, round=0, position=0, samples=2, warmup_s=0.02 / BLOCKS, limit_s=2.0
@@ -32,7 +33,8 @@ SINGLES = 5
 
 
 class OnDevice(Workspace):
-    """A workload whose inputs were drawn on the device: it copies nothing and waits for no float64 reference."""
+    """A workspace whose inputs were drawn on the device, so that nothing is copied and no float64 reference is
+    computed."""
 
     def __init__(self, session: Session, case: Case, buffers: list[Buffer]) -> None:
         self.session, self.case, self.buffers = session, case, buffers
@@ -41,7 +43,7 @@ class OnDevice(Workspace):
 
 
 class Subject(NamedTuple):
-    """One kernel of one library. `call` enqueues it; `cycle` samples it as gpubench does."""
+    """One kernel of one library. `call` enqueues a launch, and `cycle` samples it as gpubench does."""
 
     op: str
     n: int
@@ -51,7 +53,7 @@ class Subject(NamedTuple):
 
 
 def case_of(op: str, n: int, device: Device) -> Case:
-    """Return the plain library case that gpubench would measure."""
+    """Return the plain case of the library implementation, as gpubench would measure it."""
     declared = kernels.load(op)
     return Case(op, declared.group, {"n": n}, "float32", "library", device.resident_regime, device.id)
 
@@ -60,7 +62,7 @@ SAMPLE_S = 0.005
 
 
 def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
-    """Return the case ready to be sampled, with the repeat counts that a worker would choose."""
+    """Return a timer for the case, with the repeat counts that a worker would choose."""
     cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
     step_s, cost_s = timer.clock_facts(session.clock)
     overhead_s = statistics.median(timer.measure_overhead(session))
@@ -70,7 +72,7 @@ def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launc
 
 
 def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
-    """Return inputs of the op on the device, drawn from [-1, 1) as gpubench does."""
+    """Return inputs of the op on the device, drawn from [-1, 1) as in a run of gpubench."""
     import cupy
 
     case, draw = case_of(op, n, session.device), cupy.random.default_rng(n)
@@ -98,7 +100,7 @@ def cupy_subject(session: Session, op: str, n: int) -> Subject:
 
 
 def torch_subject(session: Session, other: Subject) -> Subject:
-    """Return PyTorch's op on the arrays of `other`, launched on the stream that CuPy's session times."""
+    """Return the PyTorch op on the arrays of `other`, launched on the stream that the CuPy session times."""
     import torch
 
     case, buffers = other.cycle.case, other.cycle.workspace.buffers
@@ -114,7 +116,7 @@ def torch_subject(session: Session, other: Subject) -> Subject:
 
 
 def same(other: Subject, out: Any) -> None:
-    """Raise ValueError unless both libraries computed the same result."""
+    """Raise ValueError if the two libraries computed different results."""
     import cupy
 
     want, got = other.cycle.launch.output, cupy.from_dlpack(out)
@@ -124,7 +126,7 @@ def same(other: Subject, out: Any) -> None:
 
 
 def reading(subject: Subject) -> Reading:
-    """Return the seconds per launch on each clock that the device has, by gpubench's sampling."""
+    """Return the seconds per launch on each clock of the device, sampled as gpubench does."""
     cycle = subject.cycle
     blocks = [
         timer.sample_block(cycle, msgspec.structs.replace(BLOCK, round=number), since=0.0).block
@@ -141,8 +143,7 @@ def reading(subject: Subject) -> Reading:
 
 
 def floors(session: Session) -> dict[str, float]:
-    """Return the seconds per launch on the device clock of launches without work, which a short kernel's time
-    contains."""
+    """Return the device seconds of launches without work. The time of a short kernel contains them."""
     empty = cast("CudaLaunch", session.empty_launch())
     nothing = CudaLaunch(lambda: None, None)
 

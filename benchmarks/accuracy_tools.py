@@ -1,4 +1,5 @@
-"""The tools that benchmarks/accuracy.py sets beside gpubench, each called as its own documentation says."""
+"""The tools that benchmarks/accuracy.py compares with gpubench, each called as its own documentation
+recommends."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ CUPYX_SINGLES = 30
 
 
 class Theirs(NamedTuple):
-    """Seconds per launch, and the host's share in them as the tool reports it."""
+    """The seconds per launch that a tool measured, and the host's part of them if the tool reports it."""
 
     seconds: float
     host_s: float | None = None
 
 
 class Tool(NamedTuple):
-    """One way to measure. `clock` is gpubench's clock for the same quantity; `library` owns the kernels that the tool
-    runs."""
+    """One way to measure. `clock` is gpubench's clock for the same quantity, and `library` made the kernels
+    that the tool runs."""
 
     name: str
     clock: Clock
@@ -34,7 +35,8 @@ class Tool(NamedTuple):
 
 
 def cupyx_many(subject: Subject) -> Theirs:
-    """Time with cupyx.profiler as many launches as gpubench queues: the host's enqueueing hides behind them."""
+    """Time as many launches with cupyx.profiler as gpubench queues. The host enqueues them while earlier
+    launches run."""
     from cupyx.profiler import benchmark
 
     count = subject.cycle.hot_repeat or 1
@@ -48,8 +50,8 @@ def cupyx_many(subject: Subject) -> Theirs:
 
 
 def cupyx_one(subject: Subject) -> Theirs:
-    """Time one launch with cupyx.profiler, as in its examples: the span includes the time in which the idle device
-    waits for the host."""
+    """Time one launch with cupyx.profiler, as in its examples. The idle device waits for the host during part
+    of this time."""
     from cupyx.profiler import benchmark
 
     times = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
@@ -57,7 +59,7 @@ def cupyx_one(subject: Subject) -> Theirs:
 
 
 def torch_timer(subject: Subject) -> Theirs:
-    """Time many launches and one wait with torch.utils.benchmark: wall time."""
+    """Return the wall time per launch of many launches and one wait, from torch.utils.benchmark."""
     from torch.utils.benchmark import Timer
 
     times = Timer("call()", globals={"call": subject.call}).blocked_autorange(min_run_time=TORCH_RUN_S)
@@ -65,14 +67,15 @@ def torch_timer(subject: Subject) -> Theirs:
 
 
 def triton_bench(subject: Subject) -> Theirs:
-    """Time one launch with triton.testing.do_bench: events around the launch, after it cleared 256 MiB."""
+    """Time one launch with triton.testing.do_bench, which clears 256 MiB and then records events around the
+    launch."""
     from triton.testing import do_bench
 
     return Theirs(float(do_bench(subject.call, warmup=10, rep=TRITON_RUN_MS, return_mode="median")) * 1e-3)
 
 
 def _middle(values: Any) -> float:
-    """Return the median of an array as a plain number."""
+    """Return the median of an array as a float."""
     return float(statistics.median(values.tolist()))
 
 
@@ -88,10 +91,10 @@ TOOLS = (
 def turns(
     subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
 ) -> list[Pairing]:
-    """Return the pairings of each tool between two readings of gpubench, in `count` turns; every second turn is in
-    reversed order.
+    """Return the pairings of each tool with the mean of gpubench's readings before and after it, for `count`
+    turns.
 
-    Two tools with the same `measure` share its reading.
+    Every second turn has the reverse order. Tools with the same `measure` share one measurement.
     """
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}

@@ -1,18 +1,23 @@
-"""How often `gpubench advise` and `gpubench.Policy` are right, beside constant thresholds; and the time of a call.
+"""Measure how often the advice of `gpubench advise` and `gpubench.Policy` is right, compared with constant
+thresholds.
 
-Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; five minutes).
+Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; five minutes). It also
+prints the time of one call. The exit code is always 0.
 
-Each size at which a CPU and another device were measured is left out once and asked for. All measurements at that size
-are left out, those of other ops too. The cost of an answer is the measured time of the advised device and
-implementation over the best time at that size, less 1. The cost of its side takes the best implementation of that side
-(the CPU, or all other devices) instead. Each size is asked twice: all devices of the file compete, or each
-implementation of each device competes alone against the CPU.
+A question leaves out one size at which the CPU and another device were measured, and asks for advice at this
+size. All measurements at the size are left out, including the measurements of other ops. The cost of an answer
+is (the measured time of the advised device and implementation / the best time at the size) - 1. The cost of its
+side uses the best implementation of the advised side instead, where a side is the CPU or all other devices
+together. Each size is asked twice: once all devices of the file compete, and once each implementation of each
+device alone competes with the CPU.
 
-Two thresholds are judged on the same sizes and on all sizes: a size n fitted to the remaining sizes of each op, dtype,
-regime and set of devices, and 100,000 elements of the first input. Both take the best implementation of the side that
-they choose. Two more columns show the limit of any rule: how often the interval of the times left out shows that the
-answer is wrong, and the cost of an answer that is measured at the same size, in the other half of its blocks or in
-another file of the machine. Exit code 0 in any case.
+Two thresholds are judged on the same sizes, and on all sizes. The first is a size n that is fitted to the
+remaining sizes of the op, dtype, regime and set of devices. The second is 100,000 elements of the first input.
+For both, the best implementation of the chosen side counts.
+
+Two more columns show the limit of every rule: how often the interval of the omitted times shows that the answer
+is wrong, and the cost of an answer that is measured at the same size, in the other half of its blocks or in
+another file of the machine.
 """
 
 from __future__ import annotations
@@ -55,15 +60,16 @@ BAD, ELEMENTS = 0.05, 100_000
 
 
 class Times(NamedTuple):
-    """The times at one size: seconds by device and implementation with their cases, and the best of either side."""
+    """The times at one size."""
 
     by_implementation: dict[tuple[str, Implementation], float]
     rows: dict[tuple[str, Implementation], CaseResult]
-    cpu: float
-    other: float
+    cpu: float  # the best seconds on the CPU
+    other: float  # the best seconds on another device
 
     def cost(self, *, cpu: bool) -> float:
-        """Return the cost of a choice of side, by its best implementation."""
+        """Return the cost of the best implementation of one side: the CPU if `cpu` is true, otherwise the other
+        devices."""
         return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
 
     @property
@@ -71,9 +77,10 @@ class Times(NamedTuple):
         return min(self.by_implementation, key=self.by_implementation.__getitem__)
 
     def halves(self) -> tuple[float, ...]:
-        """Return the cost, in one half of the blocks, of the implementation that is the fastest in the other half.
+        """Return, for each half of the blocks, the cost of the implementation that is fastest in the other
+        half.
 
-        Returns nothing for less than four blocks.
+        The result is empty if there are fewer than four blocks.
         """
         blocks = {
             implementation: [*itertools.chain(*case.blocks.values())]
@@ -92,21 +99,20 @@ class Times(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One size that is left out and asked for. Costs are shares; `side` is the cost of the best implementation on the
-    advised side. A cost of None means that there is no answer, or that it was not measured. `between`: both sides were
-    timed below and above. `shown`: the interval of the advised time over the best time lies above 1."""
+    """One size that was left out of the data and asked for. A cost of None means no answer, or an answer that
+    was not measured."""
 
-    alone: bool
+    alone: bool  # whether one implementation of one device competes with the CPU
     regime: str
     basis: str
     confidence: str
-    between: bool
+    between: bool  # whether both sides were timed at a smaller and at a larger size
     answered: bool
-    cost: float | None
-    side: float | None
-    shown: bool
-    fitted: float
-    constant: float
+    cost: float | None  # the cost of the answer, as a share
+    side: float | None  # the cost of the best implementation of the advised side, as a share
+    shown: bool  # whether the interval of the advised time / the best time lies above 1
+    fitted: float  # the cost of the fitted threshold
+    constant: float  # the cost of the threshold of 100,000 elements
     machine: Path
     key: Key
     n: int
@@ -114,7 +120,7 @@ class Question(NamedTuple):
 
 
 def times_at(field: ContenderSet, n: int) -> Times | None:
-    """Return the times at size n. Returns None if one side was not measured."""
+    """Return the times at size n, or None if one of the two sides was not measured."""
     sides = [
         {
             (contender.device_id, contender.implementation): contender.points[n].time.estimate
@@ -134,8 +140,10 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
 
 
 class Field(NamedTuple):
-    """An op, dtype, regime and set of devices of a file. `alone`: the one device and implementation that competes
-    against the CPU."""
+    """An op, dtype, regime and set of devices of a file.
+
+    `alone` is the only device and implementation that competes with the CPU, or None if all compete.
+    """
 
     path: Path
     run: Run
@@ -152,13 +160,15 @@ class Field(NamedTuple):
         )
 
     def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
-        """Return the cases of all sizes but n."""
+        """Return the cases of all sizes except n."""
         return CaseGroup(tuple(case for case in self.group.rows if case.case.params["n"] != n), (), series)
 
 
 def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
-    """Yield the fields of every op, dtype and regime of every file: first with all devices, then with each
-    implementation of each device alone."""
+    """Yield the fields of each op, dtype and regime of each file as a list.
+
+    The first field of a list has all devices, and each further field has one implementation of one device.
+    """
     for path in paths:
         run = store.load(path)
         for key, group in case_groups(run).items():
@@ -175,8 +185,10 @@ def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
 
 
 def questions(paths: Sequence[Path]) -> Iterator[Question]:
-    """Yield a question for each size of each field. The answer may not use anything measured at that size, not of other
-    ops either: curves share it."""
+    """Yield a question for each size of each field.
+
+    The answer uses no measurement at the size, not even of another op, because ops share curves.
+    """
     for same in fields(paths):
         first = same[0]
         every = list(contenders(first.group, first.regime))
@@ -200,7 +212,7 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
 def ask(
     field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
 ) -> Question:
-    """Return the question for one size. The contenders of `rest`, without that size, give the answer."""
+    """Return the question for size n. The contenders in `rest`, which lack this size, give the answer."""
     times = measured[n]
     contestants = [*filter(field.competes, rest)]
     implementations = {(contender.device_id, contender.implementation) for contender in contestants}
@@ -243,8 +255,11 @@ def _sizes(field: ContenderSet) -> list[int]:
 
 
 def fit(measured: dict[int, Times]) -> float:
-    """Return the threshold in n that costs least on these sizes, in the middle (of the logarithms) between two
-    sizes."""
+    """Return the threshold in n with the least cost on these sizes.
+
+    It is the geometric mean of two neighbouring sizes, 0 (always the other device) or infinity (always the
+    CPU).
+    """
     sizes = sorted(measured)
     if not sizes:
         return math.inf
@@ -272,13 +287,13 @@ def line(name: str, questions: Sequence[Question]) -> str:
 
 
 def _shares(costs: Sequence[float | None]) -> str:
-    """Return a text: the share of costs above BAD, and the mean cost."""
+    """Return a text with the share of costs above BAD and the mean cost."""
     paid = [cost for cost in costs if cost is not None]
     return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
 
 
 def table(questions: Sequence[Question]) -> Iterator[str]:
-    """Yield the lines of the table; its cells are `share above 5 %, mean cost`."""
+    """Yield the lines of the table. Its cells are `share above 5 %, mean cost`."""
     yield (
         "| | sizes left out | answered | between sizes | advice | shown wrong | half of its blocks | its side | clear "
         "| of these | fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
@@ -299,8 +314,11 @@ def table(questions: Sequence[Question]) -> Iterator[str]:
 
 
 def again(questions: Sequence[Question]) -> str:
-    """Return a line: the cost, in one file, of the implementation that is the fastest in another file of the same
-    machine, at sizes that advice answers."""
+    """Return a line with the cost, in one file, of the implementation that was the fastest in another file of
+    the same machine.
+
+    Only sizes for which there is advice count.
+    """
     same: dict[tuple[Path, Key, str, int], list[Times]] = {}
     for question in questions:
         if not question.alone and question.cost is not None:
@@ -321,7 +339,7 @@ def cost_us(call: str, names: dict[str, object]) -> float:
 
 
 def cost(path: Path) -> Iterator[str]:
-    """Yield lines: the time of one call of `choose` in microseconds, and its ratio to one dictionary look-up by a
+    """Yield lines with the microseconds of one call of `choose`, and its ratio to one dictionary look-up by a
     tuple."""
     policy = Policy.load(path)
     op = next((name for name in ("matmul", *policy.ops) if name in policy.ops), None)

@@ -1,8 +1,10 @@
-"""`altered:0`: a real device that in some sessions does more than it is asked, for benchmarks/false_alarms.py.
+"""The device `altered:0` for benchmarks/false_alarms.py: a real device that does additional work in some
+sessions.
 
-It opens the device ALTERED_DEVICE and hands everything through. ALTERED_EXTRA is a list of shares, one for each session
-in turn (`0,0.1,0,0.2`): in a session with 0.1 every tenth launch of the cases whose size is in ALTERED_SIZES is made
-twice, so that a sample takes a tenth longer by real work on the device. ALTERED_LOG counts the sessions: one line each.
+It opens the device ALTERED_DEVICE and passes every call on. ALTERED_EXTRA is a list of shares, one for each
+session in turn, such as `0,0.1,0,0.2`. In a session with the share 0.1, every tenth launch of the cases whose
+size is in ALTERED_SIZES is made twice, so that a sample takes a tenth longer because of real work on the
+device. The file ALTERED_LOG counts the sessions: it gets one line for each.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from gpubench.result.run import Device
 
 
 class AlteredSession:
-    """The session of the real device with a changed `run`."""
+    """The session of the real device with a changed method `run`."""
 
     def __init__(self, inner: Any, device: Device, extra: float, sizes: frozenset[int]) -> None:
         self._inner = inner
@@ -36,27 +38,27 @@ class AlteredSession:
         return getattr(self._inner, name)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the real device cannot run the case. Returns None if it can."""
+        """Return the reason why the real device cannot run the case, or None if it can."""
         refusal: BackendError | None = self._inner.supports(op, self._own(case))
         return refusal
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Tune as the device does."""
+        """Tune the case on the real device."""
         self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Compile on the real device, and remember the launches that are to be made more often."""
+        """Compile on the real device, and remember the launches that are made more often."""
         launch: Launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
         return launch
 
     def _own(self, case: Case) -> Case:
-        """Return the case with the id of the real device, under which kernels are found."""
+        """Return the case with the id of the real device, which is needed to find its kernels."""
         return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Make `repeat` launches, and the extra launches that the share has added up to."""
+        """Make `repeat` launches, plus one launch for each whole number that the accumulated share reaches."""
         self._inner.run(launch, repeat)
         if id(launch) in self._owed:
             owed = self._owed[id(launch)] + repeat * self._extra
@@ -76,11 +78,11 @@ class AlteredBackend(Backend):
         self.implementations = self._inner.implementations
 
     def devices(self) -> list[Device]:
-        """Return the one device, renamed."""
+        """Return the one device with its new name."""
         return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open the real device for the next of the sessions that ALTERED_EXTRA lists."""
+        """Open the real device for the next session in ALTERED_EXTRA."""
         log = Path(os.environ["ALTERED_LOG"])
         number = len(log.read_text().splitlines()) if log.exists() else 0
         shares = [float(text) for text in os.environ.get("ALTERED_EXTRA", "0").split(",")]

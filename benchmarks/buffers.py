@@ -1,8 +1,10 @@
-"""Costs of a buffer from the pool beside one that is there already, step by step.
+"""Compare a buffer from the memory pool with an existing buffer, step by step.
 
-Run: python benchmarks/buffers.py [DEVICE ...]      (cupy:0 and wgpu:0 unless others are named)
-It prints nanoseconds a call of each step, and what memory for the output of `add` at 1 Mi elements of float32 takes of
-a waited and of a queued add. CuPy: also its own pool, its `empty`, and `a + b` beside `add(a, b, out=o)`.
+Run: python benchmarks/buffers.py [DEVICE ...] (default: cupy:0 and wgpu:0)
+
+It prints the nanoseconds per call of each step, and the additional time of a waited and of a queued `add` of 1
+Mi float32 elements whose output comes from the pool. For CuPy it also measures CuPy's own pool and `empty`, and
+`a + b` in comparison with `add(a, b, out=o)`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SHAPE = (N,)
 
 
 def nanoseconds(calls: Callable[[int], object], count: int = CALLS) -> float:
-    """Return the median nanoseconds a call of several rounds; `calls(count)` makes `count` calls."""
+    """Return the nanoseconds per call, the median of several rounds. `calls(count)` makes `count` calls."""
     calls(count)
     seconds = []
     for _ in range(ROUNDS):
@@ -32,7 +34,7 @@ def nanoseconds(calls: Callable[[int], object], count: int = CALLS) -> float:
 
 
 def repeat(call: Callable[[], object]) -> Callable[[int], None]:
-    """Return a function that makes so many calls."""
+    """Return a function that makes a given number of calls."""
 
     def calls(count: int) -> None:
         for _ in range(count):
@@ -42,7 +44,7 @@ def repeat(call: Callable[[], object]) -> Callable[[int], None]:
 
 
 def step_costs(session: Any, name: str) -> dict[str, float]:
-    """Return the nanoseconds of each step of taking memory and giving it back."""
+    """Return the nanoseconds of each step of taking memory from the pool and giving it back."""
     take, give_back = session.ready_buffers(SHAPE, "float32")
     give_back(take())
     costs = {
@@ -71,7 +73,7 @@ def step_costs(session: Any, name: str) -> dict[str, float]:
 
 
 def make_queue(session: Any, call: Callable[[], object]) -> Callable[[int], None]:
-    """Return a function that makes so many calls and one wait."""
+    """Return a function that makes a given number of calls and then waits once."""
 
     def calls(count: int) -> None:
         for _ in range(count):
@@ -82,7 +84,7 @@ def make_queue(session: Any, call: Callable[[], object]) -> Callable[[int], None
 
 
 def compare_adds(session: Any, device_id: str) -> dict[str, tuple[float, float]]:
-    """Return, by situation, the nanoseconds of an add into existing memory and into memory from the pool."""
+    """Return by situation the nanoseconds of an `add` into existing memory and into memory from the pool."""
     op = kernels.load("add")
     case = Case("add", op.group, {"n": N}, "float32", "tuned", session.device.resident_regime, device_id)
     inputs = [session.allocate(SHAPE, "float32") for _ in range(2)]
@@ -125,7 +127,7 @@ def compare_adds(session: Any, device_id: str) -> dict[str, tuple[float, float]]
 
 
 def main() -> None:
-    """Print a table for each device that opens."""
+    """Print a table for each device that can be opened."""
     for device_id in sys.argv[1:] or ["cupy:0", "wgpu:0"]:
         name = device_id.partition(":")[0]
         try:

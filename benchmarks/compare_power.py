@@ -1,15 +1,19 @@
-"""False alarms and power of `gpubench compare` on simulated suites: the tables behind docs/comparing.md.
+"""False alarms and power of `gpubench compare` on simulated suites: the tables in docs/comparing.md.
 
 Run: .venv/bin/python benchmarks/compare_power.py [SUITES] [TABLE ...] (100 suites, every table; half an hour)
 
 TABLE is one of:
-- power: both sides in turns, one case of each suite slowed. Sessions follow noise model S of docs/comparing.md:
-  log-normal low ends, half of their variance slow drift of each case, 3 % of the sessions disturbed by 5 to 20 %;
-- drift: nothing is slowed, but the machine becomes slower from the first session to the last, for all cases alike; base
-  and new in turns, and base before new;
-- speeds: a host of two speeds, on which half of the sessions take 1.25 times as long, for all cases alike;
-- same: single cases with blocks and samples, of which none or a share moved, and how often they are called SAME.
-A report with a fixed seed, not a test.
+
+- power: base and new take turns, and one case of each suite is slower. Sessions follow noise model S of
+  docs/comparing.md: low ends are log-normal, half of their variance is a slow drift of each case, and 3 % of
+  the sessions are disturbed by 5 to 20 %;
+- drift: no case is changed, but the whole machine becomes slower from the first session to the last. Base and
+  new take turns, or base comes before new;
+- speeds: the host has two speeds, and in half of the sessions all cases take 1.25 times as long;
+- same: single cases with blocks and samples, of which none or a share is slower, and how often they are called
+  SAME.
+
+This is a report with a fixed seed, not a test.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ Side = list[list[float]]  # the logarithms of the low ends, by case and session
 
 
 def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
-    """Return the logarithms of one case's low ends in so many sessions, in the order of time."""
+    """Return the logarithms of the low ends of one case in `count` sessions, in the order of time."""
     part = sigma * math.sqrt(0.5)
     drift, values = chance.gauss(0, part), []
     for _ in range(count):
@@ -41,7 +45,7 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 
 
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
-    """Return which cases are SLOWER by the rule that the command uses for a family of this size."""
+    """Return for each case whether it is SLOWER by the rule that the command uses for a family of this size."""
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])
         for before, after in zip(base, new, strict=True)
@@ -61,7 +65,7 @@ def one_after_the_other(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def power(suites: int, chance: random.Random) -> Iterator[str]:
-    """Yield the rows of the first table."""
+    """Yield the rows of the table `power`."""
     for count in FAMILIES:
         for sigma in SIGMAS:
             for side in SIDES:
@@ -80,7 +84,7 @@ def power(suites: int, chance: random.Random) -> Iterator[str]:
 
 
 def drifting(suites: int, chance: random.Random) -> Iterator[str]:
-    """Yield the rows of the second table."""
+    """Yield the rows of the table `drift`."""
     for drift in DRIFTS:
         for sigma in SIGMAS:
             shares = []
@@ -101,7 +105,7 @@ SPEED, SPEED_CASES, SPEED_SIGMAS, SPEED_SIDES = math.log(1.25), 12, (0.02,), (5,
 
 
 def speeds(suites: int, chance: random.Random) -> Iterator[str]:
-    """Yield the rows of the third table: a host of two speeds."""
+    """Yield the rows of the table `speeds`, for a host with two speeds."""
     for sigma in SPEED_SIGMAS:
         for side in SPEED_SIDES:
             shares = []
@@ -130,7 +134,7 @@ MOVED = ((0.0, 1.0), (0.5, 1.1), (0.6, 1.1), (0.6, 2.0), (0.75, 1.3), (0.9, 1.1)
 def a_side(
     chance: random.Random, noise: tuple[float, float, float], side: int, share: float, by: float
 ) -> Side:
-    """Return the samples of each session of one case; `share` of its blocks takes `by` times as long."""
+    """Return the samples of each session of one case. A `share` of the blocks takes `by` times as long."""
     of_session, of_block, of_sample = noise
     sessions_s = []
     for _ in range(side):
@@ -143,7 +147,8 @@ def a_side(
 
 
 def is_same(base: Side, new: Side) -> tuple[bool, bool]:
-    """Return whether the low ends alone say SAME, and whether the medians and slow ends agree with that."""
+    """Return whether the low ends alone are SAME, and whether the case is also SAME with the medians and slow
+    ends."""
     limit = 1 + INTERLEAVED
     low, _, high = stats.shift_ratio(
         [min(samples) for samples in base], [min(samples) for samples in new], SAME_ALPHA
@@ -162,7 +167,7 @@ def block_median(samples: list[float]) -> float:
 
 
 def same(suites: int, chance: random.Random) -> Iterator[str]:
-    """Yield the rows of the fourth table: `low ends alone / with medians and slow ends`."""
+    """Yield the rows of the table `same`. Its cells are `low ends alone / with medians and slow ends`."""
     for name, noise in NOISES.items():
         for side in (5, 7, 10):
             cells = []

@@ -1,4 +1,5 @@
-"""A contest of two sides: pairs of processes, one of each side; every second pair begins with the other side."""
+"""A contest of gpubench and PyTorch: pairs of processes, one for each of the two. Every second pair has the
+reverse order."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ SIDES = ("ours", "torch")
 
 
 def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentParser:
-    """Return a parser with the options of every contest."""
+    """Return a parser with the options that every contest has."""
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,10 +30,11 @@ def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentPars
 
 
 def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the output of a first process of ours, which compiles and chooses kernels, and the outputs of each pair by
-    side.
+    """Return the output of a first process of gpubench, and for each pair a dict with the outputs of both
+    processes.
 
-    The processes run `script` with the options `named`; without a budget they take one batch of each case.
+    The first process compiles and chooses kernels. The processes run `script` with the options `named`. Without
+    a budget they take one batch of each case.
     """
     began = time.monotonic()
     prepared = _run(script, "ours", options, named, 0.0)
@@ -47,7 +49,7 @@ def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, lis
 
 
 def _run(script: str, side: str, options: Any, named: Sequence[str], budget_s: float) -> Any:
-    # -P: the folder of the script has modules named like some that numba imports (coverage).
+    # -P keeps the folder of the script off the path: it has a module `coverage`, and numba imports another one.
     command = [sys.executable, "-P", script, "--child", side, "--budget-s", str(budget_s)]
     for name in (*named, "threads"):
         command += [f"--{name}", str(getattr(options, name))]

@@ -1,9 +1,12 @@
-"""How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
+"""Simulate how often intervals contain the true value and how often labels are wrong: the tables in
+docs/statistics.md.
 
-Run: python benchmarks/coverage.py [REPEATS] [PART ...] [seed=S,S] (default 200 and all of times, labels, thresholds; 10
-minutes). The same seed gives the same tables. Each row of the thresholds draws runs of two contenders whose true curves
-are known: a CPU, with or without a step where a cache is left, and a GPU with a launch cost, at the sizes of a default
-run.
+Run: python benchmarks/coverage.py [REPEATS] [PART ...] [seed=S,S] (default: 200 repeats of times, labels and
+thresholds; 10 minutes). The same seed gives the same tables.
+
+Each row of the thresholds simulates runs of two contenders whose true curves are known, at the sizes of a
+default run. One is a CPU, with or without a step where its data no longer fit into a cache. The other is a GPU
+with a launch cost.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script has its own folder there instead
 
 from gpubench.analysis.samples import noise_findings
 from gpubench.curves import Threshold, TimedSizes, compare, fit, stats
@@ -28,7 +31,8 @@ TRUE = 100.0
 
 # ---------------------------------------------------------------- the time of a case, and a speedup
 
-# Standard deviations between sessions, between blocks and between samples, in percent; 3 % of the samples take twice as
+# Standard deviations between sessions, between blocks and between samples, in percent. In addition, 3 % of the
+# samples take twice as
 # long.
 NOISES = ((2.0, 2.0, 3.0), (5.0, 5.0, 3.0), (5.0, 15.0, 3.0), (10.0, 15.0, 5.0))
 OUTLIERS = 0.03
@@ -38,7 +42,8 @@ BLOCKS = (1, 2, 4)
 def sessions(
     draw: random.Random, k: int, blocks: int, noise: Sequence[float], true: float
 ) -> list[list[float]]:
-    """Return the values of so many blocks of k sessions around `true`, with noise in percent."""
+    """Return samples of k sessions with `blocks` blocks each. They vary around `true`, with the noise in
+    percent."""
     between, apart, within = (share / 100 for share in noise)
     values = []
     for _ in range(k):
@@ -53,14 +58,16 @@ def _samples(draw: random.Random, level: float, within: float) -> list[float]:
 
 
 def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Return whether the interval of a time holds the truth, and its width in percent."""
+    """Simulate a case. Return whether the interval of its time contains the true value, and the width of the
+    interval in percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     interval = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
     return interval.low <= TRUE <= interval.high, 50 * (interval.high - interval.low) / TRUE
 
 
 def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Return whether the interval of a speedup of 3 holds the truth, and its width in percent."""
+    """Simulate a speedup of 3. Return whether its interval contains 3, and the width of the interval in
+    percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
     interval = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
@@ -68,7 +75,10 @@ def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) ->
 
 
 def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
-    """Print a row for each noise and number of sessions, and a column for each number of blocks."""
+    """Print a row for each noise and number of sessions, with a column for each number of blocks.
+
+    `held` simulates one case: it is `run_value` or `speedup`.
+    """
     print(f"| sessions / blocks / samples scatter by | sessions |{''.join(f' blocks: {b} |' for b in BLOCKS)}")
     print("|---|---|" + "---|" * len(BLOCKS))
     for noise in NOISES:
@@ -85,47 +95,47 @@ def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
 
 # ---------------------------------------------------------------- the break-even of two curves
 
-# Sizes of a default run, a block each: its ladder, and some near the crossing that the ladder shows.
+# The sizes of a default run, each with one block: its ladder, and some sizes near the crossing that the ladder
+# shows.
 LADDER = Ladder(low=2**10, high=2**24).rungs()
 NEAR = (0.6, 0.77, 1.0, 1.3, 1.6)
 
 
 class Noise(NamedTuple):
-    """Standard deviations of ln(seconds): of blocks, of sizes, of sessions. `tails`: the share of blocks that take up
-    to three times as long. `speeds`: the ratio of the host's two speeds; each block has one of them."""
+    """Standard deviations of ln(seconds), and two other kinds of noise."""
 
-    block: float = 0.08
-    size: float = 0.05
-    session: float = 0.04
-    tails: float = 0.0
-    speeds: float = 1.0
+    block: float = 0.08  # the standard deviation between blocks
+    size: float = 0.05  # the standard deviation between sizes
+    session: float = 0.04  # the standard deviation between sessions
+    tails: float = 0.0  # the share of blocks that take up to three times as long
+    speeds: float = 1.0  # the ratio of the two speeds of the host; each block has one of them
 
 
 class Shape(NamedTuple):
-    """The true curves. The ratio of both rises with the power `power` of n and is 1 near `crossing`. At `at` times the
-    crossing the CPU's time steps up by `step`, and the GPU's by `jump`.
+    """The true curves of a CPU and a GPU. The ratio CPU seconds / GPU seconds rises with a power of n and is 1
+    near the crossing."""
 
-    `caches`: the CPU's time also rises by these factors around these shares of the crossing, each over a factor of 3.
-    `bend`: the ratio rises with the power 1 up to a fifth of the crossing, hardly up to 0.8 of it, and with this power
-    beyond. `waves`: the GPU computes this share of the crossing at once, and takes as long for a part of it.
-    """
-
-    power: float = 0.5
-    step: float = 1.0
-    at: float = 1.0
-    jump: float = 1.0
+    power: float = 0.5  # the exponent of the ratio
+    step: float = 1.0  # the factor by which the CPU's time rises at the step
+    at: float = 1.0  # the size of both steps / the crossing
+    jump: float = 1.0  # the factor by which the GPU's time rises at the step
+    # Pairs (factor, position): the CPU's time rises by the factor around position * crossing, over a factor of
+    # 3.
     caches: tuple[tuple[float, float], ...] = ()
+    # If not 0: the exponent above 0.8 of the crossing. It is 1 below 0.2 of it, and BENT_POWER in between.
     bend: float = 0.0
+    # If not 0: the GPU computes waves of this share of the crossing. A part of a wave takes as long as a whole
+    # one.
     waves: float = 0.0
 
 
 Curve = Callable[[float], float]
-# ln(n) over which a cache ends, and the power of a ratio that hardly rises.
+# The width in ln(n) over which a cache ends, and the exponent of a ratio that hardly rises.
 SMEARED, BENT_POWER = 0.25, 0.1
 
 
 def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
-    """Return ln(seconds) over ln(n) of the CPU and of the GPU."""
+    """Return two functions from ln(n) to ln(seconds), for the CPU and for the GPU."""
     low = math.log(2e-5)
     middle = math.log(crossing)
 
@@ -157,7 +167,8 @@ def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
 
 
 def truth(cpu: Curve, gpu: Curve) -> float:
-    """Return the last size at which the GPU begins to win, on a fine grid; infinity if it loses at the top."""
+    """Return the last size on a fine grid at which the GPU begins to be faster, or infinity if the CPU is
+    faster at the largest size."""
     low, high = math.log(LADDER[0]), math.log(LADDER[-1])
     grid = [low + (high - low) * i / 20000 for i in range(20001)]
     turn = math.inf
@@ -171,7 +182,7 @@ def truth(cpu: Curve, gpu: Curve) -> float:
 def simulated_blocks(
     curve: Curve, sizes: Sequence[int], noise: Noise, rng: random.Random
 ) -> dict[int, list[list[float]]]:
-    """Return blocks of one session: size -> sessions -> seconds."""
+    """Return the blocks of one simulated session as a dict: size -> a list of sessions -> a list of seconds."""
     offsets = [rng.gauss(0, noise.session)]
     times: dict[int, list[list[float]]] = {}
     for n in sizes:
@@ -219,7 +230,8 @@ ROWS: dict[str, tuple[Shape, Noise]] = {
 
 
 def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float, Threshold] | None:
-    """Return the truth and the break-even of one simulated run, if the truth lies inside."""
+    """Simulate a run. Return the true and the estimated break-even, or None if the true one is outside the
+    sizes."""
     crossing = math.exp(rng.uniform(math.log(2e4), math.log(4e6)))
     cpu, gpu = true_curves(shape, crossing)
     size = truth(cpu, gpu)
@@ -239,8 +251,11 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
 
 
 def thresholds(repeats: int, seeds: Sequence[int]) -> None:
-    """Print a row for each curve: the share of intervals that hold the truth, their median width, and the distance of
-    guesses from the truth."""
+    """Print a row for each kind of curves.
+
+    It shows the share of intervals that contain the true break-even, their median width, and the distance of
+    guesses from the true break-even.
+    """
     print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
     for name, (shape, noise) in ROWS.items():
         draws = [random.Random(f"{seed} {name}") for seed in seeds]
@@ -259,14 +274,15 @@ def thresholds(repeats: int, seeds: Sequence[int]) -> None:
 
 # ---------------------------------------------------------------- labels
 
-# The interquartile range of a session's blocks / their median, and how many blocks a session has.
+# The interquartile range of the blocks of a session / their median, and the numbers of blocks in a session.
 SPREADS = (0.05, 0.08, 0.12, 0.20, 0.30)
 BLOCKS_OF_LABELS = (2, 4, 8)
 QUARTILES = 1.349  # interquartile range / standard deviation
 
 
 def labels(repeats: int) -> None:
-    """Print how often a case whose blocks scatter so far is called noisy or worse, and unstable."""
+    """Print how often a case is labelled noisy or worse, and how often unstable, for each spread of its
+    blocks."""
     print("| true spread | blocks | " + " | ".join(f"{k} session{'s' * (k > 1)}" for k in (1, 3, 5, 10)) + " |")
     print("|---|---|---|---|---|---|")
     for spread in SPREADS:

@@ -1,14 +1,16 @@
-"""The contest of the CPU: gpubench's tuned implementation beside PyTorch on the same cores, each in a process of its
-own.
+"""The contest of the CPU: gpubench's tuned implementation and PyTorch on the same cores, in separate processes.
 
-Run: .venv/bin/python benchmarks/cpu_contest.py [--pairs 10] [--ops add,softmax/64] [--sizes 64Ki,64Mi] [-o FILE.json]
-It prints a Markdown table: PyTorch's time / ours, so that 1 is a draw and more is a win. Exit code 0 in any case.
+Run: .venv/bin/python benchmarks/cpu_contest.py [--pairs 10] [--ops add,softmax/64] [--sizes 64Ki,64Mi] [-o
+FILE.json]
 
-A pair is one process of each side, one after the other; every second pair begins with the other side. A process times
-each case by batches of calls that last a millisecond or more, after a warm-up, and gives the median batch. The ratio
-is the median over the pairs, with its order-statistic interval. Both sides read the same numbers from arrays that
-NumPy allocated, aligned to 64 bytes, and write into an array that is there already. A first process of ours, which
-counts for nothing, compiles and chooses.
+It prints a Markdown table of PyTorch's time / gpubench's time, so that gpubench is faster if the value is above
+1. The exit code is always 0.
+
+A pair is one process of gpubench and one of PyTorch, one after the other. Every second pair begins with
+PyTorch. After a warm-up, a process times batches of calls that last at least a millisecond, and reports the
+median batch of each case. The ratio is the median over the pairs, with its order-statistic interval. Both read
+the same numbers from arrays that NumPy allocated, aligned to 64 bytes, and write into an existing array. A
+first process of gpubench, whose times are not used, compiles and chooses kernels.
 """
 
 from __future__ import annotations
@@ -39,16 +41,17 @@ OPS = (
 )
 SIZES = "64Ki,1Mi,16Mi,64Mi"
 UNITS = {"Ki": 2**10, "Mi": 2**20}
-# What moves bytes and computes next to nothing, and the least share of the all-core copy's rate it has to reach.
+# The ops that are limited by memory, with the smallest share of the rate of the all-core copy that each has to
+# reach.
 COPY_SHARES = dict.fromkeys(
     ("add", "sub", "mul", "div", "saxpy", "chain", "relu", "relu_grad", "sum", "max", "dot"), 0.9
 ) | {"copy": 0.9, "transpose": 0.6}
-LEAST_RATIO = {"softmax_grad": 0.9}  # of the others: 1
+LEAST_RATIO = {"softmax_grad": 0.9}  # the least ratio; 1 for the other ops
 NEVER_BELOW, WIDEST = 0.95, 0.10
 BATCH_S, WARM_UP_S, BATCHES, LEAST_BATCHES = 1e-3, 5e-3, 10, 3
-BLOCK = 1 << 20  # random numbers are drawn so many at a time and repeated
+BLOCK = 1 << 20  # the number of random numbers that are drawn and then repeated
 PAGE = 64
-SEEN = 5  # values of each result that the parent compares
+SEEN = 5  # the number of values of each result that the parent process compares
 
 Prepared = tuple[Callable[[int], None], Callable[[], Any], str]
 
@@ -106,8 +109,10 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
 
 
 def _time(call: Callable[[int], None], limit_s: float) -> float:
-    """Return the seconds of a call: the median of the batches that fit into about `limit_s`, at least three if
-    `limit_s` is not 0."""
+    """Return the seconds of a call, the median of the batches that fit into about `limit_s` seconds.
+
+    At least three batches are timed, or one if `limit_s` is 0.
+    """
     clock = time.perf_counter
     start = clock()
     call(1)
@@ -128,7 +133,8 @@ def _time(call: Callable[[int], None], limit_s: float) -> float:
 
 
 def _arrays(elements: int) -> list[Any]:
-    """Return three inputs and an output of so many elements, normal numbers, the same in every process."""
+    """Return three inputs and an output, each with this number of elements. The inputs are normally distributed
+    and the same in every process."""
     import numpy as np
 
     generator = np.random.default_rng(1)
@@ -146,7 +152,7 @@ def _arrays(elements: int) -> list[Any]:
 
 
 class Side:
-    """A CPU as gpubench drives it: its own tuned implementation, chosen as in a run, or PyTorch's library
+    """A CPU as gpubench drives it, with its own tuned implementation or with PyTorch's library
     implementation."""
 
     def __init__(self, name: str, threads: int) -> None:
@@ -158,7 +164,8 @@ class Side:
         self._session = backends.load(backend).open(self._device_id, threads)
 
     def prepare(self, case: Case, inputs: list[Any], output: Any) -> Prepared:
-        """Return the call, its result, and the name of the kernel."""
+        """Return a function that makes a number of calls, a function that returns the result, and the name of
+        the kernel."""
         session, op = self._session, kernels.load(case.op)
         case = msgspec.structs.replace(case, implementation=self.implementation, device_id=self._device_id)
         view = getattr(session, "view", lambda array: array)  # PyTorch computes with tensors
@@ -173,7 +180,7 @@ class Side:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the version, the threads and the BLAS."""
+        """Return the version, the number of threads and the BLAS library."""
         return {
             "version": self._session.device.driver,
             "threads": self._session.threads,
@@ -182,7 +189,7 @@ class Side:
 
 
 def _case(name: str, elements: int) -> Case:
-    """Return the case of `op` or `op/columns` on arrays of so many elements."""
+    """Return the case of `op` or `op/columns` on arrays with this number of elements."""
     word, _, columns = name.partition("/")
     op = kernels.load(word)
     if word == "transpose":
@@ -206,7 +213,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def table(record: Any, names: list[str], sizes: list[str]) -> str:
-    """Return the machine, the table, and the cells that fail."""
+    """Return Markdown text with the machine, the table, and the cells that fail."""
     machine, pairs = record["machine"], record["pairs"]
     largest = sizes[-1]
     where = f"{machine['cpu']}, {machine['threads']} threads, load {machine['load']:.1f}"
@@ -235,8 +242,10 @@ def table(record: Any, names: list[str], sizes: list[str]) -> str:
 
 
 def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the cell of a ratio, which passes at its limit, or if its interval holds the limit and is at most a tenth
-    wide."""
+    """Return the text of a ratio, and whether it passes.
+
+    It passes if it reaches its limit, or if its interval contains the limit and is at most a tenth wide.
+    """
     key = f"{name} {word}"
     ratios = [pair["torch"]["cases"][key]["s"] / pair["ours"]["cases"][key]["s"] for pair in pairs]
     middle = stats.geometric_median(ratios)
@@ -247,8 +256,11 @@ def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the cell of a share: the op's rate in compulsory bytes over the rate of the pair's faster copy, ours or
-    PyTorch's."""
+    """Return the text of a share, and whether it passes.
+
+    The share is the rate of the op in compulsory bytes / the rate of the faster copy of the pair, which may be
+    gpubench's or PyTorch's.
+    """
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
         return "", True
@@ -265,8 +277,11 @@ def _rate(case: Any) -> float:
 
 
 def _different(pair: Any) -> list[str]:
-    """Return the cases whose results differ between the sides. A long sum of numbers of both signs is left out: its
-    terms cancel, so that roundings are a large part of the result."""
+    """Return the cases in which the results of gpubench and PyTorch differ.
+
+    A long sum of numbers of both signs is left out, because its terms cancel and rounding errors are a large
+    part of the result.
+    """
     different = []
     for key, own in pair["ours"]["cases"].items():
         torch_values = pair["torch"]["cases"][key]["seen"]

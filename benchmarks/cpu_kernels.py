@@ -1,8 +1,9 @@
-"""Rates of NumPy's tuned implementations beside the all-core copy: GB/s in compulsory bytes, interleaved with it,
-medians.
+"""Compare the rates of NumPy's tuned implementations with the all-core copy, in GB/s of compulsory bytes.
 
 Run: .venv/bin/python benchmarks/cpu_kernels.py [--mib 256] [--dtype float32] [--ops copy,add] [--threads 8]
-A report, not a test; the ratios need a machine that does nothing else. Exit code 0 in any case.
+
+All calls take turns, and medians are shown. This is a report, not a test: its ratios need an otherwise idle
+machine. The exit code is always 0.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ OPS = (
 )
 SIDES = ("transpose", "gemv")  # n is the side of a matrix
 LEAST_ROUNDS = 3
-# OpenBLAS's threads keep their cores busy for 0.1 s after a call (measured): the next implementation would share them.
+# The threads of OpenBLAS keep their cores busy for 0.1 s after a call (measured), which would disturb the next
+# one.
 BLAS_SPINS_S = 0.15
 
 
 def params(name: str, elements: int) -> dict[str, int]:
-    """Return the params of an op whose largest input has about so many elements."""
+    """Return the params of an op whose largest input has about this number of elements."""
     return {"n": int(elements**0.5) // 64 * 64 if name in SIDES else elements}
 
 
 def runner(
     session: NumpySession, op: Op, elements: int, dtype: Dtype
 ) -> Callable[[Implementation], Callable[[], None]]:
-    """Return a function that gives each implementation of the op as a call without arguments. All of them read the same
-    inputs."""
+    """Return a function that returns each implementation of the op as a call without arguments.
+
+    All implementations read the same inputs.
+    """
     size = params(op.name, elements)
     inputs = random_inputs(op, size, dtype, seed=1)
     output = session.allocate(op.output.shape(size), dtype)
@@ -62,8 +66,10 @@ def runner(
 
 
 def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> dict[str, list[float]]:
-    """Return the GB/s of each call (name -> call, bytes) in each round. The calls take turns; the first round is
-    dropped."""
+    """Return the GB/s of each call in each round.
+
+    `calls` has pairs (call, bytes) by name. The calls take turns, and the first round is dropped.
+    """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     rounds = 0

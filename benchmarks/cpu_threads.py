@@ -1,11 +1,14 @@
-"""Does the chosen number of threads pay? The tuned CPU implementation beside plain NumPy, and beside itself on one
+"""Compare the tuned CPU implementation, which chooses its number of threads, with plain NumPy and with one
 thread.
 
-Run: .venv/bin/python -P benchmarks/cpu_threads.py [--ops add,softmax] [--dtype float32] [--rounds 12] (-P: this folder
-has modules named like some that numba imports.) For every op and size of a ladder of half octaves the three take turns,
-a millisecond each, in one process, after fresh choices. It prints where the tuned implementation takes more than 1.05
-times as long, and more than 0.1 us longer: *surely* where the interval of the ratio says so, *perhaps* where only the
-median does. A report, not a test. Exit code 0 in any case."""
+Run: .venv/bin/python -P benchmarks/cpu_threads.py [--ops add,softmax] [--dtype float32] [--rounds 12] (-P
+because this folder has modules with the names of modules that numba imports.)
+
+The three take turns of a millisecond in one process, after fresh choices, for each op and for sizes in steps of
+half an octave. The script prints the cases in which the tuned implementation takes more than 1.05 times as long
+and more than 0.1 us longer: *surely* if the interval of the ratio shows it, *perhaps* if only the median does.
+This is a report, not a test. The exit code is always 0.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script has its own folder there instead
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
@@ -38,7 +41,7 @@ FACTOR, SLACK_S = 1.05, 1e-7
 
 
 def main() -> None:
-    """Print a table of the cases that are behind, and a line of counts."""
+    """Print a table of the cases in which the tuned implementation is slower, and a line of counts."""
     options = _options()
     # Fresh choices: those of another day would be on trial too.
     os.environ["GPUBENCH_CACHE_DIR"] = tempfile.mkdtemp()
@@ -59,7 +62,7 @@ def main() -> None:
 
 
 def _params(op: Op, elements: int) -> dict[str, int]:
-    """Return the params of an op whose largest input has about so many elements."""
+    """Return the params of an op whose largest input has about this number of elements."""
     ladder = op.sizes
     size = elements if op.name != "transpose" else int(elements**0.5)
     return {"n": max(ladder.granule, size // ladder.granule * ladder.granule)}
@@ -97,8 +100,10 @@ def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession,
 
 
 def _times(calls: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of a launch of each call in each round. The calls take turns, backwards in every second
-    round."""
+    """Return the seconds per launch of each call in each round.
+
+    The calls take turns, in reverse order in every second round.
+    """
     repeats = {}
     for name, call in calls.items():
         call(1)

@@ -1,11 +1,11 @@
-"""Does a search find the same break-even as a dense sweep? At what share of the sweep's time?
+"""Compare the break-even that a search finds with that of a dense sweep, and compare the times of both.
 
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
-For each curve, `gpubench run` searches inside its budget. A run of its own then measures the same two implementations
-at every 1/64 octave around the break-even that the search found. The sweep's break-even is that of the curves through
-all its sizes. The table says whether the sweep's break-even lies inside the interval of the search, and the time of
-both. Exit code 0 in any case.
+For each curve, `gpubench run` searches within its budget. A separate run then measures the same two
+implementations at every 1/64 octave around the break-even that the search found. The break-even of the sweep
+comes from curves through all its sizes. The table shows whether it lies inside the interval of the search, and
+the time of both. The exit code is always 0.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ from gpubench.measure.plan import Series
 from gpubench.result import store
 from gpubench.result.run import Measurement, Run
 
-STEPS = 64  # sizes an octave
+STEPS = 64  # sizes for each octave
 CURVES = "matmul/resident-waited,matmul/transfer-always,add/transfer-always"
 COMMAND = [sys.executable, "-m", "gpubench"]
-# The sweep's samples of a case: enough for a median, at each of many sizes.
+# The options of the sweep. Few samples are enough for a median, because there are many sizes.
 SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1", "--no-autotune")
 
 
 class Found(NamedTuple):
-    """A break-even of a search: the size with its interval, the implementations of both sides, and the seconds of the
-    search."""
+    """A break-even that a search found."""
 
     op: str
     regime: str
-    n: float
-    low: float
-    high: float
-    implementations: tuple[str, str]
-    seconds: float
+    n: float  # the size of the break-even
+    low: float  # the lower end of its interval
+    high: float  # the upper end of its interval
+    implementations: tuple[str, str]  # the implementations of the CPU and of the device
+    seconds: float  # the seconds of the search
 
 
 def main() -> None:
@@ -78,7 +77,7 @@ def _options() -> argparse.Namespace:
 
 
 def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) -> list[Found]:
-    """Return the break-evens of one op, from one run."""
+    """Return the break-evens of one op in these regimes, from one run."""
     path = out / f"search-{op}.json"
     began = time.monotonic()
     subprocess.run(
@@ -105,8 +104,11 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 
 def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the fastest implementation of the CPU and of the device, at the measured size next to the break-even.
-    Returns None if no size has both sides."""
+    """Return the fastest implementation of the CPU and of the device at the measured size that is nearest to
+    the break-even.
+
+    Returns None if no size has both.
+    """
     times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
     for n, times in times_by_size.items():
@@ -125,8 +127,11 @@ def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
 def sweep(
     crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
-    """Return the break-even by a dense sweep, the last size at which its medians change side, the number of sizes, and
-    the seconds."""
+    """Make a dense sweep around a break-even.
+
+    Return the break-even of the sweep, the last size at which the order of its medians changes, the number of
+    sizes, and the seconds.
+    """
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)
@@ -157,7 +162,7 @@ def sweep(
 
 
 def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
-    """Return the blocks of the CPU and of the GPU by size."""
+    """Return the block times of the CPU and of the GPU for each size."""
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):
@@ -167,8 +172,8 @@ def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
 
 
 def row(crossing: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
-    """Return one line of the table. The time of the whole ladder in steps of 1/64 octave is computed from the time of
-    one size."""
+    """Return one line of the table. The time of a sweep over the whole ladder is estimated from the time of one
+    size."""
     ladder = kernels.load(crossing.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
     name = f"{crossing.op}, {crossing.regime}"

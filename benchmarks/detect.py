@@ -1,7 +1,10 @@
-"""Costs of detection: whole commands as ratios to `python -c pass`, and own time of the parts.
+"""Costs of `gpubench detect`: the time of whole commands as ratios to `python -c pass`, and the time of each
+provider.
 
-Run: .venv/bin/python benchmarks/detect.py [--rounds N] [--deep] [RECORDED_MACHINE ...]. A folder, or a .tar.gz with
-one machine or folders of machines. A report, not a test: exit code 0 in any case.
+Run: .venv/bin/python benchmarks/detect.py [--rounds N] [--deep] [RECORDED_MACHINE ...]
+
+A RECORDED_MACHINE is a folder, or a .tar.gz file, with one machine or with folders of machines. This is a
+report, not a test: the exit code is always 0.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ LIMIT_OF_FILES_MS = 50.0
 
 
 def took_s(arguments: list[str], folder: str) -> tuple[float, str]:
-    """Return the wall seconds of one process, and its output."""
+    """Return the wall seconds and the output of one process."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     return time.perf_counter() - start, done.stdout
 
 
 def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each program in each round, interleaved; the first round only warms the file cache."""
+    """Return the seconds of each program in each round. The programs take turns, and the first round only warms
+    the file cache."""
     samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:
         for index in range(rounds + 1):
@@ -42,7 +46,8 @@ def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float
 
 
 def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
-    """Return `took_s` of each provider, and `total`: detection's own time without the start of Python."""
+    """Return the seconds of each provider in each round, and `total`, the time of detection without the start
+    of Python."""
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
@@ -56,7 +61,8 @@ def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def machines(path: Path, unpacked: Path) -> list[Path]:
-    """Return the recorded machines of a folder or an archive: the folders that hold `proc` or `sys`."""
+    """Return the recorded machines in a folder or an archive. They are the folders that contain `proc` or
+    `sys`."""
     if path.is_dir():
         return [path]
     with tarfile.open(path) as archive:

@@ -1,9 +1,10 @@
-"""Is NVML's counter of energy right? Held against its power sensor, and against twice the work.
+"""Check NVML's energy counter against its power sensor, and against twice the work.
 
     python benchmarks/energy.py [SECONDS]
 
-Matrix products follow each other for so long (10 s), then for half as long, then for so long again. Printed are, for
-each window, the counter's joules, the integral of the sensor's power, and joules of a product.
+Matrix products run for SECONDS (10), then for half of that time, then for SECONDS again. For each of these
+three windows the script prints the joules of the counter, the integral of the sensor's power, and the joules of
+one product.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SIDE, READ_EVERY_S, SETTLE_S = 8192, 0.02, 2.0
 
 
 def main() -> None:
-    """Measure three windows, and compare."""
+    """Measure and print the three windows."""
     import cupy
     import pynvml
 
@@ -54,14 +55,14 @@ def main() -> None:
 
 
 def _read(pynvml: Any, board: Any, readings: list[tuple[float, float, float]], over: threading.Event) -> None:
-    """Read time, joules and watts until the work is over."""
+    """Append readings (seconds, joules, watts) to `readings` until the event `over` is set."""
     while not over.wait(READ_EVERY_S):
         joules = pynvml.nvmlDeviceGetTotalEnergyConsumption(board) * 1e-3
         readings.append((time.perf_counter(), joules, pynvml.nvmlDeviceGetPowerUsage(board) * 1e-3))
 
 
 def _work(cupy: Any, a: Any, b: Any, seconds: float) -> int:
-    """Multiply for so many seconds; return the number of products."""
+    """Multiply matrices for `seconds`, and return the number of products."""
     until, count = time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         for _ in range(8):

@@ -1,10 +1,13 @@
-"""Time breakdown of a run: inputs, reference, checks, compiling, calibration, parts, sampling, saving, waiting.
+"""Show the parts of a run's time: inputs, reference, checks, compilation, calibration, sampling, saving and
+others.
 
 Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
-The script makes the run in this process, listens to the messages between the run and its workers, and prints a Markdown
-table: seconds and shares of the wall time. *Waiting for a worker* is time in which no worker reports its work: it
-starts, wakes or answers. While several workers work at once, the time counts for the worker whose message comes next,
-so that the shares add up to the whole. The answer of the run itself goes to stderr.
+
+The script makes the run in this process, listens to the messages between the run and its workers, and prints a
+Markdown table with the seconds and the share of the wall time of each part. *Waiting for a worker* is time in
+which no worker reports its work, because it starts, wakes or answers. If several workers work at the same time,
+the time counts for the worker whose message comes next, so that the shares add up to 1. The answer of the run
+itself goes to stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from gpubench.cli import main as gpubench
 from gpubench.measure import protocol
 from gpubench.measure.recorder import Recorder
 
-# What a worker announces, and the requests that announce nothing, by what a reader looks for.
+# The part of the table for each step that a worker announces, and for each request without such a step.
 NAMES = {
     "devices": "start", "open": "start", "overhead": "start", "peaks": "peaks", "inputs": "inputs",
     "upload": "inputs", "reference": "reference", "autotune": "trials", "compile": "compile",
@@ -32,7 +35,7 @@ OWN = "the parent: plan, progress, detection"
 
 
 class Listener:
-    """A listener that adds the time between two messages to the work that was under way."""
+    """A listener that adds the time between two messages to the current work."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
@@ -40,7 +43,7 @@ class Listener:
         self.heard = False
 
     def pass_to(self, doing: str) -> None:
-        """Note that the work under way changes to `doing`."""
+        """Note that the current work changes to `doing`."""
         now = time.perf_counter()
         self.spent[self._doing] += now - self._last
         self._last, self._doing = now, doing
@@ -53,12 +56,12 @@ class Listener:
         return message
 
     def encode_message(self, encode: Callable[[Any], bytes], message: Any) -> bytes:
-        """Encode a message in place of `protocol.encode`, and note that a worker is waited for."""
+        """Encode a message in place of `protocol.encode`, and note that the run now waits for a worker."""
         self.pass_to("waiting for a worker")
         return encode(message)
 
     def save_run(self, save: Callable[[Recorder], None], recorder: Recorder) -> None:
-        """Save the run in place of `Recorder.save`, and note the time as saving."""
+        """Save the run in place of `Recorder.save`, and count the time as saving."""
         before = self._doing
         self.pass_to("saving")
         save(recorder)

@@ -1,17 +1,21 @@
-"""False alarms and power of `gpubench compare` on real sessions: the tables of docs/comparing.md.
+"""False alarms and power of `gpubench compare` on real sessions: the tables in docs/comparing.md.
 
 Run: .venv/bin/python benchmarks/false_alarms.py DEVICE [--sessions N] [--ops LIST] [--sizes A,B]
-     [--samples N] [--budget TIME] [-o FILE] [--from FILE]
+    [--samples N] [--budget TIME] [-o FILE] [--from FILE]
 
-DEVICE is measured (numpy:0, cupy:0, wgpu:0, fake:cpu) in one run of N fresh sessions (48): in every second one nothing
-is changed, in the others every tenth or every fifth launch of the larger size of each op is made twice
-(benchmarks/altered_backend.py). Then
-- unchanged sessions, five neighbouring pairs at a time, are put on two sides in all ways: any SLOWER is a false alarm;
-- one slowed case among all cases that were not touched is looked for in five of those sessions against five unchanged
-  ones, which took turns with them.
-The verdicts are those of `compare` itself. Sessions during which other processes had the CPU are repeated and left out,
-as in every run. Overlapping sets of sessions are no independent trials: with 24 unchanged sessions, shares are good to
-some percent. `--from` reads what `-o` has saved. A report, not a test.
+One run of N fresh sessions (48) measures DEVICE (numpy:0, cupy:0, wgpu:0 or fake:cpu). Every second session is
+unchanged. In the others, every tenth or every fifth launch at the larger size of each op is made twice
+(benchmarks/altered_backend.py). Then two questions are asked:
+
+- False alarms: five neighbouring pairs of unchanged sessions are assigned to base and new in all ways. Any
+  SLOWER is a false alarm.
+- Power: five changed sessions are compared with five unchanged sessions, which took turns with them. One slowed
+  case is looked for among all cases that were not changed.
+
+The verdicts come from `compare` itself. Sessions during which other processes used the CPU are repeated and
+left out, as in every run. Overlapping sets of sessions are not independent trials: with 24 unchanged sessions,
+the shares are accurate to a few percent. `--from` reads a file that `-o` has saved. This is a report, not a
+test.
 """
 
 from __future__ import annotations
@@ -52,14 +56,16 @@ class Pool(NamedTuple):
     extra: dict[int, float]
 
     def sessions(self, *shares: float) -> list[int]:
-        """Return the used sessions with one of these shares, in order of time. A session and its repeats give one
-        session, as they are one observation to `compare`."""
+        """Return the used sessions with one of these shares, in the order of time.
+
+        A session and its repeats give one session, because `compare` takes them as one observation.
+        """
         used = used_sessions(self.run) or ()
         return observations(self.run, [i for i in self.extra if self.extra[i] in shares and i in used])
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Pool:
-    """Measure one run whose sessions follow ORDER, over and over."""
+    """Measure one run whose sessions repeat the shares of ORDER."""
     site = folder / "site" / "altered-1.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
@@ -91,7 +97,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Pool:
 
 
 def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> Run:
-    """Return the run with only these sessions and these cases."""
+    """Return the run with only these sessions and cases."""
     chosen = frozenset(sessions)
     outcomes = [
         msgspec.structs.replace(outcome, blocks=[block for block in outcome.blocks if block.session in chosen])
@@ -103,16 +109,19 @@ def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> R
 
 
 def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Return sets of five pairs of neighbouring sessions: all sets, or if they are too many, some drawn with a fixed
-    seed."""
+    """Return sets of five pairs of neighbouring sessions, or a sample of them with a fixed seed if there are
+    too many."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     every = list(itertools.combinations(pairs, SIDE))
     return every if len(every) <= MOST_SETS else random.Random(1).sample(every, MOST_SETS)
 
 
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield, for each comparison of unchanged sessions: whether any case is SLOWER; whether any is beyond the `raised`
-    thresholds; the share of cases called SAME; the share that the low ends alone would call SAME."""
+    """Yield four numbers for each comparison of unchanged sessions.
+
+    They are whether any case is SLOWER, whether any case is beyond the `raised` thresholds, the share of cases
+    that are SAME, and the share of cases that would be SAME by the low ends alone.
+    """
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
@@ -130,14 +139,14 @@ def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, 
 
 
 def _same_but_for_shape(case: JudgedCase) -> bool:
-    """Return whether the low ends say SAME but the medians or slow ends contradict."""
+    """Return whether the low ends are SAME but the medians or slow ends differ."""
     assert case.threshold is not None
     return case.reason == "shape" and max(case.ratio or 1, 1 / (case.ratio or 1)) <= 1 + case.threshold
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """Yield the verdict and new / base of the slowed case, for each comparison in which the other cases are
-    untouched."""
+    """Yield the verdict and the ratio new / base of the slowed case, for each comparison in which the other
+    cases are unchanged."""
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
     # The unchanged sessions just before and just after each: either way the sides have taken turns.
     near = [
@@ -162,7 +171,7 @@ def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Ite
 
 
 def report(pool: Pool) -> bool:
-    """Print the tables; return whether every target is met."""
+    """Print the tables, and return whether every target is met."""
     rows = [case for case in pool.run.outcomes if isinstance(case, Measurement)]
     largest = max(case.case.params["n"] for case in rows)
     changed = [case.id for case in rows if case.case.params["n"] == largest]

@@ -1,4 +1,5 @@
-"""How large a fleet `merge` and `report` take, and how often the rule of the slow GPU is wrong (docs/fleet.md).
+"""Measure how large a fleet `merge` and `report` can process, and how often the rule for slow GPUs is wrong
+(docs/fleet.md).
 
 python benchmarks/fleet.py scale --nodes 10,100,1000
 nice python benchmarks/fleet.py alarms
@@ -32,7 +33,7 @@ SEED = 20260101
 
 
 def scale(counts: list[int], gpus: int, sessions: int) -> None:
-    """Merge and report synthetic fleets; print time, peak memory, bytes and lines."""
+    """Merge and report synthetic fleets, and print the time, the peak memory, the bytes and the lines."""
     print(f"{'nodes':>6} {'step':>7} {'time s':>8} {'peak MB':>8} {'file MB':>8} {'lines':>6}")
     for count in counts:
         with tempfile.TemporaryDirectory() as name:
@@ -67,7 +68,7 @@ sys.exit(done.returncode)
 
 
 def _time(command: list[str], folder: Path) -> tuple[float, int, str]:
-    """Return the seconds, the peak resident bytes of the command alone, and its output."""
+    """Return the seconds, the peak resident bytes and the output of the command."""
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _WATCH, *command], cwd=folder, capture_output=True, text=True, check=True,
@@ -85,7 +86,8 @@ def gauss(draw: random.Random) -> float:
 
 
 def heavy(draw: random.Random) -> float:
-    """Draw from Student's t with 5 degrees of freedom, scaled to unit variance."""
+    """Return a random number from Student's t distribution with 5 degrees of freedom, scaled to unit
+    variance."""
     chi = sum(draw.gauss(0, 1) ** 2 for _ in range(5))
     return draw.gauss(0, 1) / math.sqrt(chi / 5) / math.sqrt(5 / 3)
 
@@ -93,7 +95,8 @@ def heavy(draw: random.Random) -> float:
 def synthetic(
     count: int, cv: float, tail: Callable[[random.Random], float], draw: random.Random, short: float = 0.0
 ) -> list[Figure]:
-    """Return the figures of identical GPUs in four cases and two sessions. The first GPU is slower by `short`."""
+    """Return figures of `count` identical GPUs for four cases and two sessions. Only the first GPU is slower,
+    by the share `short`."""
     runs = []
     for case in CASES:
         for i in range(count):
@@ -135,7 +138,7 @@ def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], 
 
 
 def detection(count: int, cv: float, short: float, figures: int) -> float:
-    """Return how often one case, matmul, confirms the slow GPU."""
+    """Return how often the rule confirms the slow GPU by one case, matmul."""
     draw = random.Random(f"{SEED} {count} {cv} {short}")
     fleets = min(400, max(20, figures // (count * len(CASES))))
     hits = 0

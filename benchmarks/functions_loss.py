@@ -1,10 +1,12 @@
-"""The loss of a reader who follows the break-evens of a result, by the times of benchmarks/functions_sweep.py.
+"""The time that a reader loses by following the break-evens of a result, judged by the times of
+benchmarks/functions_sweep.py.
 
 Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl [--markdown PAGE.md]
 
-The table goes to the screen; with --markdown it takes the place of the one between the marks of the page. The reader of
-a cell (function, device, situation) takes the GPU from the printed break-even on, else the CPU. The loss
-at a size is what the chosen side takes longer than the faster one; less than 10 % counts as none.
+The script prints the table. With --markdown it replaces the table between the marks of the page instead. A cell
+is a function, device and situation. Its reader takes the GPU for sizes from the printed break-even on, and the
+CPU for smaller sizes. The loss at a size is (the time of the chosen device / the time of the faster one) - 1,
+and a loss below 10 % counts as 0.
 """
 
 from __future__ import annotations
@@ -24,25 +26,24 @@ STEPS, FREE = 64, 0.10
 SHOWN = ("resident-waited", "transfer-always")
 MARKS = "<!-- functions -->\n", "<!-- /functions -->\n"
 NAMES = {"cupy": "CuPy", "torch": "PyTorch"}
-Curve = dict[int, float]  # seconds by size
+Curve = dict[int, float]  # size -> seconds
 
 
 class Judged(NamedTuple):
-    """A cell of a report: its function, device and situation, its text, the truth by the sweep, and the loss of its
-    reader."""
+    """A cell of a report, with its true break-even and the loss of its reader."""
 
     op: str
     device_id: str
     regime: str
-    text: str
-    truth: str
-    fastest_s: float  # of a call on this device, at the largest size
-    mean: float
-    worst: float
+    text: str  # the printed text
+    truth: str  # the break-even by the sweep, as a text
+    fastest_s: float  # the seconds of a call on this device, at the largest size
+    mean: float  # the mean loss over the sizes
+    worst: float  # the largest loss
 
 
 def at(curve: Curve, n: float) -> float:
-    """Return the seconds at n, on straight lines of ln(seconds) over ln(n)."""
+    """Return the seconds at size n, by linear interpolation of ln(seconds) over ln(n)."""
     sizes = sorted(curve)
     if len(sizes) == 1:
         return curve[sizes[0]]
@@ -53,7 +54,8 @@ def at(curve: Curve, n: float) -> float:
 
 
 def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
-    """Return the size from which on the printed answer chooses the GPU."""
+    """Return the smallest size at which a reader of the printed answer chooses the GPU, or infinity if it is
+    never chosen."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):
@@ -62,7 +64,7 @@ def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
 
 
 def judge(cell: dict[str, Any], cpu: Curve, gpu: Curve) -> Judged:
-    """Compare the printed break-even of a cell with the times of both sides."""
+    """Compare the printed break-even of a cell with the times of the CPU and of the GPU."""
     low, high = max(min(cpu), min(gpu)), min(max(cpu), max(gpu))
     sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)] if low < high else [low]
     pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]
@@ -90,7 +92,8 @@ def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
 
 
 def table(cells: list[Judged], devices: dict[str, str]) -> str:
-    """Draw a line for each function with the GPU's faster library, and the figures of all cells below."""
+    """Return the table: a line for each function with the faster library of the GPU, and a summary of all
+    cells."""
     head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):
@@ -117,7 +120,7 @@ def table(cells: list[Judged], devices: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Judge all cells that were swept, and print or write the table."""
+    """Judge all cells for which the sweep has times, and print or write the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("result")
     parser.add_argument("sweep")

@@ -1,9 +1,11 @@
-"""Times of plain calls of functions on NumPy, CuPy and PyTorch: 33 sizes, three rounds, four situations.
+"""Times of plain calls of functions with NumPy, CuPy and PyTorch, at 33 sizes, in three rounds and four
+situations.
 
 Run: python benchmarks/functions_sweep.py RESULT.json FILE.py ... > sweep.jsonl
 
-RESULT.json is gpubench's result for these files; its times on the CPU give the smallest and the largest size of each
-function. A printed line is {"op", "device", "situation", "n", "seconds"}, with the seconds of one call.
+RESULT.json is the result of gpubench for these files. Its times on the CPU define the smallest and the largest
+size of each function. A printed line is {"op", "device", "situation", "n", "seconds"}, with the seconds of one
+call.
 """
 
 # ruff: noqa: TID253
@@ -23,7 +25,8 @@ import torch
 
 SIZES, ROUNDS, SAMPLE_S, LONG_S, MOST, CALLS, LIMIT_S = 33, 3, 2e-3, 0.05, 100, 10, 4.0
 PLACE = "cuda:0" if torch.cuda.is_available() else "cpu"
-# The array library, the copies to and from its device, and the wait for all that it does.
+# By device: the array library, the functions that copy to and from the device, and a function that waits for
+# the device.
 LIBRARIES: dict[str, Any] = {"cpu": (numpy, numpy.asarray, numpy.asarray, lambda: None)}
 LIBRARIES[f"torch:{PLACE}"] = (
     array_api_compat.torch, lambda x: torch.from_numpy(x).to(PLACE), lambda x: x.cpu().numpy(),
@@ -38,9 +41,12 @@ if PLACE != "cpu":
 
 
 def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> dict[str, tuple[Any, int]]:
-    """Return, for each situation, a function that makes so many turns, and the number of calls in a turn. Resident
-    inputs are copied once, before."""
-    there = [up(getattr(x, "value", x)) for x in inputs]  # of gpubench.stays the value
+    """Return for each situation a function that makes a given number of turns, and the number of calls in a
+    turn.
+
+    The resident inputs are copied to the device once, before the first turn.
+    """
+    there = [up(getattr(x, "value", x)) for x in inputs]  # the value of an input marked by gpubench.stays
 
     def wait_each(turns: int) -> None:
         for _ in range(turns):
@@ -66,8 +72,11 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 
 def time_call(sample: Any, calls: int) -> float:
-    """Return the seconds of a call, from the faster of two samples after a turn that warms up: one turn, then as many
-    as take about SAMPLE_S. A turn longer than LONG_S is sampled once."""
+    """Return the seconds of a call, from the faster of two samples after a turn for warm-up.
+
+    The first sample is one turn, and the second takes about SAMPLE_S seconds. If a turn takes longer than
+    LONG_S, there is no second sample.
+    """
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1
@@ -80,16 +89,20 @@ def time_call(sample: Any, calls: int) -> float:
 
 
 def make_inputs(function: Any, n: int) -> list[Any]:
-    """Return the inputs that gpubench would make: the function's own, or vectors of numbers from 0.5 to 2 if it makes
-    none. float64 becomes float32."""
+    """Return the inputs as gpubench would make them, with float64 replaced by float32.
+
+    If the function does not make its own inputs, they are vectors of numbers from 0.5 to 2.
+    """
     rng = numpy.random.default_rng(n)
     made = function.make(rng, n) if function.make else [rng.uniform(0.5, 2, n) for _ in function.arguments]
     return [x.astype("float32") if getattr(x, "dtype", None) == "float64" else x for x in made]
 
 
 def sweep(name: str, function: Any, low: int, high: int) -> None:
-    """Print the median times of one function. The rounds go up and down the sizes in turns; no round begins after
-    LIMIT_S."""
+    """Print the median times of one function.
+
+    The rounds go through the sizes in alternating order, and no round begins after LIMIT_S seconds.
+    """
     sizes = sorted({round(low * (high / low) ** (i / (SIZES - 1))) for i in range(SIZES)})
     creates = (
         "arange" in function.cpu.__code__.co_names
@@ -113,7 +126,7 @@ def sweep(name: str, function: Any, low: int, high: int) -> None:
 
 
 def main() -> None:
-    """Sweep all functions of the files for which the result has times on both sides."""
+    """Sweep all functions of the files for which the result has times on the CPU and on the GPU."""
     with open(sys.argv[1], encoding="utf-8") as file:
         outcomes = [x for x in json.load(file)["outcomes"] if x.get("blocks")]
     for path in map(Path, sys.argv[2:]):

@@ -1,7 +1,8 @@
-"""100,000 spoiled documents, machine trees and command lines, and what became of them, as the table of
-docs/reliability.md: `python benchmarks/fuzz.py [--count N] [--seed N]`.
+"""Feed 100,000 damaged documents, machine trees and command lines to gpubench, and print the outcomes as a
+table.
 
-Every failure is printed with its kind and seed, which repeat it.
+Run: `python benchmarks/fuzz.py [--count N] [--seed N]`. The table is for docs/reliability.md. Every failure is
+printed with its kind and its seed, which reproduce it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.faults import fuzzer
 
 
 def main() -> int:
-    """Print the table on stdout and the failures on stderr; return 1 if there are failures."""
+    """Print the table on stdout and the failures on stderr. Return 1 if there are failures, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
-    """Return the Markdown table: a row for each kind, and their sum."""
+    """Return the Markdown table, with a row for each kind and a row for their sum."""
     outcomes = ("reported", "refused", "failed")
     lines = ["| input | tried | reported | refused | failed | slowest |", "|---|---|---|---|---|---|"]
     for kind in fuzzer.KINDS:
@@ -64,7 +65,7 @@ def _row(name: str, totals: list[int], slowest_s: float) -> str:
     return f"| {name} | {numbers} | {slowest_s:.1f} s |"
 
 
-_folder = Path()  # scratch, one for each process
+_folder = Path()  # the scratch folder of this process
 
 
 def _start() -> None:

@@ -1,12 +1,13 @@
-"""A table of calls that copy beside those in place, as Markdown: where reading over the link pays (docs/in-place.md).
+"""Compare calls that copy their data with calls that read it in place over the link, as a Markdown table
+(docs/in-place.md).
 
 gpubench run --quick --sessions 2 --max-time 60ms --regimes in-place,copied,waited --backends numpy,cupy \
     --ops add,copy,sum,gelu,softmax,matmul,gemv --sizes 4k,64k,1M,16M --sizes matmul=256,1024,4096 \
     --sizes gemv=256,1024,4096 -o a.json          # again with --page-locked: b.json
 python benchmarks/in_place.py cupy:0 a.json b.json
 
-Each time is of the device's fastest implementation. A gain is the time of the call that copies over that of the call in
-place, with the interval that those of both times allow.
+Each time is that of the device's fastest implementation. A gain is the time of the copying call / the time of
+the call in place, with the interval that follows from the intervals of both times.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Key = tuple[str, int, str]  # op, size, regime
 
 
 def best_times(path: str, device: str) -> dict[Key, CaseTime]:
-    """Return the least time of each call on the device."""
+    """Return the time of the fastest implementation of each call on the device."""
     times: dict[Key, CaseTime] = {}
     for case in analyse(store.load(Path(path))).cases:
         key = (case.case.op, case.n, case.case.regime)
@@ -35,7 +36,7 @@ def best_times(path: str, device: str) -> dict[Key, CaseTime]:
 
 
 def gain(copied: CaseTime, other: CaseTime) -> str:
-    """Return a text such as `7.9x (6.6-9.5)`."""
+    """Return the gain as a text such as `7.9x (6.6-9.5)`."""
     low, high = copied.low / other.high, copied.high / other.low
     return f"{copied.estimate / other.estimate:.2g}x ({low:.2g}-{high:.2g})"
 

@@ -1,7 +1,7 @@
-"""Does work leave anything behind? Launches, transfers and openings of a device, and what the process holds after.
+"""Trace the resources of a process while it makes many launches and transfers, or opens a device many times.
 
-`launches` and `openings` return a `Trace`: what was held after a warm-up, half way and at the end. A leak grows in
-both halves; what grows once and stays is a cache, a pool or an arena.
+`launches` and `openings` return a `Trace`: the resources after a warm-up, half way and at the end. A leak grows
+in both halves. A cache, a pool or an arena grows once and then keeps its size.
 """
 
 from __future__ import annotations
@@ -23,43 +23,46 @@ from gpubench.result.case import Case
 
 DeviceBytes = Callable[[], int | None]
 
-# Launches between two waits, and of these one call that copies both ways and one reading of the device's clock.
+# The number of launches between two waits. One of them copies in both directions, and one reads the clock of
+# the device.
 BATCH = 100
 WARMUP_SHARE = 0.2
-# Drivers go on filling their arenas for about so many openings (llvmpipe: 12 MiB, then flat).
+# The memory arenas of drivers grow during about this number of openings (llvmpipe: 12 MiB, then no more).
 WARMUP_OPENINGS = 16
-# Growth that is no leak: arenas and pools take memory in pieces of this size. In 10,000 launches 1 MiB is 105 bytes
+# The growth that is not a leak: arenas and pools take memory in pieces of this size. In 10,000 launches, 1 MiB
+# is 105 bytes
 # a launch; one forgotten buffer, bind group or event is more.
 HOST_TOLERANCE_BYTES = 1 << 20
-# 200 openings: 20 KiB each. What an open device holds is megabytes.
+# In 200 openings, 20 KiB for each. An open device takes megabytes.
 OPEN_TOLERANCE_BYTES = 4 << 20
-# So many are spread over threads, which an opening starts and a closing has to end.
+# This number of elements is computed by several threads. Opening the device starts them, and closing it has to
+# end them.
 THREADED_ELEMENTS = 1 << 21
 # The driver hands out device memory in pieces of 2 MiB.
 DEVICE_TOLERANCE_BYTES = 4 << 20
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The possessions of a process: resident memory, open files or handles, threads, and device memory if known."""
+    """The resources of a process."""
 
-    rss_bytes: int
-    handles: int
+    rss_bytes: int  # the resident memory
+    handles: int  # the number of open files or handles
     threads: int
-    device_bytes: int | None = None
+    device_bytes: int | None = None  # the device memory in use; None if unknown
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """`count` launches or openings of `what`, and the possessions after the warm-up, half way and at the end."""
+    """The resources of a process while it repeats some work."""
 
-    what: str
-    count: int
-    first: Held
-    middle: Held
-    last: Held
+    what: str  # the work, in words
+    count: int  # the number of launches or openings
+    first: Held  # the resources after the warm-up
+    middle: Held  # the resources half way
+    last: Held  # the resources at the end
     tolerance_bytes: int = HOST_TOLERANCE_BYTES
 
     def leaks(self) -> list[str]:
-        """Return one sentence for each quantity that grew in both halves by more than half its tolerance."""
+        """Return one sentence for each resource that grew in both halves by more than half its tolerance."""
         tolerances = {
             "rss_bytes": self.tolerance_bytes, "handles": 0, "threads": 0,
             "device_bytes": DEVICE_TOLERANCE_BYTES,
@@ -73,7 +76,8 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
-    """Return what this process holds now, without garbage and without freed memory in the allocator's lists."""
+    """Return the resources of this process, after garbage collection and without freed memory in the
+    allocator's lists."""
     import psutil
 
     gc.collect()
@@ -86,14 +90,18 @@ def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
 
 
 def _trim() -> None:
-    """Let glibc hand freed memory back to the system. Its arenas keep tens of MiB, which look like a leak but are none
-    (200 openings of llvmpipe: 190 MiB resident, 109 after it). Other C libraries have no such call."""
+    """Make glibc return freed memory to the system.
+
+    Its arenas keep tens of MiB, which look like a leak but are not (200 openings of llvmpipe: 190 MiB resident,
+    109 MiB afterwards). Other C libraries have no such function.
+    """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """The number of repeats within about `limit_s` seconds, and the function that reads the device memory in use."""
+    """The number of repeats, which take about `limit_s` seconds at most, and the function that returns the
+    device memory in use."""
 
     count: int
     limit_s: float = 60.0
@@ -108,10 +116,10 @@ def trace(
     warmup: int,
     tolerance_bytes: int = HOST_TOLERANCE_BYTES,
 ) -> Trace:
-    """Repeat `step` `warmup` times, then `repeats.count` times in two halves; `step` returns how many repeats it made.
+    """Repeat `step` about `warmup` times, then `repeats.count` times in two halves, and return the trace.
 
-    If the first half takes longer than half of the limit, it ends early and the second half makes as many repeats:
-    fewer than `count` in all.
+    `step` returns the number of repeats that it made. If the first half takes longer than half of the limit, it
+    ends early, and the second half makes the same number of repeats.
     """
     _steps(step, warmup, repeats.limit_s / 2)
     first = take_stock(repeats.device_bytes)
@@ -129,7 +137,8 @@ def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
 
 
 def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeats) -> Trace:
-    """Trace launches of a checked case, mixed with calls that copy both ways and readings of the device's clock."""
+    """Trace launches of a checked case, mixed with calls that copy in both directions and readings of the
+    device's clock."""
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
     try:
         launch = gate(workspace, case, lambda phase: None).launch
@@ -154,13 +163,14 @@ def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeat
 
 
 def resident_case(session: Session, op: Op, n: int, implementation: Implementation) -> Case:
-    """Return the case of an op on data that stays where the device computes."""
+    """Return the case of an op whose data stay on the computing device."""
     device = session.device
     return Case(op.name, op.group, {"n": n}, "float32", implementation, device.resident_regime, device.id)
 
 
 def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Repeats) -> Trace:
-    """Trace openings: open the device, use each implementation once, close it."""
+    """Trace the openings of a device. Each one opens the device, uses each implementation once and closes the
+    device."""
 
     def step() -> int:
         with contextlib.closing(backend.open(device_id)) as session:
@@ -178,7 +188,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
 
 
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
-    """Make one checked launch, and read the device's clock once."""
+    """Make one checked launch, and read the clock of the device once."""
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
     device_seconds(session, gate(workspace, case, lambda phase: None).launch, 1)
     workspace.release()

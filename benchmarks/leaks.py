@@ -1,11 +1,12 @@
-"""Leaks: launches of each op in each implementation and openings of each device, and what the process holds after them.
+"""Find leaks: launch each implementation of each op many times, open each device many times, and compare the
+resources.
 
     python benchmarks/leaks.py --launches 10000 --openings 200 --backends cupy,wgpu,numpy
 
-Each device is driven in a process of its own. A row tells what was held after a warm-up and at the end; it is a leak
-(exit 1) if it grew in both halves by more than the tolerance in benchmarks/leak_traces.py. Device memory is NVML's,
-of all GPUs together; other programs on them show up here, too. A row that takes longer than --limit stops early and
-says so by its count.
+Each device is tested in a separate process. A row shows the resources after a warm-up and at the end. It is a
+leak (exit code 1) if a resource grew in both halves by more than the tolerance in benchmarks/leak_traces.py.
+The device memory is that of all NVIDIA GPUs together, so other programs on them count, too. A row that takes
+longer than --limit ends early and shows a smaller count.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script has its own folder there instead
 
 from benchmarks import leak_traces
 from gpubench import backends, kernels
@@ -30,14 +31,14 @@ from gpubench.kernels.contract.op import Op
 from gpubench.result.case import IMPLEMENTATIONS
 
 MIB = 1 << 20
-# The most that a launch reads and writes, or the smallest size of a network; less on a CPU, whose launches last as
+# The largest number of bytes that a launch reads and writes. It is smaller on a CPU, whose launches take as
 # long as they compute.
 BYTES, CPU_BYTES = 1 << 20, 1 << 16
 ROW = "{:<22} {:>7}  {:>15}  {:>15}  {:>9}  {:>9}  {}"
 
 
 def main() -> int:
-    """Trace every available device of the backends. Return 1 if anything leaks, or if a named device is not
+    """Trace every available device of the backends. Return 1 if there is a leak or if a named device is not
     available."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=10_000, help="per op and implementation; 0: none")
@@ -64,7 +65,7 @@ def _each(options: argparse.Namespace) -> int:
 
 
 def _device_ids(names: list[str]) -> Iterator[str]:
-    """Yield one device of each kind and name: equal devices leak alike."""
+    """Yield the id of one device for each kind and name, because equal devices leak alike."""
     for name in names:
         try:
             devices = backends.load(name).devices()
@@ -109,19 +110,23 @@ def _traces(
 
 
 def _size(op: Op, *, cpu: bool) -> int:
-    """Return the largest size whose operands stay small: 64 K elements of an add, 16 tokens of a network."""
+    """Return the largest size whose operands are small, or the smallest size of a network.
+
+    Examples are 64 K elements of an `add` and 16 tokens of a network.
+    """
     most, sizes = CPU_BYTES if cpu else BYTES, [1 << power for power in range(16, 3, -1)]
     return next((n for n in sizes if op.held_bytes({"n": n}, "float32") <= most), sizes[-1])
 
 
 class _Memory(ctypes.Structure):
-    """nvmlMemory_t (NVML API reference)."""
+    """The struct nvmlMemory_t (NVML API reference)."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 def _device_memory() -> leak_traces.DeviceBytes | None:
-    """Return the memory in use on all NVIDIA GPUs. Returns None without the driver's NVML library."""
+    """Return a function that returns the memory in use on all NVIDIA GPUs, or None without the NVML library of
+    the driver."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError:

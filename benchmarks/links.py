@@ -1,8 +1,10 @@
-"""The links of two GPUs by gpubench beside a plain script: CuPy's peer copy and NCCL's all-reduce, nothing checked.
+"""Compare gpubench's measurement of the link of two GPUs with a plain script that checks nothing.
 
-Run: python benchmarks/links.py (two GPUs, CuPy and NCCL; half a minute). Both sides take their samples in turns, in one
-process. Prints GB/s of both, of an all-reduce the bus bandwidth, and the ratio gpubench / plain with the quartiles of
-its turns.
+Run: python benchmarks/links.py (two GPUs, CuPy and NCCL; half a minute)
+
+The script uses CuPy's peer copy and NCCL's all-reduce. Both take their samples in turns, in one process.
+Printed are GB/s of both (for an all-reduce the bus bandwidth), and the ratio gpubench / plain script with its
+quartiles over the turns.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ TURNS, SAMPLE_S = 40, 0.005
 
 
 class PlainLinks:
-    """The links of a script of twenty lines: two devices, a stream and two buffers on each, and a communicator."""
+    """The links as a short script would use them: two devices, a stream and two buffers on each, and a
+    communicator."""
 
     def __init__(self, cupy: Any, nccl: Any) -> None:
         self.cupy, self.nccl = cupy, nccl
@@ -49,7 +52,7 @@ class PlainLinks:
         self.nccl.groupEnd()
 
     def seconds(self, call: Callable[[int], None], size: int, repeat: int) -> float:
-        """Return the seconds of one exchange. Each exchange is waited for on both devices."""
+        """Return the seconds of one exchange. The script waits for each exchange on both devices."""
         start = time.perf_counter()
         for _ in range(repeat):
             call(size)

@@ -1,11 +1,13 @@
-"""Show what a default run can decide on a machine: how the stored runs of it scatter, and the passes simulated on them.
+"""Show how the stored runs of a machine scatter, and simulate how much a default run of it can decide.
 
 Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,100] (two minutes; no GPU)
-The files are default runs of one machine. The first table takes apart how far their times at the low size lie from each
-other: what all ops of a run have in common, and what each op's few hundred milliseconds have of their own. The second
-one runs the real passes and the real verdict, one session each, on curves pooled from the files, with such scatter and
-with the costs of an H200 host. It counts cells whose break-even is known within 2.25 and 4, and intervals that hold the
-true one, and tells when every op has an answer, when the ladder is over, and when the run ends.
+
+The files are default runs of one machine. The first table shows how much their times at the low size differ,
+and divides the differences into a part that all ops of a run share and a part of each op. The second table
+makes the real passes and the real verdict for simulated runs of one session. Their true curves are pooled from
+the files, with the same scatter and with the costs of an H200 host. The table counts the cells whose break-even
+is known within a factor of 2.25 and of 4, and the intervals that contain the true one. It also shows when every
+op has an answer, when the ladder ends, and when the run ends.
 """
 
 from __future__ import annotations
@@ -37,24 +39,24 @@ from gpubench.result.case import Case
 from gpubench.result.run import Block, Check, Measurement, Run
 from gpubench.result.store import files
 
-Key = tuple[str, str, str, str]  # op, device, implementation, regime
+Key = tuple[str, str, str, str]  # the op, device, implementation and regime
 SAMPLE_S = 1e-3
 
 
 class Costs(NamedTuple):
-    """Seconds that are no samples: for a step, for a case, for an element of a size, for a block, before the first
-    step, and after the last step. `launches`: launches of a case beside its samples."""
+    """The time of a run that is not spent in samples."""
 
-    step_s: float
-    case_s: float
-    element_s: float
-    block_s: float
-    start_s: float
-    end_s: float
-    launches: float
+    step_s: float  # the seconds for each step
+    case_s: float  # the seconds for each case
+    element_s: float  # the seconds for each element of a size
+    block_s: float  # the seconds for each block
+    start_s: float  # the seconds before the first step
+    end_s: float  # the seconds after the last step
+    launches: float  # the number of launches of a case in addition to its samples
 
 
-# An H200 host of 16 cores before launches and operands were kept, and as it should be with them.
+# The costs on an H200 host with 16 cores: `before` without, and `after` with launches and operands that are
+# kept.
 COSTS = {
     "before": Costs(0.06, 0.014, 1.5e-8, 1.5e-3, 7.5, 2.0, 3),
     "after": Costs(0.03, 0.012, 1e-9, 1.5e-3, 5.0, 2.0, 1.5),
@@ -62,14 +64,15 @@ COSTS = {
 
 
 class Scatter(NamedTuple):
-    """Standard deviations of ln(time): of a block without its tail, and of a size in a session. Each has three values:
-    for calls below 50 us, below 1 ms, and longer."""
+    """Standard deviations of ln(time), each for calls below 50 us, for calls below 1 ms, and for longer
+    calls."""
 
-    block: tuple[float, float, float]
-    size: tuple[float, float, float]
+    block: tuple[float, float, float]  # between blocks, without the tail
+    size: tuple[float, float, float]  # between sizes in a session
 
 
-# As the blocks of ten default runs and one of five minutes scatter on H200 hosts: one block in seven lies further off.
+# The scatter of the blocks of ten default runs and of one run of five minutes on H200 hosts. One block in seven
+# is in the tail.
 SCATTER: Mapping[curves.Kind, Scatter] = {
     "cpu": Scatter((0.11, 0.16, 0.13), (0.08, 0.12, 0.09)),
     "copied": Scatter((0.13, 0.075, 0.06), (0.08, 0.06, 0.06)),
@@ -77,14 +80,14 @@ SCATTER: Mapping[curves.Kind, Scatter] = {
     "waited": Scatter((0.06, 0.06, 0.02), (0.045, 0.045, 0.02)),
 }
 TAIL_SHARE, TAIL = 0.15, 3.5
-# Of a contender in a session, and of a whole device in a step.
+# The standard deviations of ln(time) of a contender in a session, and of a whole device in a step.
 SESSION, TOGETHER = 0.05, 0.05
 QUICK_S = 45.0
-BANDWIDTH = 0.5  # of the smoothing of pooled curves, in ln(n)
+BANDWIDTH = 0.5  # the bandwidth of the smoothing of pooled curves, in ln(n)
 
 
 def key_of(case: Case) -> Key:
-    """Return the op, the device, the implementation and the regime."""
+    """Return the op, the device, the implementation and the regime of a case."""
     return (case.op, case.device_id, case.implementation, case.regime_id)
 
 
@@ -101,14 +104,16 @@ def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the correlation of pairs of deviations, with means of 0."""
+    """Return the correlation of pairs of deviations, whose means are 0."""
     xx, yy = math.fsum(x * x for x, _ in pairs), math.fsum(y * y for _, y in pairs)
     return math.fsum(x * y for x, y in pairs) / math.sqrt(xx * yy) if xx * yy > 0 else 0.0
 
 
 def scatter(runs: Sequence[Run]) -> None:
-    """Print, by device and regime, how far runs differ at the low size, how much of that all ops have in common, and
-    how it correlates with the middle size."""
+    """Print, for each device and regime, how far the runs differ at the low size.
+
+    Also print how much of the difference all ops have in common, and its correlation with the middle size.
+    """
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):
@@ -149,7 +154,7 @@ def _from_mean(values: Sequence[float]) -> list[float]:
 
 
 class Truth:
-    """Smooth curves through the times of all runs: ln(seconds) over ln(n)."""
+    """Smooth curves of ln(seconds) over ln(n) through the times of all runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         pooled: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -163,7 +168,8 @@ class Truth:
         return key in self._curves
 
     def seconds(self, key: Key, n: float) -> float:
-        """Return the seconds of a launch, on a straight line between neighbouring sizes."""
+        """Return the seconds of a launch at size n, by linear interpolation between neighbouring points of the
+        curve."""
         x, y = self._curves[key]
         at = math.log(n)
         if len(x) == 1:
@@ -172,8 +178,8 @@ class Truth:
         return math.exp(y[i] + (y[i + 1] - y[i]) * (at - x[i]) / (x[i + 1] - x[i]))
 
     def crossing(self, curve: BreakEven) -> float | None:
-        """Return the last size at which the row's device begins to win. Returns None if it loses again, or wins
-        nowhere."""
+        """Return the last size at which the device begins to be faster. Returns None if there is no such size,
+        or if the device is slower at the largest size."""
         base = [key for key in self._curves if key[0] == curve.op and key[3] == "resident"]
         case = [
             key for key in self._curves if (key[0], key[1], key[3]) == (curve.op, curve.device_id, curve.regime)
@@ -207,7 +213,8 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
 def _fit_line(
     x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
 ) -> tuple[float, float]:
-    """Return the weighted least-squares line as (intercept, slope). Raises ValueError unless x takes two values."""
+    """Return the (intercept, slope) of the weighted least-squares line. Raises ValueError unless x has at least
+    two different values."""
     w = weights or [1.0] * len(x)
     total = math.fsum(w)
     mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
@@ -220,8 +227,8 @@ def _fit_line(
 
 
 class Minute:
-    """One simulated default run. Its steps are not executed: the clock moves by the time that they would take, and by
-    the time of choosing them, read on `choosing_clock`."""
+    """One simulated default run. No step is executed: the simulated clock advances by the estimated time of
+    each step, and by the real time that it takes to choose the step, which is read on `choosing_clock`."""
 
     choosing_clock = staticmethod(time.process_time)
 
@@ -309,33 +316,38 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """Return the deviation of a case at its size. Half of it stays for the session; new memory changes the other
-        half."""
+        """Return the deviation of a case at its size. Half of it is constant in a session, and new memory
+        changes the other half."""
         own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
         return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 
 
-MOST_EQUAL = 6  # of so many cells `about equal` is an answer
+MOST_EQUAL = 6  # the largest number of cells for which `about equal` counts as an answer
 
 
 def width(curve: BreakEven) -> float:
-    """Return high / low of a break-even; 1 if one side wins up to the top, infinity if an end is unknown."""
+    """Return high / low of a break-even. It is 1 if one side is always faster, and infinity if an end is
+    unknown."""
     if curve.verdict in ("all-sizes", "no-size"):
         return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
     return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
 
 
 def count_answers(rows: Sequence[BreakEven]) -> int:
-    """Count the cells that say something: a break-even within 4, one side at all sizes, or about equal."""
+    """Return the number of cells with an answer: a break-even within a factor of 4, one side at all sizes, or
+    about equal."""
     equal = sum(curve.reason == "about-equal" and width(curve) > WIDEST_INTERVAL for curve in rows)
     return sum(width(curve) <= WIDEST_INTERVAL for curve in rows) + min(equal, MOST_EQUAL)
 
 
 def simulate(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
-    """Print a row for each engine and budget: the share of cells that are answered and of break-evens within 2.25, the
-    share of intervals that hold the true break-even, the distance of guesses from it (median and 90 %), the seconds
-    until every op has an answer, until the ladder ends and until the run ends, and the time to choose a step. A budget
-    beyond the default one is used whole."""
+    """Print a row for each engine and budget.
+
+    A row has the share of cells with an answer, the share of break-evens within a factor of 2.25, the share of
+    intervals that contain the true break-even, and the distance of guesses from it (median and 90 %). Then
+    follow the seconds until every op has an answer, until the ladder ends and until the run ends, and the time
+    to choose a step. A budget above the default is used completely.
+    """
     truth = Truth(runs)
     print("| engine | budget | answered | within 2.25 | held | off by | every op | ladder | end | choosing |")
     print("|---" * 10 + "|")
@@ -391,7 +403,7 @@ def _hold_truth(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
 
 
 def main() -> None:
-    """Print both tables of the files."""
+    """Print both tables for the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--repeats", type=int, default=10)

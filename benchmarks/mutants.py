@@ -1,11 +1,13 @@
-"""How many altered lines no test notices. A mutant is one small change of a module, tried first on the tests that run
-its line (coverage tells them, the quickest comes first), then on all tests of its part.
+"""Count the altered lines that no test notices.
 
-Run: python benchmarks/mutants.py [PART ...] [--number N] [--seed S] [--jobs J] (default: 150 mutants of all parts, some
-minutes). `--number 0` tries them all, `--only gpubench/result/store/files.py:191` those of a line. What survives is
-printed as file, line and change; the exit code is 1 if 5 % or more do. A survivor wants a test, or shows code that
-nobody needs.
-Texts that people read are not altered: golden files hold them.
+Run: python benchmarks/mutants.py [PART ...] [--number N] [--seed S] [--jobs J] (default: 150 mutants of all
+parts, some minutes). `--number 0` tries all mutants, and `--only gpubench/result/store/files.py:191` tries
+those of one line.
+
+A mutant is one small change of a module. The tests that run its line are tried first, the fastest before the
+others; then all tests of its part. A survivor, which passes all of them, is printed as file, line and change.
+It shows a missing test or unnecessary code. The exit code is 1 if 5 % or more survive. Texts for people are not
+altered, because golden files contain them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 0.05
-# What asserts decisions as documents and reports show them.
+# The tests that check decisions in documents and reports.
 REPORTS = (
     *(
         f"tests/unit/report/test_{name}.py"
@@ -41,7 +43,8 @@ REPORTS = (
     ),
     "tests/functions/test_python.py::test_an_answer_tells_what_it_rests_on",
 )  # fmt: skip
-# What is altered; the narrow tests, which have to notice; and wider ones, asked about what the narrow ones let pass.
+# For each part: the files to alter, the narrow tests that have to notice, and wider tests for what the narrow
+# ones pass.
 PARTS = {
     "stats": (
         ("gpubench/curves/stats.py",), ("tests/unit/stats",),
@@ -213,8 +216,9 @@ PARTS = {
         ),
     ),
 }  # fmt: skip
-# Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
-# whatever it has).
+# Changes without an effect that a test could notice: the file, the beginning of the line, a text in the changed
+# line (empty:
+# any), and the reason.
 EQUIVALENT = (
     (
         "backends/shared/reference.py",
@@ -374,17 +378,17 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: `source` replaces the text of `file`, a path from the root; `change` says it in words."""
+    """One change of one file."""
 
     part: str
-    file: str
-    line: int
-    change: str
-    source: str
+    file: str  # the path from the root of the repository
+    line: int  # the number of the changed line
+    change: str  # the change in words
+    source: str  # the new text of the whole file
 
     @property
     def text(self) -> str:
-        """Return the place and the change in words."""
+        """The file, the line and the change in words."""
         return f"{self.file}:{self.line}: {self.change}"
 
 
@@ -415,13 +419,13 @@ def _put(node: ast.AST, name: str, index: int | None, new: object) -> None:
 
 
 def _differing(original: str, source: str) -> tuple[str, str]:
-    """Return the first line that differs, from both sources."""
+    """Return the first line that differs between the two texts, from both of them."""
     pairs = zip(original.splitlines(), source.splitlines(), strict=False)
     return next((old.strip(), new.strip()) for old, new in pairs if old != new)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, object]]:
-    """Yield the node, field and index of each change, and the value to put there."""
+    """Yield (node, field, index, new value) for each change."""
     for node in _altered_nodes(tree):
         yield from _reassignments(node)
         for name in ("body", "orelse", "finalbody"):
@@ -467,7 +471,8 @@ def _deletable(node: ast.stmt) -> bool:
 
 
 def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node that decides something: no annotation, decorator, class base or option, or zip(strict=)."""
+    """Yield every node that affects a decision. Annotations, decorators, class bases, options and zip(strict=)
+    are left out."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -486,7 +491,7 @@ def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def main() -> int:
-    """Print a line for each survivor, then the table. Return 1 if too many mutants survive."""
+    """Print a line for each survivor, and then the table. Return 1 if too many mutants survive, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--number", type=int, default=150, help="mutants of all parts together; 0: every one")
@@ -566,15 +571,15 @@ def _prepare(folder: str, tracked: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """The seconds of the unaltered tests, together and one by one, and the tests that run each line."""
+    """The results of the unaltered tests."""
 
-    together_s: float
-    each_s: dict[str, float]
-    tests: dict[str, dict[int, list[str]]]
+    together_s: float  # the seconds of all tests together
+    each_s: dict[str, float]  # the seconds of each test
+    tests: dict[str, dict[int, list[str]]]  # by file and line, the tests that run the line
 
 
 def _survey(tests: tuple[str, ...]) -> Survey:
-    """Run the tests unaltered, counted line by line. Raises RuntimeError if they fail."""
+    """Run the unaltered tests and record the lines that each runs. Raises RuntimeError if they fail."""
     notes = Path(f"survey-{os.getpid()}.json")
     began = time.monotonic()
     if _pass(tests, 1800, notes) is not True:
@@ -587,7 +592,7 @@ def _survey(tests: tuple[str, ...]) -> Survey:
 
 
 class _Counted:
-    """A plugin of pytest that records which test runs which line."""
+    """A pytest plugin that records the lines that each test runs."""
 
     def __init__(self, notes: Path) -> None:
         import coverage
@@ -619,7 +624,10 @@ class _Counted:
 
 
 def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[tuple[str, ...], float]]:
-    """Return the runs of tests in turn, each with its deadline: four times the unaltered time, and 10 s."""
+    """Return pairs (tests, deadline in seconds) in the order in which they are run.
+
+    The deadline is four times the unaltered time plus 10 s.
+    """
     own = [(tests, surveys[tests]) for tests in PARTS[mutant.part][1:] if tests]
     reach = _statement(mutant)
     running: dict[str, float] = {}
@@ -632,7 +640,7 @@ def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[
 
 
 def _statement(mutant: Mutant) -> range:
-    """Return the lines of the altered statement; of a compound statement, the lines of its head."""
+    """Return the lines of the altered statement, or the lines of its head if it is a compound statement."""
     extent = range(mutant.line, mutant.line + 1)
     for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
@@ -669,7 +677,10 @@ def _why_equivalent(mutant: Mutant) -> str:
 
 
 def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None) -> bool | None:
-    """Run the tests in a fork until one fails. Returns None if they take too long. `survey`: the record's file."""
+    """Run the tests in a fork until one fails, and return whether all pass. Returns None if they take too long.
+
+    `survey` is the file for the record of a survey, if one is wanted.
+    """
     child = os.fork()
     if not child:
         _run(tests, survey)
@@ -686,7 +697,8 @@ def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None)
 
 
 def _run(tests: tuple[str, ...], survey: Path | None) -> None:
-    """Run the tests in the fork, and do not return. The fork is a process group, to end all its processes."""
+    """Run the tests in the fork, and end the process. The fork is a process group, so that all its processes
+    can be ended."""
     os.setsid()
     with open(os.devnull, "r+b") as nothing:
         for stream in (0, 1, 2):

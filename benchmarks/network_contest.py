@@ -1,13 +1,16 @@
-"""The contest of networks: gpubench's tuned implementation beside PyTorch's eager mode, each in a process of its own.
+"""The contest of networks: gpubench's tuned implementation and PyTorch's eager mode, in separate processes.
 
-Run: .venv/bin/python benchmarks/network_contest.py [--device numpy:0] [--torch cpu] [--pairs 10] [--ops ffn,conv2d]
-On a GPU: --device cupy:0 --torch cuda:0, and the same with --device wgpu:0.
-It prints a Markdown table: PyTorch's time / ours, so that 1 is a draw and more is a win. Exit code 0 in any case.
+Run: .venv/bin/python benchmarks/network_contest.py [--device numpy:0] [--torch cpu] [--pairs 10] [--ops
+ffn,conv2d] On a GPU: --device cupy:0 --torch cuda:0, or --device wgpu:0 --torch cuda:0.
 
-A pair is one process of each side, one after the other; every second pair begins with the other side. PyTorch's side is
-written as its users write it, not by gpubench's backend: functional calls on weights that stay, without gradients
-where none are asked for, TF32 off. A *waited* time is one call and the wait for it, a *queued* one a call of a batch.
-The ratio is the median over the pairs, with its order-statistic interval. gpubench's output is checked first.
+It prints a Markdown table of PyTorch's time / gpubench's time, so that gpubench is faster if the value is above
+1. The exit code is always 0.
+
+A pair is one process of gpubench and one of PyTorch, one after the other. Every second pair begins with
+PyTorch. The PyTorch code is written as its users write it, not with gpubench's backend: functional calls on
+weights that stay on the device, without gradients unless they are part of the op, and with TF32 off. A *waited*
+time is that of one call and the wait for it, and a *queued* time is that of a call in a batch. The ratio is the
+median over the pairs, with its order-statistic interval. gpubench's output is checked before.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ SIZES = {
     "inference": (16, 64, 256, 1024),
 }
 BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
-# A GPU that no process uses through CUDA may run at a sixth of its clock, until there was work for a while.
+# A GPU that no process uses through CUDA may run at a sixth of its clock rate until it has worked for a while.
 GPU_WARM_UP_S = 0.5
 SEED = 1
 WIDTH, HEADS, CLASSES = 256, 8, 10
@@ -76,8 +79,10 @@ def _child(options: Any, names: list[str]) -> None:
 
 
 def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str, float]:
-    """Return the seconds of one waited call and of one queued call, each the median of the calls that fit into about
-    `limit_s`."""
+    """Return the seconds of one waited call and of one queued call.
+
+    Each is the median of the calls that fit into about `limit_s` seconds.
+    """
     clock = time.perf_counter
 
     def time_calls(calls: int = 1) -> float:
@@ -150,7 +155,8 @@ class _Torch:
         return self._torch.randn(*shape, device=self._device)
 
     def _weight(self, rows: int, columns: int) -> tuple[Any, Any]:
-        """Return the weight (columns, rows) and the bias of torch.nn.Linear(rows, columns)."""
+        """Return the weight with the shape (columns, rows), and the bias, as in torch.nn.Linear(rows,
+        columns)."""
         return self._normal(columns, rows) / rows**0.5, self._normal(columns)
 
     def mlp_forward(self, n: int) -> Call:
@@ -159,7 +165,8 @@ class _Torch:
         return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
 
     def mlp_backward(self, n: int) -> Call:
-        """Return the call that computes the gradients by autograd, from the values that the forward pass kept."""
+        """Return a call that computes the gradients by autograd, from the values that the forward pass
+        stored."""
         torch = self._torch
         x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
         w2, _ = self._weight(512, CLASSES)
@@ -171,7 +178,7 @@ class _Torch:
         return call
 
     def mlp_step(self, n: int) -> Call:
-        """Return the call that computes the loss and its gradients by autograd."""
+        """Return a call that computes the loss and its gradients by autograd."""
         torch, f, x = self._torch, self._torch.nn.functional, self._normal(n, 784)
         labels = torch.randint(CLASSES, (n,), device=self._device)
         weights = [
@@ -227,8 +234,10 @@ class _Torch:
         return lambda: f.conv2d(x, w, padding=1)
 
     def inference(self, n: int) -> Call:
-        """Return the call that reads the prompt and writes tokens. Keys and values are kept, and tokens stay on the
-        device: no step waits for the host."""
+        """Return a call that processes the prompt and then generates tokens.
+
+        Keys and values are cached, and the tokens stay on the device, so that no step waits for the host.
+        """
         torch, f = self._torch, self._torch.nn.functional
         table, positions = self._normal(tokens.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
         norms = [[(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)] for _ in range(LAYERS)]

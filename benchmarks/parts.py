@@ -1,5 +1,4 @@
-"""How well the parts of a copying call explain its time: the cases of each op whose parts add up to the call within 10
-%.
+"""Count the cases of each op whose time breakdown adds up to the time of the copying call within 10 %.
 
 Run: .venv/bin/python benchmarks/parts.py FILE...
 """
@@ -28,15 +27,15 @@ def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
 
 
 def line(name: str, rows: list[TimeBreakdown]) -> str:
-    """Return a line: the number of cases, how many are explained, and the median share that the parts do not
-    explain."""
+    """Return a line with the number of cases, the number of explained cases, and the median share of the time
+    that the parts do not explain."""
     explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
     rest = median([breakdown.residual_share for breakdown in rows])
     return f"{name:24}{explained:>4} of {len(rows):<4}{explained / len(rows):>5.0%}   middle rest {rest:+.0%}"
 
 
 def main(files: list[str]) -> None:
-    """Print a line for each backend and op, and one for all."""
+    """Print a line for each backend and op, and a line for all of them."""
     groups = found_in(files)
     for (backend, op), rows in sorted(groups.items()):
         print(line(f"{backend} {op}", rows))

@@ -1,14 +1,14 @@
-"""Measure what docs/performance.md shows, or rewrite its tables from result files.
+"""Measure the data of docs/performance.md, or rewrite its tables from result files.
 
-    python benchmarks/performance.py                  rewrite the page from the files that it names (`make docs`)
-    python benchmarks/performance.py FILE...          the same from these files
-    python benchmarks/performance.py --run            run every measurement on this machine, then rewrite the page
-    python benchmarks/performance.py --run --quick    a trial under a minute, software adapters included: saves nothing,
-                                                      prints the page
+    python benchmarks/performance.py                rewrite the page from the files that it names (`make docs`)
+    python benchmarks/performance.py FILE...        rewrite the page from these files
+    python benchmarks/performance.py --run          run every measurement on this machine, then rewrite the page
+    python benchmarks/performance.py --run --quick  make a trial run under a minute with software adapters;
+                                                    save nothing and print the page
 
---only PART,... runs some of the parts (peaks matmul shapes ladder memory rows dtypes cpu overheads); the page is then
-made from these and from the FILEs given. --results-dir DIR and --page FILE (`-`: print) put files elsewhere.
-Exit code 1 if a measurement failed.
+--only PART,... runs some of the parts (peaks matmul shapes ladder memory rows dtypes cpu overheads), and the
+page is then made from their files and the given FILEs. --results-dir DIR and --page FILE (`-`: print) set other
+places for the output. The exit code is 1 if a measurement failed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CPU_OPS = "copy,add,saxpy,chain,dot,sum,max,relu,gelu,softmax,transpose,gemv"
 
 
 class Sizes(NamedTuple):
-    """The sizes for one class of devices, as `--sizes` takes them. The class has `least_bytes` of memory or more."""
+    """The sizes for one class of devices, in the form of the option `--sizes`."""
 
-    least_bytes: int
+    least_bytes: int  # the smallest device memory of the class
     elements: str
     more_elements: str
     cpu_elements: str
-    sides: str  # of the matrices of matmul
-    rungs: str  # of those that the ladder climbs
-    large_side: str  # of the matrices of transpose and gemv
+    sides: str  # the sides of the matrices of matmul
+    rungs: str  # the sides of the matrices for the table of all variants
+    large_side: str  # the side of the matrices of transpose and gemv
     shapes: tuple[tuple[str, ...], ...]
     widths: str
     product: str  # the side of the matrices in other dtypes
@@ -68,8 +68,10 @@ _TRIAL = LARGE._replace(
 
 
 def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
-    """Return, for each part, the arguments of its `gpubench run`s. Each run also measures the peaks by which its rows
-    are judged: copy, matmul or both."""
+    """Return for each part the arguments of its `gpubench run` commands.
+
+    Each run also measures the peaks for its rows, with the ops copy, matmul or both.
+    """
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
     elements = ("--sizes", sizes.elements)
     return {
@@ -100,7 +102,7 @@ def _each(option: str, texts: Sequence[str]) -> list[str]:
 
 
 def trial(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments for whatever device there is, with the fewest samples."""
+    """Return the arguments changed for a short run on any device, with the fewest samples."""
     words = list(arguments)
     if "roofline" in words:
         words = ["--ops", "roofline", "--sizes", "copy=64k", "--sizes", "matmul=64"]
@@ -111,7 +113,7 @@ def trial(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def device_bytes() -> int | None:
-    """Return the memory of the largest GPU that detection finds. Returns None if it finds no GPU, or no size."""
+    """Return the memory of the largest GPU in bytes, or None if no GPU with a known size is found."""
     ended = subprocess.run(
         [sys.executable, "-m", "gpubench", "detect", "--json"], capture_output=True, text=True, cwd=ROOT
     )
@@ -121,7 +123,7 @@ def device_bytes() -> int | None:
 
 
 def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
-    """Make one `gpubench run` and print its time. Return its exit code and its result file."""
+    """Make one `gpubench run`, print its time, and return its exit code and its result file."""
     began = time.monotonic()
     words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
     ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
@@ -136,8 +138,10 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
 
 
 def measure_all(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
-    """Make the runs of all `parts`. Return their result files, relative to the repository if they lie in it, and
-    whether all runs succeeded."""
+    """Make the runs of all `parts`.
+
+    Return their result files, relative to the repository if they are inside it, and whether all runs succeeded.
+    """
     memory = device_bytes()
     sizes = (
         _TRIAL

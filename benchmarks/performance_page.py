@@ -1,7 +1,7 @@
-"""The tables of docs/performance.md, from result files. Text outside the markers belongs to people and stays.
+"""The tables of docs/performance.md. Text outside the markers is written by hand and stays unchanged.
 
-A block lies between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; the line `<!-- files: A B -->` names the result
-files, relative to the repository, that the page was made from.
+A block is between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The line `<!-- files: A B -->` names the
+result files of the page, relative to the repository.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpubench.result import store
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "Not measured in these files."
-# Sizes over which the ratio to the vendor's matmul is averaged, as the target is stated.
+# The sizes over which the ratio to the vendor's matmul is averaged, as in the definition of the target.
 GEOMETRIC = (512, 1024, 2048, 4096, 8192)
 _FILES = re.compile(r"<!-- files:(?P<files>[^>]*)-->")
 _BLOCK = re.compile(r"<!-- begin: (?P<name>[a-z]+) -->\n.*?<!-- end: (?P=name) -->", re.DOTALL)
-# Options that say where the output went, not what was measured.
+# The options that affect the output but not the measurement.
 _PLUMBING = frozenset({"--results-dir", "--format", "--tag", "--output", "-o", "--no-progress", "--quiet"})
 _FLAGS = frozenset({"--no-progress", "--quiet"})
 Row = tuple[Analysis, PeakShare]
@@ -44,7 +44,8 @@ def files_of(page: str) -> list[str]:
 
 
 def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
-    """Return `page` with new blocks made from `files` (relative to `root`), in the order of their measurement."""
+    """Return `page` with new blocks that are made from `files` (relative to `root`), in the order of their
+    measurement."""
     analyses = sorted(
         (analyse(store.load(root / name)) for name in files), key=lambda analysis: analysis.run.started_at
     )
@@ -68,7 +69,8 @@ def _pair(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> lis
 
 
 def command(argv: Sequence[str]) -> str:
-    """Return the command `gpubench run ...` to type again, without the options that say where output goes."""
+    """Return the command `gpubench run ...` that repeats the measurement, without the options for the
+    output."""
     words, rest = [], iter(argv)
     for word in rest:
         name = word.partition("=")[0]
@@ -98,8 +100,8 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
 
 
 def _peaks(analyses: Sequence[Analysis]) -> str:
-    """Return a table of the best peaks of all files. The shares in the tables below refer to the peak of their own
-    file."""
+    """Return a table of the highest peaks of all files. The shares in the other tables refer to the peak of
+    their own file."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
@@ -117,7 +119,8 @@ def _peaks(analyses: Sequence[Analysis]) -> str:
 
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
-    """Return the rows of all files that `keep` accepts. If several files have a case, the newest counts."""
+    """Return the rows of all files that `keep` accepts. If several files have the same case, the newest file
+    counts."""
     newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
         for share in roofline(analysis).rows:
@@ -127,8 +130,10 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """Return a table with a row for each work and a column for each device and implementation: rate, share of peak,
-    ratio to the vendor library."""
+    """Return a table with a row for each set of labels and a column for each device and implementation.
+
+    A cell shows the rate, the share of the peak and the ratio to the vendor library.
+    """
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -211,7 +216,7 @@ def _matmul(analyses: Sequence[Analysis]) -> str:
 
 
 def _ladder(analyses: Sequence[Analysis]) -> str:
-    """Return a table of all kernels, with the variants, at the sizes at which variants were measured."""
+    """Return a table of all kernels, including variants, at the sizes at which variants were measured."""
     rungs = [share for _, share in _rows(analyses, lambda share: share.case.case.variant is not None)]
     works = {share.case.case.workload for share in rungs}
     rows = [share for _, share in _rows(analyses, lambda share: share.case.case.workload in works)]
@@ -229,8 +234,10 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 
 def _memory(analyses: Sequence[Analysis]) -> str:
-    """Return the table of float32 ops that are no matmul, at the sizes of each op that no cache holds; at all sizes if
-    it has none."""
+    """Return the table of the float32 ops except matmul, at the sizes of each op that no cache can contain.
+
+    An op without such a size is shown at all its sizes.
+    """
     computing = [analysis for analysis in analyses if not overheads(analysis).rows]
     rows = [share for _, share in _rows(computing, _plain_op)]
     large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}

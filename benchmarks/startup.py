@@ -1,7 +1,10 @@
-"""Start-up of each command as a ratio to `python -c pass`: processor time of whole processes, interleaved, medians.
+"""The start-up time of each command as a ratio to `python -c pass`.
 
-Run: .venv/bin/python benchmarks/startup.py [ROUNDS], with compiled bytecode. A report, not a test: a ratio survives a
-slow machine, and a busy one nearly. Exit code 0 in any case.
+Run: .venv/bin/python benchmarks/startup.py [ROUNDS]
+
+The times are medians of the processor time of whole processes, which take turns. The bytecode should be
+compiled before. This is a report, not a test: a ratio hardly depends on the speed or the load of the machine.
+The exit code is always 0.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ import tempfile
 from pathlib import Path
 
 FIXTURE = Path(__file__).parents[1] / "tests" / "unit" / "store" / "fixtures" / "version-1.json"
-# The smallest real result of this checkout: the fixture has no number that could be compared.
+# The smallest real result in this checkout. The fixture has no numbers to compare.
 RESULT = min(
     Path(__file__).parents[1].glob("results/*/*.json"), key=lambda path: path.stat().st_size, default=FIXTURE
 )
 BASE = "python -c pass"
-# Name, arguments, limit as a ratio to BASE (docs/architecture.md, "Start-up").
+# Triples (name, arguments, limit as a ratio to BASE). The limits are from docs/architecture.md, "Start-up".
 COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("--version", ("--version",), 2),
     ("--help", ("--help",), 8),
@@ -37,7 +40,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 
 def took_s(arguments: list[str], folder: str) -> float:
-    """Return the processor seconds of one process, from its start to its end."""
+    """Return the processor seconds of one complete process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,8 +1,9 @@
-"""The steps of a run: the end, the duration, the sizes and the cases of each step; and when every op has its first
-answer.
+"""Show the steps of a run: the end, the duration, the sizes and the cases of each step, and the time of the
+first answers.
 
 Run: .venv/bin/python benchmarks/steps.py [OPTIONS OF gpubench run]
-The table goes to stdout, the answer of the run to stderr.
+
+The table goes to stdout, and the answer of the run goes to stderr.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The weight of each package in tokens, beside its budget.
+"""The number of tokens in each package, compared with its budget.
 
-    python benchmarks/weight.py            # package, tokens, budget
-    python benchmarks/weight.py --write    # the budgets anew: what each weighs now
+    python benchmarks/weight.py            # print the package, its tokens and its budget
+    python benchmarks/weight.py --write    # set each budget to the present number
 
-Tokens, not lines, so that no line grows longer to please a counter. Comments and docstrings are free. A string of more
-than three lines, an f-string too, weighs its words: kernels and pages are texts; any other string is one token. Pages
-(.js .css .html) weigh their words. tests/architecture/test_budgets.py holds each package to its budget.
+Tokens are counted instead of lines, so that longer lines gain nothing. Comments and docstrings do not count. A
+string counts as one token. A string or f-string of more than three lines counts its words, because it contains
+a kernel or a page, and so do pages (.js .css .html). tests/architecture/test_budgets.py checks each package
+against its budget.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _FREE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
 }  # fmt: skip
-# Python 3.12 and later make several tokens of an f-string.
+# Python 3.12 and later divide an f-string into several tokens.
 _BEGIN, _END = getattr(tokenize, "FSTRING_START", -1), getattr(tokenize, "FSTRING_END", -1)
-_LONG = 3  # lines after the first from which on a string is a text
+_LONG = 3  # from this number of lines after the first, the words of a string count
 
 
 def weigh(text: str) -> int:
-    """Return the number of tokens of a Python module, the same on every Python."""
+    """Return the number of tokens of a Python module, which is the same on every version of Python."""
     free, lines = _docstrings(text), text.splitlines(keepends=True)
     total, begins = 0, list[tuple[int, int]]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -58,7 +59,7 @@ def _string(text: str, more_lines: int) -> int:
 
 
 def _docstrings(text: str) -> set[tuple[int, int]]:
-    """Return where the docstrings of a module begin."""
+    """Return the positions (line, column) at which the docstrings of a module begin."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return {
         (node.body[0].lineno, node.body[0].col_offset)
@@ -68,7 +69,7 @@ def _docstrings(text: str) -> set[tuple[int, int]]:
 
 
 def packages() -> Counter[str]:
-    """Return the tokens of each package; `.` counts the modules that are in no package."""
+    """Return the number of tokens of each package. The key `.` counts the modules that are in no package."""
     weights: Counter[str] = Counter()
     for path in sorted(PACKAGE.rglob("*")):
         parts = path.relative_to(PACKAGE).parts
@@ -81,7 +82,7 @@ def packages() -> Counter[str]:
 
 
 def budgets() -> dict[str, int]:
-    """Return the most tokens that each package may have."""
+    """Return the largest number of tokens that each package may have."""
     limits: dict[str, int] = json.loads(BUDGETS.read_text(encoding="utf-8"))
     return limits
 

@@ -1,14 +1,14 @@
-"""Cut the names of GPU vendors' devices out of a pci.ids, into the table that gpubench ships.
+"""Extract the names of GPU vendors' devices from a file pci.ids, and write the table that gpubench ships.
 
-Debian's package pci.ids of the suite sid has the newest file. To renew the table:
+The package pci.ids in Debian's suite sid has the newest file. To renew the table:
 
     apt-get download pci.ids/sid    # with `deb http://deb.debian.org/debian sid main` among the sources
     dpkg-deb -x pci.ids_*.deb unpacked
     python scripts/cut_pci_ids.py unpacked/usr/share/misc/pci.ids
 
-The date of the file becomes the first line of the table. The years and the version in
-gpubench/detect/data/pci.ids.LICENSE, and the date in docs/detection.md, are to be changed by hand: tests compare them.
-The table is used under the BSD-3-Clause option of pci.ids, and that file is its notice.
+The date of the file becomes the first line of the table. Change the years and the version in
+gpubench/detect/data/pci.ids.LICENSE and the date in docs/detection.md by hand: tests compare them. The table is
+used under the BSD-3-Clause option of pci.ids, and the LICENSE file is its notice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpubench.detect.merge import GPU_VENDORS
 
 
 def main() -> None:
-    """Write the table and tell its size."""
+    """Write the table, and print its size."""
     text = Path(sys.argv[1]).read_text(encoding="utf-8")
     lines = [f"# {pci.ids_date(text)}"]
     for vendor in sorted(GPU_VENDORS):

@@ -1,8 +1,8 @@
-"""Write docs/images/report*.png: the HTML report of a result file as a reader sees it.
+"""Write docs/images/report*.png, which are screenshots of the HTML report of a result file.
 
 python scripts/picture_report.py [RESULT.json]    needs Chromium and the development tools
 
-Without RESULT.json the report is of the default run that README shows.
+Without RESULT.json the script takes the default run that README shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpubench.result import store
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
-# The width, the colours, and what the picture ends below.
+# For each picture: the file name, the width in pixels, the colour scheme, and the element at its lower end.
 SHOTS = (
     ("report.png", 1200, "light", ".legend:visible"), ("report-dark.png", 1200, "dark", ".legend:visible"),
     ("report-narrow.png", 400, "light", ".lanes:visible"),
@@ -24,7 +24,7 @@ SHOTS = (
 
 
 def main(file: Path) -> None:
-    """Draw the page in light, in dark and on a small screen."""
+    """Write screenshots of the page in light colours, in dark colours and for a small screen."""
     sys.path.insert(0, str(ROOT))
     from tests.browser import chromium
 

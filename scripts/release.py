@@ -1,7 +1,8 @@
-"""Make a release: `make release VERSION=0.1.0`, with `ARGS=--dry-run` to try everything and change nothing.
+"""Make a release: `make release VERSION=0.1.0`. Add `ARGS=--dry-run` to try all steps without a change.
 
-The files are built from a copy in which the version and the date are set, and checked in a clean environment. Only then
-the checkout gets a commit and a tag. Nothing is pushed or uploaded: the commands for that are printed at the end.
+The files are built from a copy of the sources with the new version and date, and checked in a clean
+environment. After that the checkout gets a commit and a tag. Nothing is pushed or uploaded: the script prints
+the commands for that at the end.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ SOURCES = (
     "NOTICE",
     "CHANGELOG.md",
     "pyproject.toml",
-)  # of the source archive
+)  # the files and folders of the source archive
 INIT, CHANGELOG = "gpubench/__init__.py", "CHANGELOG.md"
-MOST_LINES = 30  # of a release in the changelog
+MOST_LINES = 30  # the largest number of lines of a release in the changelog
 SMALL = ("--ops", "add", "--sizes", "1k", "--backends", "numpy", "--quick", "--max-samples", "5")
-# What a user of the release types first: none of these needs a GPU.
+# The first commands of a user of the release. None of them needs a GPU.
 HEADLINES: tuple[tuple[str, ...], ...] = (
     ("--version",), ("detect",), ("run", *SMALL, "-o", "result.json"),
     ("report", "result.json", "--format", "markdown"),
@@ -76,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def release_notes(changelog: str, version: str) -> str:
-    """Return the section of the version. Ends the program unless it is the newest one, and short."""
+    """Return the section of this version in the changelog.
+
+    Ends the program if the section is not the newest one, or has more than MOST_LINES lines.
+    """
     sections = re.split(r"^## \[", changelog, flags=re.M)
     if len(sections) < 2 or not sections[1].startswith(f"{version}] - "):
         fail(f"{CHANGELOG} has no newest section [{version}]", "write it first: it is the text of the release")
@@ -91,7 +95,8 @@ def release_notes(changelog: str, version: str) -> str:
 
 
 def require_ready(version: str) -> None:
-    """End the program unless the checkout is a clean main and the version's tag is still free."""
+    """End the program unless the checkout is a clean branch main and the tag of the version does not exist
+    yet."""
     if run("git", "status", "--porcelain"):
         fail("the checkout has changes that are not committed", "commit or remove them")
     if run("git", "branch", "--show-current") != "main":
@@ -111,7 +116,7 @@ def copy_sources(folder: Path) -> None:
 
 
 def set_version(folder: Path, version: str, day: str) -> None:
-    """Write the version into the package below `folder`, and the date into the newest section of its changelog."""
+    """Write the version into the package in `folder`, and the date into the newest section of its changelog."""
     for name, pattern, text in (
         (INIT, r'^__version__ = ".*"$', f'__version__ = "{version}"'),
         (CHANGELOG, r"^## \[.*$", f"## [{version}] - {day}"),
@@ -123,14 +128,14 @@ def set_version(folder: Path, version: str, day: str) -> None:
 
 
 def build(source: Path, dist: Path) -> list[Path]:
-    """Build the source archive and the wheel into `dist`; return their paths."""
+    """Build the source archive and the wheel in the folder `dist`, and return their paths."""
     dist.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(source / "dist"), str(source))
     return [Path(shutil.copy(file, dist)) for file in sorted((source / "dist").iterdir())]
 
 
 def check(wheel: Path, version: str, folder: Path, offline: bool) -> None:
-    """Install the wheel in a clean environment below `folder`, and run the commands that a new user types first."""
+    """Install the wheel in a clean environment in `folder`, and run the first commands of a new user."""
     home = folder / "a clean home"
     run(sys.executable, "-m", "venv", *(["--without-pip"] if offline else []), str(home / "venv"))
     programs = home / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
@@ -149,7 +154,7 @@ def check(wheel: Path, version: str, folder: Path, offline: bool) -> None:
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """Run the command in the checkout, or in another folder if one is named, and return its stdout. Ends the program if
+    """Run a command and return its stdout. `cwd` is its folder, or None for the checkout. Ends the program if
     the command fails."""
     ended = subprocess.run(command, cwd=cwd or ROOT, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -158,7 +163,7 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 
 def fail(what: str, remedy: str) -> None:
-    """End the program with a message: what is wrong, and what to do."""
+    """End the program with a message that states what is wrong and what to do."""
     sys.exit(f"error: {what}\n  fix: {remedy}")
 
 

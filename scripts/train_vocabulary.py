@@ -1,11 +1,12 @@
-"""Make the text that `tokenise` cuts into tokens, and the vocabulary: gpubench/kernels/data/.
+"""Write the text that the op `tokenise` divides into tokens, and the vocabulary, to gpubench/kernels/data/.
 
-Both are frozen copies. Pages change, and an op has to stay what it is: run this only to change the op, as
+Both are frozen copies, because the pages change and an op must not. Run this script only to change the op:
 
     .venv/bin/python scripts/train_vocabulary.py
 
-The text is what our pages on measuring say, in ASCII. The vocabulary is that of byte-pair encoding (Sennrich et al.,
-arXiv 1508.07909): the 256 bytes, then again and again the pair of neighbours that stands most often inside words.
+The text consists of the documentation pages about measuring, in ASCII. The vocabulary is made by byte-pair
+encoding (Sennrich et al., arXiv 1508.07909). It starts with the 256 bytes. Each further entry joins the two
+neighbouring entries that occur together most often inside words.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ ENTRIES = 2048
 
 
 def frozen_text() -> bytes:
-    """Return the pages as one text. It begins with a letter and ends with a line's end, so that it can follow
-    itself."""
+    """Return the pages as one text. It begins with a letter and ends with a newline, so that it can be
+    repeated."""
     pages = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8").strip() for name in PAGES)
     return pages.lstrip("# ").encode("ascii", "ignore").strip() + b"\n"
 
 
 def train(text: bytes) -> list[bytes]:
-    """Return the entries by rank. Of pairs with the same count the first one by bytes is taken."""
+    """Return the entries in the order of their rank. If two pairs have the same count, the first in byte order
+    is taken."""
     entries = [bytes([value]) for value in range(256)]
     counts = Counter(words(text))
     parts = {word: [bytes([value]) for value in word] for word in counts}

@@ -1,4 +1,5 @@
-"""Write docs/cli.md from `--help`, so that the page and the program cannot differ. Run by `make docs`."""
+"""Write docs/cli.md from the output of `--help`, so that the page and the program cannot differ. `make docs`
+runs it."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ fish, PowerShell); `--show-completion` prints what it would add, for who keeps s
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of the whole page."""
     rows = [
         f"| `{section.key}` | {section.help}{'' if section.usual else '; on request'} |"
         for section in sections.declarations()

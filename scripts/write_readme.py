@@ -1,14 +1,14 @@
-"""Write what pages show of real results: text blocks, sentences and tables. Run by `make docs`.
-
-A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
-prints. Between `<!-- words NAME -->` and `<!-- end -->` stand sentences on the default run, whose file the block with
-the answer names.
+"""Write the parts of pages that show real results: text blocks, sentences and tables. `make docs` runs it.
 
 python scripts/write_readme.py [--default FILE] [--claims FILE] [--stages FILE]
 
-The map of the default run is drawn, too, and where the time of a workload goes, of the result that docs/workloads.md
-names. A FILE takes the place of the result that the pages showed in that role; with --default the screenshots of the
-page are taken anew (scripts/picture_report.py).
+A block between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` is the output of that
+command. A block between `<!-- words NAME -->` and `<!-- end -->` consists of sentences about the default run,
+whose file is named by the block with the answer.
+
+The script also draws the map of the default run, and a chart of the stages of a workload from the result that
+docs/workloads.md names. A FILE replaces the result that the pages showed in this role. With --default the
+screenshots of the HTML report are made again (scripts/picture_report.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAGES = (
 )
 MAP = ROOT / "docs" / "images" / "map.svg"
 STAGES = ROOT / "docs" / "images" / "stages.svg"
-# Where the pages name the result of each role.
+# Patterns of the places at which the pages name the result of each role.
 ROLES = {
     "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
     "claims": r"(<!-- gpubench report )(\S+)((?: \S+)? --claims builtin)",
@@ -64,7 +64,7 @@ def page(text: str) -> str:
 
 
 def default_result() -> Path:
-    """Return the file with the answer that README shows."""
+    """Return the path of the result whose answer README shows."""
     return _find_role(README, "default")
 
 
@@ -76,8 +76,10 @@ def _find_role(file: Path, role: str) -> Path:
 
 
 def stages_picture() -> bytes:
-    """Return the chart of the workload whose stages docs/workloads.md shows. The filter of the table begins with the
-    workload's name."""
+    """Return the chart of the workload whose stages docs/workloads.md shows.
+
+    The workload's name is the beginning of the table's filter.
+    """
     drawn = plots.plots([analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", sections=("stages",))
     name_match = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
     assert name_match is not None
@@ -85,8 +87,10 @@ def stages_picture() -> bytes:
 
 
 def words(name: str) -> str:
-    """Return sentences on README's default run. `lead` says what the picture shows; `reading` says how to read the
-    table."""
+    """Return sentences about the default run in README.
+
+    `lead` explains what the picture shows, and `reading` explains how to read the table.
+    """
     analysis = analyse(store.load(default_result()))
     return _fill((_lead if name == "lead" else _reading)(answer(analysis)))
 
@@ -154,14 +158,14 @@ def _width(line: AnswerRow) -> float:
 
 
 def _fill(text: str) -> str:
-    """Wrap the text to lines of the page's width."""
+    """Wrap the text to the line width of the pages."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False))
 
 
 def _print(command: str, arguments: str) -> str:
-    """Return what the command prints with these arguments; files are named from the root."""
+    """Return the output of the command with these arguments. Paths are relative to the repository."""
     import contextlib
     import os
 
@@ -185,7 +189,7 @@ def _print(command: str, arguments: str) -> str:
 
 
 def _take(roles: dict[str, str | None]) -> None:
-    """Replace the names of results in the pages by those in `roles`."""
+    """Replace the names of results in the pages by the names in `roles`."""
     for file in (README, CLAIMS, WORKLOADS):
         text = file.read_text(encoding="utf-8")
         for role, name in roles.items():

@@ -1,4 +1,5 @@
-"""Write the tables of docs/troubleshooting.md from the list of messages. Run by `make docs`; a test compares it."""
+"""Write the tables of docs/troubleshooting.md from the list of messages. `make docs` runs it, and a test
+compares the page."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 
 
 def page() -> str:
-    """Return the page with new tables."""
+    """Return the text of the page with new tables."""
     text = TARGET.read_text(encoding="utf-8")
     text = _with_table(text, "reasons", ("reason", "what happened"), REASONS)
     text = _with_table(text, "warnings", ("code", "what it means"), WARNINGS)
