@@ -60,6 +60,9 @@ ON_PCI = {
         HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci(VBIOS, "10de", "2520", "nvidia", max_link_speed="16.0 GT/s PCIe", **SUSPENDED),
         {REJECTED: ["INTEGRATED_UNMEASURED", "GPU_ASLEEP"], "recommendation.rejected.*.device_id": ["pci:0000:00:02.0", f"pci:{VBIOS}"],
          "recommendation.mode": "cpu"}),
+    **{f"the kind of NVIDIA's {device} in {product}": (
+        HOST | {"/sys/class/dmi/id/product_name": product} | pci(VBIOS, "10de", device, "nvidia"), {KIND: kind})
+       for device, product, kind in (("2335", "a server", "discrete"), ("2e12", "a server", "not_probed"), ("2335", "NVIDIA DGX Spark", "not_probed"))},
     "passed through, and without a driver": (
         HOST | pci(VBIOS, "10de", "2684", "vfio-pci") | pci("0000:02:00.0", "10de", "2684"),
         {"gpus.*.usable": [False, False], "gpus.*.why_not": [["PASSED_THROUGH"], ["NO_DRIVER"]]}),
