@@ -160,12 +160,21 @@ def test_a_thread_that_runs_is_waited_for_and_one_that_sleeps_is_not():
     (16, None, 16, 8), (16, 2, 2, 2), (1, None, 1, 1), (2, 16, 2, 2), (128, None, 128, 8), (128, 128, 128, 8),
 ])  # fmt: skip
 def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, affinity, bound, usable, copying):
-    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
+    monkeypatch.setattr(
+        host.os, "sched_getaffinity", lambda pid: set(range(affinity)) if pid == 0 else set(), raising=False
+    )
     host.bound_cpus(bound)
     try:
         assert (host.usable_cpus(), host.copying_threads()) == (usable, copying)
     finally:
         host.bound_cpus(None)
+
+
+@pytest.mark.parametrize(("count", "usable"), [(6, 6), (None, 1)])
+def test_a_system_without_affinities_counts_its_cpus(monkeypatch, count, usable):
+    monkeypatch.delattr(host.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(host.os, "cpu_count", lambda: count)
+    assert host.usable_cpus() == usable
 
 
 @pytest.mark.parametrize(("share", "runs"), [(0.0, False), (0.6, True), (2.0, True), (0.4, False)])
@@ -209,12 +218,14 @@ def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
 
 
 def test_threads_of_libraries_rest_soon_unless_the_user_says_otherwise(monkeypatch):
-    names = ("GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT", "OMP_PROC_BIND")
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(names[1], "9")
-    host.set_up_threads()
-    assert [host.os.environ[name] for name in names] == ["30000", "9", "true"]
+    usual = {"GOMP_SPINCOUNT": "30000", "OPENBLAS_THREAD_TIMEOUT": "20", "OMP_PROC_BIND": "true"}
+    for given in ({}, dict.fromkeys(usual, "9")):
+        for name in usual:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        host.set_up_threads()
+        assert {name: host.os.environ[name] for name in usual} == usual | given
 
 
 @pytest.mark.parametrize(("bound", "inside"), [("true", {3}), ("spread", {3, 5, 9}), (None, {3, 5, 9})])

@@ -14,6 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
+from gpubench.kernels.templates.matmul import few_rows
 from tests.golden import programs
 from tests.shapes import H200
 
@@ -189,6 +190,14 @@ def test_few_rows_are_covered_by_blocks_of_columns(name, n, m, k, dtype):
         assert number("UNITS", step.source) * number("SHARES", step.source) == step.block[0]
         assert (step.grid[0] - 1) * columns < m <= step.grid[0] * columns
         assert step.grid[1] * number("ROWS", step.source) >= n
+
+
+@pytest.mark.parametrize(("n", "k", "normed", "one"), [
+    (4, 3004, True, True), (4, 3005, True, False), (4, 9000, False, True), (16, 64, True, True), (17, 64, True, False),
+])  # fmt: skip
+def test_a_block_norms_the_rows_that_it_can_hold(n, k, normed, one):
+    rows = few_rows.WeightedRows(("x", "w"), n, 64, k, "float32", normed=normed)
+    assert (few_rows.cuda_pass(rows, H200) is not None) == one
 
 
 @pytest.mark.parametrize("name", ["attention", "attention_grad", "argmax"])

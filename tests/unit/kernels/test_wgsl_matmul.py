@@ -52,6 +52,11 @@ def test_the_tiles_that_a_device_can_hold():
     for tile in TILES:
         fits = 16 * tile.vectors <= 16384 and tile.threads <= 256
         assert (tile in small) == fits, tile.name
+    for tile in TILES:
+        just = {"max_workgroup_bytes": 16 * tile.vectors, "max_workgroup_threads": tile.threads}
+        assert tile.fits(4, msgspec.structs.replace(H200, **just)), tile.name
+        for name, value in just.items():
+            assert not tile.fits(4, msgspec.structs.replace(H200, **{**just, name: value - 1})), tile.name
     few = msgspec.structs.replace(H200, max_workgroup_threads=64)
     assert all(tile.threads <= 64 for tile in able(TILES, 4, few))
     # Doubles take twice the memory.

@@ -154,6 +154,16 @@ def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
         assert not winograd.fits(msgspec.structs.replace(H200, **{name: value - 1}))
 
 
+@pytest.mark.parametrize(("k", "rows"), [
+    (64, 4), (1904, 4), (1905, 3), (2160, 3), (2161, 2), (4832, 2), (4833, None),
+])  # fmt: skip
+def test_a_group_norms_as_many_rows_as_it_can_hold_but_no_less_than_half(k, rows):
+    program = few_rows.wgsl_program(few_rows.WeightedRows(("x", "w"), 4, 64, k, "float32", normed=True), H200)
+    held = program and int(re.search(r"sums: array<array<vec4<f32>, (\d)>", program.passes[0].source)[1])
+    assert held == rows
+    assert not rows or program.passes[0].grid[2] == -(-4 // rows)
+
+
 @pytest.mark.parametrize("name", ["linear", "norm_linear"])
 @given(
     n=st.integers(1, 16),

@@ -462,15 +462,10 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
     most = min(n, WGSL_ROWS)
     blocks = (product.block(rows, storage.width, threads, limits) for rows in range(most, 0, -1))
     block = next(
-        (
-            step
-            for step in blocks
-            if (step.rows == 1 and not product.normed)
-            or _wgsl_bytes(product, step, storage, threads) <= limits.max_workgroup_bytes
-        ),
+        (step for step in blocks if _wgsl_bytes(product, step, storage, threads) <= limits.max_workgroup_bytes),
         None,
     )
-    if block is None or (product.normed and 2 * block.rows < most):
+    if block is None or 2 * block.rows < most:
         return None
     x, y, _ = fold(ceil_div(m, block.columns), limits)
     bindings = (*product.names, "out", *product.operands, *product.across)
