@@ -152,6 +152,7 @@ FASTEST = {
     "very short ones": ({"a": 1e-9, "b": 1e-9}, 0, 1e9, "a", None),
     "a clock that stands still": ({"a": 0.0, "b": 0.0}, 0, 1e9, "a", {"a": 4 + 5 * 50, "b": 4 + 5 * 50}),
     "long ones, timed singly": ({"a": 0.5, "b": 0.45}, 0, 1e9, "b", {"a": 7, "b": 7}),
+    "one that begins at its very end": ({"a": 0.25, "b": 0.125}, 0.5, 1.0, "b", {"a", "b"}),
     "a twentieth of the budget": ({"a": 0.05, "b": 0.05}, 0, 1.0, "a", {"a": 7, "b": 7}),
     "more than a twentieth": ({"a": 0.06, "b": 0.055}, 0, 1.0, "b", {"a": 2, "b": 2}),
     "some as long as the budget": ({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1}, 0, 3.0, "b", {"a": 2, "b": 2}),  # c would begin after 3.4 s
@@ -261,7 +262,7 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
     for other, took in known.items():
         names = NAMES if builders else ("another set",)
         tuning.choices.put(
-            choice_key(Tuning(tmp_path, other).case, names), Chosen(took, 0.0 if builders else 0.9)
+            choice_key(Tuning(tmp_path, other).case, names), Chosen(took, 0.15 if builders else 0.9)
         )
     assert tuning.choose(NAMES, **{"builders": builders} if builders else {}) == name
     assert tuning.trials == trials
@@ -303,17 +304,18 @@ def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):
         Tuning(tmp_path / "other").choose(("broken", "slow", "fast"), timer, builders=8)
 
 
-def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path):
+@pytest.mark.parametrize(("build_s", "name", "ended_s"), [(1.5, "slow", 101.5), (1.0, "fast", 102.0)])
+def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path, build_s, name, ended_s):
     tuning = Tuning(tmp_path)
-    now = [0.0]
+    now = [100.0]
     tuning.session.clock = lambda: now[0]
 
     def timer(name, output):
-        now[0] += 1.5  # the budget is 1 s
+        now[0] += build_s  # the budget is 1 s
         return lambda repeat: repeat * {"slow": 2e-3, "fast": 1e-3}[name]
 
-    assert tuning.choose(timer=timer, builders=1) == "slow"
-    assert now == [1.5]
+    assert tuning.choose(timer=timer, builders=1) == name
+    assert now == [ended_s]
 
 
 @pytest.mark.parametrize(

@@ -219,20 +219,22 @@ def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
 
 def test_threads_of_libraries_rest_soon_unless_the_user_says_otherwise(monkeypatch):
     usual = {"GOMP_SPINCOUNT": "30000", "OPENBLAS_THREAD_TIMEOUT": "20", "OMP_PROC_BIND": "true"}
-    for given in ({}, dict.fromkeys(usual, "9")):
+    for own in ({}, dict.fromkeys(usual, "9")):
         for name in usual:
             monkeypatch.delenv(name, raising=False)
-        for name, value in given.items():
+        for name, value in own.items():
             monkeypatch.setenv(name, value)
         host.set_up_threads()
-        assert {name: host.os.environ[name] for name in usual} == usual | given
+        assert {name: host.os.environ[name] for name in usual} == usual | own
 
 
 @pytest.mark.parametrize(("bound", "inside"), [("true", {3}), ("spread", {3, 5, 9}), (None, {3, 5, 9})])
 def test_a_thread_is_kept_on_its_first_cpu_where_openmp_binds_and_gets_all_back(monkeypatch, bound, inside):
     cpus = [{3, 5, 9}]
-    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {*cpus[0]}, raising=False)
-    monkeypatch.setattr(host.os, "sched_setaffinity", lambda pid, new: cpus.insert(0, {*new}), raising=False)
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set() if pid else {*cpus[0]}, raising=False)
+    monkeypatch.setattr(
+        host.os, "sched_setaffinity", lambda pid, new: pid or cpus.insert(0, {*new}), raising=False
+    )
     monkeypatch.delenv("OMP_PROC_BIND", raising=False)
     if bound:
         monkeypatch.setenv("OMP_PROC_BIND", bound)

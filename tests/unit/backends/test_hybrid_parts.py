@@ -2,7 +2,7 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
-from gpubench.backends.shared.sides import CompanionThread, granule
+from gpubench.backends.shared.sides import CompanionThread, granule, side_case
 from gpubench.base.errors import BackendUnavailable
 from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 
 @given(st.integers(2, 1 << 40), st.floats(0, 1), st.floats(0, 1))
@@ -61,6 +62,21 @@ def test_the_cores_that_move_data(threads, several, kept) -> None:
 )
 def test_a_share_is_of_whole_steps(units, step) -> None:
     assert granule(units) == step
+
+
+@pytest.mark.parametrize(("backend", "kind", "name", "implementation"), [
+    ("numpy", "cpu", "matmul", "tuned"), ("cupy", "gpu", "matmul", "library"), ("cupy", "gpu", "add", "tuned"),
+    ("numpy", "cpu", "add", "tuned"), ("torch", "gpu", "add", "library"), ("fake", "cpu", "add", "library"),
+])  # fmt: skip
+def test_a_side_takes_its_kernel_and_where_that_is_the_librarys_call_only_the_cpu(
+    backend, kind, name, implementation
+) -> None:
+    device = Device(id=f"{backend}:0", backend=backend, kind=kind, name="a device", api="host")
+    op = kernels.load(name)
+    case = Case(name, op.group, {"n": 8}, "float32", "tuned", "transfer-once", "hybrid:cupy:0", 3)
+    part: Any = side_case(op, case, {"n": 3}, cast("Any", SimpleNamespace(device=device)))
+    asked = (part.implementation, part.params, part.calls, part.device_id, part.regime)
+    assert asked == (implementation, {"n": 3}, None, f"{backend}:0", device.resident_regime)
 
 
 @given(st.integers(1, 1024), st.booleans())

@@ -144,6 +144,19 @@ def test_every_program_fits_its_device(name):
                         check_windows(program, sizes | dict(program.scratch), device)
 
 
+@pytest.mark.parametrize("tokens", [None, 20])
+def test_a_query_sees_no_key_of_another_sequence(tokens):
+    params = {"n": 600, **({"tokens": tokens} if tokens else {})}
+    text = EVERY["attention"].kernel("wgpu", "float32").build(params, "float32", H200).passes[0].source
+    own = r" && j \+ \1u >= \(row\2 - row\2 % 20u\)" if tokens else ""
+    assert (
+        len(re.findall(rf"j \+ (\d)u <= row(\d){own}\);", text))
+        == 4 * len(re.findall(r"let row\d =", text))
+        > 0
+    )
+    assert ("var j = (first - first % 20u) + part" in text) == bool(tokens)
+
+
 def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
     program = winograd.wgsl_program(8, 64, 64, 32, "float32", H200)
     least = {
