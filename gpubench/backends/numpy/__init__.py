@@ -81,7 +81,7 @@ class NumpySession(
 
     has_bfloat16 = False
 
-    def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
+    def __init__(self, device: Device, threads: int | None, autotune: bool) -> None:
         import numpy as np
         from threadpoolctl import ThreadpoolController
 

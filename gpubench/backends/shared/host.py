@@ -392,9 +392,7 @@ def repeat_values(values: Array, count: int) -> Array:
     return np.resize(values, count)
 
 
-def random_input(
-    op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
-) -> Array:
+def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
     """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
     made of the op, the operand, the params other than the size, the dtype and `seed`; for a weight its shape
     replaces the params. Values follow each other in the order of memory, so that a larger array begins with the

@@ -87,7 +87,7 @@ UNROLLED = 8
 GRAIN = 1024
 
 
-def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THREADS) -> WgslProgram:
+def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
     """Return a program of one dispatch that does `rounds` times UNROLLED steps of every chain. It writes to
     "out", float32 of shape (threads,).
 
@@ -97,17 +97,17 @@ def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THRE
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
     group = min(GROUP, limits.max_workgroup_threads)
-    groups = -(-threads // group)
+    groups = -(-THREADS // group)
     wide = min(groups, 1 << 12)
     grid = (wide, -(-groups // wide), 1)
     return WgslProgram(
-        (WgslPass(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, threads, 1)),)
+        (WgslPass(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, THREADS, 1)),)
     )
 
 
-def chain_flops(rounds: int, threads: int = THREADS) -> int:
+def chain_flops(rounds: int) -> int:
     """Return the number of multiplications and additions in one launch."""
-    return 2 * threads * CHAINS * LANES * UNROLLED * rounds
+    return 2 * THREADS * CHAINS * LANES * UNROLLED * rounds
 
 
 def chain_source(real: str, group: int, wide: int) -> str:
@@ -140,12 +140,12 @@ def chain_source(real: str, group: int, wide: int) -> str:
     ) + "\n"  # fmt: skip
 
 
-def chain_sums(threads: int = THREADS) -> Array:
+def chain_sums() -> Array:
     """Return the exact values that "out" must have: float32 of shape (threads,)."""
     import numpy as np
 
-    sums = np.zeros(threads, np.float32)
-    first = np.arange(threads, dtype=np.uint32)
+    sums = np.zeros(THREADS, np.float32)
+    first = np.arange(THREADS, dtype=np.uint32)
     for place in range(CHAINS * LANES):
         sums += ((first + place) % GRAIN).astype(np.float32) / GRAIN
     return sums

@@ -124,7 +124,7 @@ class Reference(NamedTuple):
 
     want: Array  # the values, in float64
     scale: Array | None  # scale of the tolerance; None: |want|
-    odd: Oddities = Oddities()  # its infinities and NaNs
+    odd: Oddities  # its infinities and NaNs
 
     def beginning(self, rows: int) -> Reference:
         """Return the reference of the first `rows` rows."""

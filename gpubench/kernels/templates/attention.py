@@ -48,7 +48,7 @@ class Heads(msgspec.Struct, frozen=True):
     n: int  # tokens of a sequence
     heads: int  # heads of a token
     e: int  # elements of a head
-    sequences: int = 1  # sequences, one after the other
+    sequences: int  # sequences, one after the other
 
     @property
     def rows(self) -> int:

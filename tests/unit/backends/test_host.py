@@ -179,11 +179,15 @@ def test_a_system_without_affinities_counts_its_cpus(monkeypatch, count, usable)
 
 @pytest.mark.parametrize(("share", "runs"), [(0.0, False), (0.6, True), (2.0, True), (0.4, False)])
 def test_where_no_file_tells_processor_time_does(share, runs, monkeypatch):
-    now = script_time(monkeypatch, "darwin", lambda now: now * share)
+    looks = []
+    now = script_time(monkeypatch, "darwin", lambda now: looks.append(now) or now * share)
     assert host.others_run() == runs
     assert now[0] == pytest.approx(START_S + 0.0005), "a look"
     host.settle()
-    assert now[0] <= START_S + (0.252 if runs else 0.0011), "it ends where nothing rests, too"
+    assert now[0] == pytest.approx(START_S + (0.251 if runs else 0.001), abs=2e-4), (
+        "it ends where nothing rests, too"
+    )
+    assert len(looks) // 2 == (pytest.approx(251, abs=1) if runs else 2), "between two looks it sleeps as long"
 
 
 START_S = 100.001

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.numpy import BACKEND, machine_code
+from gpubench.backends.numpy import BACKEND, compiled, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned_array, random_inputs
 from gpubench.base.errors import BuildError
@@ -167,6 +167,16 @@ def test_the_loops_are_vectors(pool, name):
     packed = r"\bv?(?:mul|add|max|div|and|mov|fm\w*)\w*p[sd]\b|\bf(?:mul|add|mla)\s+v\d"
     # At least a load and a store: LLVM does not unroll every loop on every processor.
     assert len(re.findall(packed, assembly)) >= 2, assembly[:2000]
+
+
+def test_variables_of_numba_that_a_user_has_set_are_named(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("NUMBA_")]:
+        monkeypatch.delenv(name)
+    assert (compiled.foreign_variables(), compiled.slowing_variables()) == ("", "")
+    for name in ("NUMBA_OPT", "NUMBA_DISABLE_JIT", "NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "OTHER"):
+        monkeypatch.setenv(name, "1")
+    assert compiled.foreign_variables() == "NUMBA_DISABLE_JIT and NUMBA_OPT"
+    assert compiled.slowing_variables() == "NUMBA_OPT"
 
 
 def copied(text=""):

@@ -282,12 +282,12 @@ class Layout(msgspec.Struct, frozen=True):
     m: int  # rows of C
     n: int  # columns of C
     k: int  # columns of A
-    batch: int = 1  # number of products, stored one after the other
-    ta: bool = False  # A is stored k x m
-    tb: bool = False  # B is stored n x k
-    loose: tuple[str, ...] = ()  # operands that are read element by element, whose lines run along m or n
-    epilogue: Epilogue | None = None  # applied to what is written
-    patches: Patches | None = None  # B is read from an image, and every product has the same A
+    batch: int  # number of products, stored one after the other
+    ta: bool  # A is stored k x m
+    tb: bool  # B is stored n x k
+    loose: tuple[str, ...]  # operands that are read element by element, whose lines run along m or n
+    epilogue: Epilogue | None  # applied to what is written
+    patches: Patches | None  # B is read from an image, and every product has the same A
 
     @property
     def real(self) -> str:
