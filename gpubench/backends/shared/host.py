@@ -463,8 +463,9 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
         array.fill(1 if drawn == "ones" else 0)
         return
     terms = array.shape[0] if array.ndim < 3 else math.prod(array.shape[1:])
+    kind = "float64" if wide else "float32"
 
-    def values(generator: Any, size: int, kind: Any) -> Array:
+    def values(generator: Any, size: int) -> Array:
         if isinstance(drawn, Ids):
             return generator.integers(0, drawn.below(params), size)
         if isinstance(drawn, Range) and drawn.whole:
@@ -482,12 +483,12 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
             drawn_values[drawn_values < 0] = 0
         return drawn_values
 
-    _fill(array, values, key, wide=wide)
+    _fill(array, values, key)
     if drawn == "probabilities":
         _normalise(array)
 
 
-def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, wide: bool = False) -> None:
+def _fill(array: Array, values: Callable[[Any, int], Array], key: str) -> None:
     import numpy as np
 
     flat = array.reshape(-1)
@@ -496,7 +497,7 @@ def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, w
         digest = hashlib.sha256(f"{key} {start}".encode()).digest()
         generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
         part = flat[start : start + _DRAWN]
-        part[:] = values(generator, part.size, np.float64 if wide else np.float32)
+        part[:] = values(generator, part.size)
 
     in_slices(fill, flat.size, _DRAWN)
 
@@ -520,7 +521,7 @@ def random_bytes(array: Array, key: str) -> None:
     """Fill a C-contiguous array with random bytes. The same key gives the same bytes."""
     import numpy as np
 
-    def values(generator: Any, size: int, kind: Any) -> Array:
+    def values(generator: Any, size: int) -> Array:
         return np.frombuffer(generator.bytes(size), np.uint8)
 
     _fill(bytes_of(array), values, key)

@@ -1,5 +1,6 @@
 """Which candidate a device takes: timed with a scripted clock, remembered in a file that may be missing or broken."""
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -152,6 +153,11 @@ FASTEST = {
     "very short ones": ({"a": 1e-9, "b": 1e-9}, 0, 1e9, "a", None),
     "a clock that stands still": ({"a": 0.0, "b": 0.0}, 0, 1e9, "a", {"a": 4 + 5 * 50, "b": 4 + 5 * 50}),
     "long ones, timed singly": ({"a": 0.5, "b": 0.45}, 0, 1e9, "b", {"a": 7, "b": 7}),
+    "one twice as slow": ({"a": 1e-2, "b": 2e-2}, 0, 1e9, "a", {"a": 2 + 2, "b": 2 + 2}),
+    "in two rounds beyond the budget": ({"a": 0.01, "b": 0.011}, 0.22, 0.5, "a", {"a": 2 + 2, "b": 2 + 2}),
+    "in one more at its very end": ({"a": 1 / 64, "b": 1 / 64}, 0.1875, 0.5, "a", {"a": 2 + 3, "b": 2 + 3}),
+    "one as long as the budget": ({"a": 1.0, "b": 1e-3}, 0.5, 1.0, "a", {"a": 2}),
+    "one as long as a sample": ({"a": 5e-4}, 0, 1e9, "a", {"a": 2}),
     "one that begins at its very end": ({"a": 0.25, "b": 0.125}, 0.5, 1.0, "b", {"a", "b"}),
     "a twentieth of the budget": ({"a": 0.05, "b": 0.05}, 0, 1.0, "a", {"a": 7, "b": 7}),
     "more than a twentieth": ({"a": 0.06, "b": 0.055}, 0, 1.0, "b", {"a": 2, "b": 2}),
@@ -171,6 +177,24 @@ def test_the_fastest_is_taken_after_as_many_launches_as_it_takes(name):
         assert bench.built == list(costs)
     else:
         assert bench.launches == launches
+
+
+@pytest.mark.parametrize(("broken", "taken"), [("a", None), ("b", "c"), ("c", "b")])
+def test_one_that_breaks_in_a_later_launch_is_left_out_and_the_default_must_not(broken, taken):
+    bench = Bench({"a": 3e-2, "b": 2e-2, "c": 1.8e-2})
+
+    def timer(name):
+        took = bench.timer(name)
+
+        def breaking(repeat):
+            if name == broken and bench.launches.get(name, 0) > 2:
+                raise BackendError("lost", reason="x")
+            return took(repeat)
+
+        return breaking
+
+    with contextlib.nullcontext() if taken else pytest.raises(BackendError):
+        assert fastest(list(bench.costs), timer, clock=lambda: bench.now, budget_s=1e9) == taken
 
 
 def test_a_slow_first_launch_and_a_stray_sample_do_not_decide():
@@ -256,6 +280,8 @@ BESIDE = 3 * RUNG
     (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slower"}, 2, "slow", 1), (RUNG, {RUNG >> 5: "slower", RUNG << 5: "slower"}, 2, "slower", 0),
     (RUNG, {RUNG >> 5: "slower", RUNG << 5: "fast"}, 2, "fast", 1), (RUNG, {RUNG >> 5: "slow"}, 2, "fast", 1),
     (RUNG, {RUNG >> 5: "slow", round(RUNG * 2**5.5): "slow"}, 2, "fast", 1),
+    (RUNG, {round(RUNG * 2**-0.5): "slow", round(RUNG * 2**0.5): "slower"}, 2, "slow", 1),
+    (RUNG, {RUNG >> 5: "gone", RUNG << 5: "slower"}, 2, "fast", 1),
 ])  # fmt: skip
 def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builders, name, trials):
     tuning = Tuning(tmp_path, n=n)
@@ -267,6 +293,16 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
     assert tuning.choose(NAMES, **{"builders": builders} if builders else {}) == name
     assert tuning.trials == trials
     assert tuning.choices.get(choice_key(tuning.case, NAMES)) in (None, Chosen(name, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("below", "load", "name"), [("slower", 0, "fast"), ("slow", 0, "slow"), ("slower", 0.16, "slow")]
+)
+def test_what_the_sizes_around_took_needs_no_margin_but_the_default_has_it(tmp_path, below, load, name):
+    tuning = Tuning(tmp_path, n=RUNG)
+    for other, took in ((RUNG >> 1, Chosen(below, load)), (RUNG << 1, Chosen("fast"))):
+        tuning.choices.put(choice_key(Tuning(tmp_path, other).case, NAMES), took)
+    assert tuning.choose(NAMES, builders=2, margin=1.35) == name
 
 
 def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
@@ -284,6 +320,8 @@ def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
 def test_the_likeliest_is_taken_unless_another_is_clearly_faster(first, other, name, budget_s):
     bench = Bench({"first": first * 1e-3, "other": other * 1e-3})
     assert fastest(list(bench.costs), bench.timer, clock=lambda: 0.0, budget_s=budget_s, margin=1.05) == name
+    alike = Bench({"first": 1.25 / 64, "other": 1 / 64})
+    assert fastest(list(alike.costs), alike.timer, clock=lambda: 0.0, budget_s=budget_s, margin=1.25) == "first"
 
 
 def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):

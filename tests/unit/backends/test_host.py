@@ -2,7 +2,10 @@
 
 import ctypes
 import hashlib
+import os
+import signal
 import threading
+import warnings
 from types import SimpleNamespace
 
 import msgspec
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.backends.contract import HostCall, StageReading
 from gpubench.backends.shared import host
+from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Ids, Op, Operand, Range, Tolerance
@@ -102,12 +106,19 @@ def test_inputs_differ_between_ops_dtypes_and_operands():
     assert len({array.tobytes() for array in (a, b, c, d)}) == 4
 
 
-def test_a_copy_takes_arrays_with_gaps_on_either_side():
-    whole, gaps = np.arange(8.0), np.zeros(16)[::2]
-    host.copy(whole, gaps)
-    assert (gaps == whole).all()
-    host.copy(gaps, back := np.zeros(8))
-    assert (back == whole).all()
+def test_a_copy_takes_arrays_in_any_order_and_of_any_length():
+    count = 2 * host.SLICE + 2
+    whole = np.arange(count, dtype=np.int32).reshape(-1, 2)
+    targets = (
+        np.zeros((count // 2, 2), np.int32),
+        np.zeros((2, count // 2), np.int32).T,
+        np.zeros((count, 2), np.int32)[::2],
+    )
+    for target in targets:
+        host.copy(whole, target)
+        assert (target == whole).all()
+        host.copy(target, back := np.zeros_like(whole))
+        assert (back == whole).all()
 
 
 def test_the_hash_of_an_op_changes_with_its_meaning():
@@ -180,6 +191,7 @@ def test_a_system_without_affinities_counts_its_cpus(monkeypatch, count, usable)
 @pytest.mark.parametrize(("share", "runs"), [(0.0, False), (0.6, True), (2.0, True), (0.4, False)])
 def test_where_no_file_tells_processor_time_does(share, runs, monkeypatch):
     looks = []
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name: pytest.fail("this is no Windows"), raising=False)
     now = script_time(monkeypatch, "darwin", lambda now: looks.append(now) or now * share)
     assert host.others_run() == runs
     assert now[0] == pytest.approx(START_S + 0.0005), "a look"
@@ -213,6 +225,7 @@ def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
     now = script_time(monkeypatch, "win32", lambda now: now // (1 / 64) / 64)
 
     def query(process, count):
+        assert process.value == ctypes.c_void_p(-1).value, "this process"
         ctypes.cast(count, ctypes.POINTER(ctypes.c_uint64))[0] = round(now[0] * rate_hz)
 
     library = SimpleNamespace(QueryProcessCycleTime=query)
@@ -251,10 +264,27 @@ def test_a_thread_is_kept_on_its_first_cpu_where_openmp_binds_and_gets_all_back(
 
 
 def test_several_slices_are_worked_on_beside_the_caller():
-    starts = host.in_slices(lambda start: (start, threading.current_thread().name), 25, 10)
-    assert [start for start, _ in starts] == [0, 10, 20]
+    starts = host.in_slices(lambda start: (start, threading.current_thread().name), 15, 10)
+    assert [start for start, _ in starts] == [0, 10]
     assert all(name.startswith("gpubench-check") for _, name in starts)
     assert host.in_slices(lambda start: threading.current_thread(), 10, 10) == [threading.current_thread()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system forks no process")
+def test_a_fork_has_threads_of_its_own():
+    host.in_slices(int, 25, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that threads are no part of it is what is tried
+        child = os.fork()
+    if not child:
+        signal.alarm(30)
+        host.in_slices(int, 25, 10)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_thread_that_has_ended_does_not_run():
+    assert not host._is_running("no such thread")
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((), "float64"), ((3, 5), "float16"), ((1001,), "int32")])
@@ -362,3 +392,37 @@ def test_operands_larger_than_the_device_are_refused(n, reason):
 ])  # fmt: skip
 def test_plain_operands_are_activations_of_values_that_know_no_place(values, role, dtype, plain):
     assert host.is_plain(Operand("x", lambda params: (params["n"],), values, role, dtype)) == plain
+
+
+def test_operands_in_host_memory_are_held_to_write_and_to_read_and_given_back():
+    """The host looks at them only when the device has done its work, and by bytes."""
+    memory, events = np.zeros(16, np.uint8), []
+
+    def hold(buffers, *, write):
+        events.append((*buffers, write))
+        return [memory]
+
+    device = SimpleNamespace(
+        device=None, limits=None, threads=None, blas=None, sync=lambda: events.append("sync"),
+        forget=lambda: events.append("forgotten"),
+    )  # fmt: skip
+    held = SimpleNamespace(
+        hold=hold, lend=lambda buffers: events.append((*buffers, "lent")), forget=lambda: events.append("freed"),
+        close=lambda: events.append("closed"),
+    )  # fmt: skip
+    session, sent, found = (
+        InPlaceSession(device, held),
+        np.arange(3.0, dtype=np.float32),
+        np.zeros(3, np.float32),
+    )
+    session.upload("x", sent)
+    session.download("x", found)
+    assert (found == sent).all()
+    assert not memory[12:].any()
+    assert (session.memory("x", (3,), "float32") == sent).all()
+    assert events == ["sync", ("x", True), ("x", "lent"), *["sync", ("x", False), ("x", "lent")] * 2]
+    assert session.home is device
+    events.clear()
+    session.forget()
+    session.close()
+    assert events == ["forgotten", "freed", "closed"], "the device's session stays open"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
-from gpubench.backends.shared.sides import CompanionThread, granule, side_case
-from gpubench.base.errors import BackendUnavailable
+from gpubench.backends.shared.sides import CompanionThread, granule, refusal, side_case
+from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.result.case import Case
 from gpubench.result.run import Device
 
@@ -77,6 +77,20 @@ def test_a_side_takes_its_kernel_and_where_that_is_the_librarys_call_only_the_cp
     part: Any = side_case(op, case, {"n": 3}, cast("Any", SimpleNamespace(device=device)))
     asked = (part.implementation, part.params, part.calls, part.device_id, part.regime)
     assert asked == (implementation, {"n": 3}, None, f"{backend}:0", device.resident_regime)
+
+
+@pytest.mark.parametrize(("reason", "refused"), [(None, False), ("not-compiled", False), ("limit", True)])
+def test_a_side_that_cannot_do_all_of_the_work_is_named(reason, refused) -> None:
+    why = reason and Unsupported("no room", reason=reason, hint="buy some")
+    session: Any = SimpleNamespace(
+        device=Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host"),
+        supports=lambda op, case: why if case.implementation == "library" else None,
+    )
+    op = kernels.load("matmul")
+    case = Case(op.name, op.group, {"n": 8}, "float32", "tuned", "resident", "hybrid:cupy:0")
+    told = refusal(op, case, session)
+    assert (told is not None) == refused
+    assert told is None or (told.detail, told.reason, told.hint) == ("numpy:0: no room", "limit", "buy some")
 
 
 @given(st.integers(1, 1024), st.booleans())

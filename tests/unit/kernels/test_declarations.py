@@ -117,6 +117,18 @@ def test_costs_are_those_counted_by_hand():
         assert (op.flops(params), op.bytes(params, "float32")) == (flops, 4 * elements), name
 
 
+LADDERS = {
+    "add": (2**10, 2**24, 4, 1), "sum": (2**10, 2**24, 4, 1), "softmax": (2**10, 2**24, 4, 1024), "layernorm": (1, 65536, 4, 1),
+    "matmul": (32, 4096, 2, 8), "gemv": (64, 4096, 4, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_the_sizes_that_an_op_is_measured_at(name):
+    sizes = kernels.load(name).sizes
+    assert (sizes.low, sizes.high, sizes.factor, sizes.granule) == LADDERS[name]
+
+
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_the_bytes_are_those_of_the_shapes(op):
     for n, dtype in itertools.product(SIZES, op.dtypes):

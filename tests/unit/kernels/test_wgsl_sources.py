@@ -157,6 +157,15 @@ def test_a_query_sees_no_key_of_another_sequence(tokens):
     assert ("var j = (first - first % 20u) + part" in text) == bool(tokens)
 
 
+@pytest.mark.parametrize("name", ["add", "sum"])
+def test_long_vectors_have_two_units_a_thread_and_two_passes(name):
+    """From eight groups a multiprocessor on, or from 64 KiB."""
+    few = 4 * 256 * 2 * 8 * 132 if name == "add" else 4 * 4096 + 1
+    for n, many in ((few, True), (few - 1 if name == "sum" else few - 4, False)):
+        passes = EVERY[name].kernel("wgpu", "float32").build({"n": n}, "float32", H200).passes
+        assert (len(passes) == 2 if name == "sum" else "let i1 =" in passes[0].source) == many
+
+
 def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
     program = winograd.wgsl_program(8, 64, 64, 32, "float32", H200)
     least = {
