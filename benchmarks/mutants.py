@@ -228,6 +228,7 @@ EQUIVALENT = (
     ),
     ("backends/shared/reference.py", "if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
     ("backends/shared/reference.py", "within = largest <=", "<", "no largest error is that very number"),
+    ("backends/shared/blocks.py", "self.written[start:", "+= 2", "any write empties a cache"),
     ("backends/shared/host.py", "while others_run()", "<= end", "no look ends at that very moment"),
     ("backends/shared/host.py", "step = max(1, SLICE", "max(2", "rows are as right two by two"),
     ("backends/shared/host.py", "memory = np.empty(size + 64", "65", "a byte more is touched by nobody"),

@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
-from gpubench.backends.shared.sides import CompanionThread, granule, refusal, side_case
+from gpubench.backends.shared.sides import CompanionThread, DividedBuffer, granule, refusal, side_case
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.result.case import Case
 from gpubench.result.run import Device
@@ -77,6 +78,22 @@ def test_a_side_takes_its_kernel_and_where_that_is_the_librarys_call_only_the_cp
     part: Any = side_case(op, case, {"n": 3}, cast("Any", SimpleNamespace(device=device)))
     asked = (part.implementation, part.params, part.calls, part.device_id, part.regime)
     assert asked == (implementation, {"n": 3}, None, f"{backend}:0", device.resident_regime)
+
+
+def test_the_parts_of_an_operand_are_freed_by_their_sessions() -> None:
+    freed: list[Any] = []
+    session: Any = Mock(
+        allocate=lambda shape, dtype: shape, free=freed.append, enter=lambda: freed.append("in")
+    )
+    operand = DividedBuffer((8,), "float32")
+    first = operand.part(session, "resident", (4,))
+    assert (operand.part(session, "resident", (4,)) is first, first.bytes) == (True, 16)
+    assert operand.part(session, "resident", (5,)) is not first
+    assert freed == ["in", (4,)], "a part of another shape is replaced"
+    operand.free()
+    assert freed == ["in", (4,), "in", (5,)]
+    operand.free()
+    assert len(freed) == 4
 
 
 @pytest.mark.parametrize(("reason", "refused"), [(None, False), ("not-compiled", False), ("limit", True)])

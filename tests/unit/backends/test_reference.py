@@ -191,6 +191,11 @@ def test_a_reference_in_slices_is_the_formula_of_the_whole(name, params, tmp_pat
     assert (want.flags["C_CONTIGUOUS"], odd) == (True, reference.Oddities())
 
 
+def test_sixteen_elements_of_each_numeric_output_stand_for_it_from_its_first_to_its_last():
+    numbers, few = np.arange(76.0).reshape(4, 19), np.array([1 + 2j, math.nan])
+    assert reference.samples_of([numbers, few, np.array(["text"]), np.zeros(0)]) == [*range(0, 76, 5), 1.0, 0.0]
+
+
 @pytest.mark.parametrize("n", [100, 2 * host.SLICE])
 def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_path):
     op = kernels.load("div")

@@ -151,6 +151,20 @@ class Staging:
         self.alive = False
 
 
+def test_the_staging_buffers_of_a_direction_are_made_once_and_destroyed():
+    made = []
+    device = SimpleNamespace(create_buffer=lambda size, usage: made.append(Staging(size)) or made[-1])
+    queue = SimpleNamespace(copy=lambda *_: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfers, "Mapping", Mapped)
+        lane = transfers.Lane(device, queue, 64, write=False)
+        for turn in (0, 1, 0):
+            lane.ask(turn, 0, 64)
+            lane.close(turn, 0, 64)
+    lane.destroy()
+    assert [(staging.size, staging.alive) for staging in made] == [(64, False)] * 2
+
+
 class Mapped:
     """A mapping that is there at once."""
 
@@ -180,7 +194,7 @@ def submit(first, launch, last):
             then()
 
 
-@pytest.mark.parametrize("count", [transfers.SMALL_BYTES, 100_002, transfers.PIECE_BYTES + 4])
+@pytest.mark.parametrize("count", [65_536, 65_540, 2 << 20, (2 << 20) + 4])
 def test_a_stream_moves_every_byte_of_every_call_and_ends_with_its_thread(count, monkeypatch):
     made, calls, before = [], [], threading.active_count()
     monkeypatch.setattr(transfers, "Mapping", Mapped)
@@ -207,11 +221,9 @@ def test_a_stream_moves_every_byte_of_every_call_and_ends_with_its_thread(count,
             stream.download(buffer, output)
     stream.wait()
     assert all((output == host + 1).all() for host, output in zip(sent, found, strict=True))
-    large = count > transfers.SMALL_BYTES
+    large = count > 65_536
     assert (len(made), way.unsent, all(staging.alive for staging in made)) == (1 + large, False, True)
-    assert moved.count(False) == (3 if count > transfers.PIECE_BYTES else 0), (
-        "of long downloads a thread takes care"
-    )
+    assert moved.count(False) == (3 if count > 2 << 20 else 0), "of long downloads a thread takes care"
     stream.close()
     assert (threading.active_count(), any(staging.alive for staging in made)) == (before, False)
     with stream.on():

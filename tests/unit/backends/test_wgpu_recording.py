@@ -58,6 +58,9 @@ def test_a_candidate_that_was_chosen_replaces_the_launches_of_another(monkeypatc
         programs.choose(case, name)
         assert (chosen.kernel_name, programs.has_choice(case), launch() is chosen) == (name, True, True)
     assert chosen.kernel_hash == default.kernel_hash
+    outputs = [f"output {number}" for number in range(70)]
+    assert len({programs.launch(op, case, ["a", "b"], output).output for output in outputs}) == 70
+    assert len(programs._launches) <= 64, "a launch holds its buffers"
 
 
 @pytest.mark.parametrize(

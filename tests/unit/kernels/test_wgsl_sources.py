@@ -157,6 +157,16 @@ def test_a_query_sees_no_key_of_another_sequence(tokens):
     assert ("var j = (first - first % 20u) + part" in text) == bool(tokens)
 
 
+@pytest.mark.parametrize(
+    ("name", "loops"), [("softmax", 2), ("softmax_grad", 2), ("layernorm", 3), ("layernorm_grad", 5)]
+)
+def test_what_is_not_held_of_a_row_is_looped_over_in_each_fold_and_in_the_end(name, loops):
+    for length, count in ((20_000, loops), (1024, 0)):
+        params = {"n": 3 * length, "columns": length} if "soft" in name else {"n": 3, "width": length}
+        text = EVERY[name].kernel("wgpu", "float32").build(params, "float32", WEBGPU).passes[0].source
+        assert text.count("for (var u = lane + ") == count
+
+
 @pytest.mark.parametrize("name", ["add", "sum"])
 def test_long_vectors_have_two_units_a_thread_and_two_passes(name):
     """From eight groups a multiprocessor on, or from 64 KiB."""
@@ -277,7 +287,7 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
     for window in found:
         assert window.first == first
         assert window.first * itemsize % device.binding_alignment == 0
-        assert -(-window.count * itemsize // 16) * 16 <= device.max_binding_bytes
+        assert -(-window.count * itemsize // 16) * 16 <= min(device.max_binding_bytes, 2**32 - 2**16)
         first += window.count
     # The fewest, up to what alignment may cost.
     assert len(found) <= 1 + -(-total * itemsize // (min(device.max_binding_bytes, 2**32 - 2**16) // 2))
