@@ -1,8 +1,5 @@
-"""The content of the final screen of a run: for each op the size from which one GPU backend pays, and the gain;
-or the reason why nothing can be compared.
-
-`report/sections/answer.py` holds the words.
-"""
+"""The content of the final screen of a run. For each op it has the size from which one GPU backend pays and the
+gain, or the reason why nothing can be compared. The sentences are in `report/sections/answer.py`."""
 
 from __future__ import annotations
 

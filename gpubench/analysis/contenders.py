@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
-    params: tuple[tuple[str, int], ...] = ()  # beside the size, sorted by name
+    params: tuple[tuple[str, int], ...] = ()  # the params other than the size, sorted by name
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,8 +278,8 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a contender set and its decision at n: the first set that compares both sides at n; else the first
-    set with any time at n; else the first set.
+    """Return a contender set and its decision at n. The set is the first one that compares both sides at n. If
+    there is none, it is the first with any time at n, or else the first of all.
 
     `sets` are in order from the newest run to the oldest, and are consumed only as far as needed. Returns None
     if `sets` is empty.

@@ -1,4 +1,4 @@
-"""The machine of a run: its description, its identity, and whether the run is an experiment; and the stored
+"""The machine of a run (its description, its identity, and whether the run is an experiment), and the stored
 results of this machine."""
 
 from __future__ import annotations

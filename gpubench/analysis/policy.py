@@ -49,8 +49,8 @@ T = TypeVar("T")
 class Answer(msgspec.Struct, frozen=True, dict=True):
     """The place where a call should run. If `basis` is `unknown`, all other fields are None."""
 
-    device_id: str | None  # such as "cupy:0"; "hybrid:cupy:0" for both sides at once
-    backend: str | None  # such as "cupy"; "hybrid" for both sides at once
+    device_id: str | None  # the device, such as "cupy:0", or "hybrid:cupy:0" for both sides at once
+    backend: str | None  # the backend, such as "cupy", or "hybrid" for both sides at once
     implementation: str | None  # the implementation that is the fastest on the device
     expected_s: float | None  # the expected seconds of one call, with the copies of its regime
     gain: float | None  # the time of the best other side / `expected_s`; None if no other side has a time

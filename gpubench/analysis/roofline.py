@@ -242,7 +242,7 @@ class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of the devices beside their kernels. These cases have no CPU side and are not compared."""
+    """The costs of the devices besides their kernels. These cases have no CPU side and are not compared."""
 
     rows: tuple[CaseResult, ...] = ()  # the cases, sorted by device
     pools: tuple[PoolOverhead, ...] = ()  # the cost of the memory pool of each device

@@ -77,11 +77,11 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases that compute a user's function in another way than it is written: compiled,
-    or by PyTorch on the CPU.
+    """Return the ids of the cases that compute a user's function in another way than the code says, because it
+    was compiled or runs by PyTorch on the CPU.
 
-    If a function does not run as written on both a CPU and a GPU, none of its cases is returned, and all of its
-    code is compared.
+    If a function as it is written does not run on both a CPU and a GPU, none of its cases is returned, so that
+    all of its variants are compared.
     """
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [

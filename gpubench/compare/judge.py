@@ -197,12 +197,10 @@ LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor that widens the intervals of the cases with few sessions, so that all intervals hold
-    together.
-
-    The factor corrects for many tests (Bonferroni). If the ratios of the cases scatter around 1 more than their
-    intervals allow, the priors are too narrow for this machine, and the factor grows by the excess.
-    """
+    """Return the factor by which the intervals of cases with few sessions are widened, so that all intervals
+    are valid at the same time. The factor corrects for many tests (Bonferroni). If the ratios of the cases
+    scatter around 1 more than their intervals allow, the priors are too narrow for this machine, and the factor
+    grows accordingly."""
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0

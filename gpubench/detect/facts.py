@@ -1,4 +1,5 @@
-"""The files of a machine below one root; facts, and the records in which sources describe devices.
+"""Access to the files of a machine below one root, and the data types for facts and for the records in which
+sources describe devices.
 
 Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, and at most 4 MiB of
 each are read. Links never lead out of the root. A fact without a value has the most informative reason that any

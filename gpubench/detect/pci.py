@@ -1,5 +1,5 @@
-"""PCI functions in sysfs and their names from pci.ids; DRM cards; and the GPUs of the device tree, which are on
-no PCI bus.
+"""The PCI functions in sysfs with their names from pci.ids, the DRM cards, and the GPUs of the device tree,
+which are on no PCI bus.
 
 A sleeping function is asked only for facts that the kernel has in memory. No decision depends on a name,
 because one id stands for several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or

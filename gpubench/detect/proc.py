@@ -98,8 +98,8 @@ def parse(text: str) -> CpuInfo:
 
 
 def arch(info: CpuInfo, version: str = "") -> str | None:
-    """Return the architecture of the machine, from the form of the file. `version` is the text of
-    /proc/version. Return None if it is unknown."""
+    """Return the architecture of the machine, inferred from the format of /proc/cpuinfo. `version` is the text
+    of /proc/version. Return None if the architecture is unknown."""
     for key, form, name in _ARCHITECTURES:
         if (value := info.any(key)) and re.match(form, value, re.I):
             return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
@@ -306,7 +306,8 @@ class MemoryBounds(NamedTuple):
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
-    """Return the memory limits of the group and all groups above it."""
+    """Return the memory limits that apply to this process: those of its control group and of all groups above
+    it."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
@@ -397,7 +398,7 @@ def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
 
 
 def is_table(text: str | None) -> bool:
-    """Tell whether every line has the form of a mount. An empty table has it, too."""
+    """Tell whether every line has the format of a mount. This is also true of an empty table."""
     return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 
 

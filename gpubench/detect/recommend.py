@@ -271,7 +271,8 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
 
 
 def _from_host(regimes: Container[str]) -> str:
-    """Return the regime of calls on data in host memory: copied, or in place if only in place was measured."""
+    """Return the regime for data in host memory, which is `transfer-always`, or `in-place-mapped` if only that
+    was measured."""
     return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
 
 
@@ -373,8 +374,8 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
 
 
 def _lacking(head: Run) -> str | None:
-    """Return the reason why a run cannot decide the mode, if its head shows one. The rest of the file is then
-    not read. Return None if it shows none."""
+    """Return the reason why a run cannot decide the mode, as far as its head shows one. If it does, the rest of
+    the file need not be read. Return None if the head shows no reason."""
     kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"

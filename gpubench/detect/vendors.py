@@ -147,8 +147,8 @@ def intel_facts(
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
-    """Return the kind of an Intel GPU: by memory of its own, by its id, or, on a real machine, by the address
-    of the processor's GPU on bus 0."""
+    """Return the kind of an Intel GPU. It is decided by whether the GPU has memory of its own, by its id, or,
+    on a real machine, by whether it has the address of the processor's GPU on bus 0."""
     if local.value is not None:
         return make_fact("discrete", local.source)
     device_id = function.record.device_id

@@ -52,9 +52,9 @@ Overdue = Literal["busy", "hung"]
 class FleetLimits(msgspec.Struct, frozen=True):
     """The times for which the driver waits, in seconds."""
 
-    queue_s: float  # for a node to begin
-    silence_s: float  # for the next message of a node
-    deadline_s: float  # for the whole fleet
+    queue_s: float  # the longest wait for a node to begin
+    silence_s: float  # the longest wait for the next message of a node
+    deadline_s: float  # the longest time of the whole fleet
 
 
 class NodeClocks:

@@ -82,7 +82,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str  # the digest of the GPU's UUID, or its node and id without one
     device: str  # the id of the device in the run
     started_at: str  # when the run began
-    bdf: str | None  # its PCI address
+    bdf: str | None  # the PCI address of the GPU
     case: str  # workload, implementation and regime of the case
     group: str  # the case, and what GPUs must share to be peers
     driver: str  # the version of the driver, which is ignored for known-good files
@@ -104,7 +104,7 @@ class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
     node: str  # the name of the node
     gpu: str  # the digest of the GPU's UUID
     device: str  # the id of the device in the run
-    bdf: str | None  # its PCI address
+    bdf: str | None  # the PCI address of the GPU
     case: str  # the case that shows it
     rate_per_s: float  # its rate in launches per second
     median_per_s: float  # the median rate of its peers, or its own saved rate

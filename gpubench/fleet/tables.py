@@ -1,6 +1,6 @@
-"""Tables of a fleet and of an inventory. The tables of a fleet are a line with the result and then the
-problems, the worst first; together they have at most 300 lines. The tables of an inventory are the nodes that
-did not answer, the hardware of the others, and the differences in software."""
+"""Tables of a fleet and of an inventory. The tables of a fleet, at most 300 lines together, are a line with the
+result and then the problems, the worst first. The tables of an inventory list the nodes that did not answer,
+the hardware of the others, and the differences in software."""
 
 from __future__ import annotations
 

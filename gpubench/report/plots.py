@@ -245,7 +245,8 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> li
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return the two sides, the machine and the date, in lines that are as wide as a chart."""
+    """Return lines of text that name the two sides, the machine and the date. They are wrapped to the width of
+    a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [

@@ -1,11 +1,12 @@
-"""Cases, the rows of a result, with stable ids such as `matmul/n=4096/float32/tuned/resident-waited@cupy:0`;
-and selectors of cases.
+"""Cases, which are the rows of a result, and selectors of cases. A case has a stable id such as
+`matmul/n=4096/float32/tuned/resident-waited@cupy:0`.
 
 A selector is a case id in which any segment may contain `*` and trailing segments may be left out: `matmul`,
 `matmul/n>=4096@cupy`, `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a
-group. The size segment can also compare. `@cupy` means `@cupy:*`; `transfer-once` means any number of calls;
-`resident` includes `resident-waited` and `resident-queued`; `in-place` includes both memories. `tuned` selects
-only the plain implementation, `tuned-naive` one variant, and `tuned*` the implementation with all variants.
+group. The size segment can also compare. `@cupy` means `@cupy:*`, `transfer-once` means any number of calls,
+`resident` includes `resident-waited` and `resident-queued`, and `in-place` includes both memories. `tuned`
+selects only the plain implementation, `tuned-naive` one variant, and `tuned*` the implementation with all
+variants.
 """
 
 import re

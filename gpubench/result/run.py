@@ -115,7 +115,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     @property
     def contended(self) -> bool:
-        """Whether others took so much CPU time that the times of the session may have suffered."""
+        """Whether other processes took so much CPU time that the times of the session may have suffered."""
         return self.disturbance > BUSY_SHARE
 
 

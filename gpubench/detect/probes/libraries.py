@@ -34,7 +34,7 @@ _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
-    """Return the answer with `blas`: one entry for each BLAS library, as threadpoolctl describes it."""
+    """Return the probe's answer. Its entry `blas` lists every BLAS library as threadpoolctl describes it."""
     with require("numpy and threadpoolctl are not installed"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info
@@ -44,8 +44,8 @@ def probe_blas() -> dict[str, Any]:
 
 
 def probe_cpuinfo() -> dict[str, Any]:
-    """Return the answer with `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each
-    cache level in bytes. py-cpuinfo sleeps for a second and forks."""
+    """Return the probe's answer. Its entry `cpu` has model, vendor, flags, the advertised clock in hertz, and
+    the size of each cache level in bytes. py-cpuinfo sleeps for a second and forks."""
     with require("py-cpuinfo is not installed"):
         from cpuinfo import get_cpu_info
     info = get_cpu_info()

@@ -38,7 +38,7 @@ _MIG_ON, _ATS = 1, 2
 
 
 class GpuTarget(Protocol):
-    """A device that NVML is to find."""
+    """A device to be found by NVML."""
 
     @property
     def device_id(self) -> str:

@@ -215,8 +215,7 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences in wordings of falling length: the answer and the best split. If nothing was
-    compared, return the sentences of a wing, or the reason."""
+    """Return the first sentences in several wordings, the longest first: the answer, or why there is none."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -323,8 +322,7 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Return a sentence with the ops and sizes that were not measured in time. An interrupted run has none,
-    because its last line counts them."""
+    """Return a sentence with the ops and sizes that were not measured in time, if the run is complete."""
     if not run.complete:
         return []
     if not (answered.rows or answered.implementations or answered.times):
@@ -409,7 +407,7 @@ def _lost(analysis: Analysis) -> list[str]:
 
 
 def _shared_gpus(run: Run) -> list[str]:
-    """Return sentences on GPUs that another process used, so that their times are too long."""
+    """Return sentences that name GPUs whose times are too long because another process used them."""
     answered = [item for item in run.warnings if item.code == OTHER_USERS and item.severity == "warning"]
     places = dict.fromkeys(printable(str(item.data.get("devices", "a GPU"))) for item in answered)
     return [f"Another process computed on {place}: times there are too long." for place in places]

@@ -416,8 +416,9 @@ def raising_functions(run: Run) -> list[str]:
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:
-    """Return a sentence with the users' functions that were not measured. A single function has its reason;
-    several are only named. `command` shows the reasons; it is empty if the reasons follow below."""
+    """Return a sentence about the users' functions that were not measured. It gives the reason for a single
+    function, and only the names of several. `command` is the command that shows the reasons, or empty if they
+    follow below."""
     messages = [
         printable(warning.message)
         for warning in run.warnings

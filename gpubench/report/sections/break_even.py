@@ -1,5 +1,5 @@
-"""The tables of break-evens and of gains, with a column for each situation; the table of all ratios with both
-times; and the table of the number of calls that repay a copy."""
+"""The tables of break-evens and of gains with a column for each situation, the table of all ratios with both
+times, and the table of the number of calls that repay a copy."""
 
 from __future__ import annotations
 

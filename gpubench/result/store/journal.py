@@ -354,7 +354,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 class _Progress(msgspec.Struct, frozen=True):
     """The progress of a run: its sessions and the blocks of its outcomes."""
 
-    id: str  # of the run
+    id: str  # the id of the run
     sessions: list[_Session] = []  # the sessions that have begun
     outcomes: list[_Outcome] = []  # the outcomes of its cases
 
