@@ -106,6 +106,12 @@ ON_PCI = {
         {"gpus.0.link.gen_max": gen, "gpus.0.link.width_max": "absent"})
        for text, gen in (("2.5 GT/s PCIe", 1), ("5 GT/s", 2), ("8.0 GT/s PCIe", 3), ("16 GT/s", 4), ("32.0 GT/s PCIe", 5),
                          ("64.0 GT/s PCIe", 6), ("Unknown", "absent"), ("Unknown speed", "absent"))},
+    **{f"a card with {files}": (HOST | pci(VBIOS, "10de", "2330", "nvidia", **files), {f"gpus.0.{path}": told}) for files, path, told in (
+        ({"local_cpulist": "0-1"}, "local_cpus", "0-1"), ({"local_cpus": "3"}, "local_cpus", "0-1"), ({"local_cpulist": "?"}, "local_cpus", "invalid"),
+        ({"local_cpulist": "?", "local_cpus": "2"}, "local_cpus", "1"), ({"local_cpulist": "", "local_cpus": "0"}, "local_cpus", "absent"),
+        ({"numa_node": "0"}, "numa_node", 0), ({"numa_node": "-1"}, "numa_node", "absent"), ({"numa_node": "-2"}, "numa_node", "invalid"),
+        *(({"max_link_width": str(n)}, "link.width_max", n) for n in (1, 2, 4, 8, 12, 16, 32)), ({"revision": "0xA1"}, "revision", "a1"),
+        *(({"max_link_width": text}, "link.width_max", told) for text, told in (("0", "absent"), ("255", "absent"), ("3", "invalid"), ("256", "invalid"))))},
     "a BMC whose class no file tells": (
         {f"{DRM}/card0/device/uevent": "DRIVER=ast\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:04:00.0"},
         {"gpu_count": 0, "display_adapters.*.role": ["bmc"], "display_adapters.*.bdf": ["0000:04:00.0"]}),

@@ -167,6 +167,10 @@ MEMORY = {
         {"memory.available_bytes": 35 * 1024, "memory.available_bytes.note": "too old"}),
     "an old kernel that tells what is free alone": (
         HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB"}, {"memory.available_bytes": 10 * 1024}),
+    **{f"the CPUs of a node by {files}": (
+        HOST | {f"{NODE}/node0/cpulist": "0"} | under(f"{NODE}/node1", files), {"numa.nodes.*.cpus": ["0", cpus]})
+       for files, cpus in (({"cpumap": "2"}, "1"), ({"cpulist": "?", "cpumap": "00000000,00000002"}, "1"), ({"cpulist": "?"}, "invalid"),
+                           ({"cpumap": "?"}, "invalid"), ({"meminfo": "Node 1 MemTotal: 4 kB"}, "absent"), ({"cpulist": "1", "cpumap": "1"}, "1"))},
     "nodes that overlap": (
         HOST | {f"{NODE}/node1/cpulist": "1"},
         {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),

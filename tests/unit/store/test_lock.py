@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +85,21 @@ def test_a_lock_on_a_file_that_was_removed_before_it_is_none(tmp_path, monkeypat
     assert not store.Lock(tmp_path / "x").take()
     second.release()
     assert os.listdir(tmp_path) == []
+
+
+def test_windows_locks_a_byte_far_behind_the_holders_name(tmp_path, monkeypatch):
+    held = []
+
+    def locking(file, mode, count):
+        if held:
+            raise PermissionError
+        held.append((os.lseek(file, 0, os.SEEK_CUR), mode, count))
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(LK_NBLCK="do not wait", locking=locking))
+    monkeypatch.setattr("gpubench.result.store.journal.sys", SimpleNamespace(platform="win32"))
+    first, second = store.Lock(tmp_path / "x"), store.Lock(tmp_path / "x")
+    assert (first.take(), second.take(), held) == (True, False, [(1 << 30, "do not wait", 1)])
+    first.release()
 
 
 def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
