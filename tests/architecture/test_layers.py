@@ -19,12 +19,8 @@ def test_siblings_do_not_know_each_other(folder: str) -> None:
     A contract of import-linter would have to list every shared module by name.
     """
     package = "gpubench." + folder.replace("/", ".")
-    built = (
-        path
-        for path in (PACKAGE / folder).iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").is_file()
-    )
-    shared = ("__init__", "contract", "templates", "shared")
+    here, shared = (PACKAGE / folder).iterdir(), ("__init__", "contract", "templates", "shared")
+    built = (path for path in here if path.suffix == ".py" or (path / "__init__.py").is_file())
     siblings = {f"{package}.{path.stem}" for path in built if path.stem not in shared}
     assert len(siblings) >= 3
     depth = package.count(".") + 2

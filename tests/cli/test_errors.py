@@ -18,12 +18,8 @@ def test_no_command_shows_the_help_and_fails(gpubench):
 
 def test_the_exit_codes_are_those_that_scripts_ask_for():
     first = ("OK", "FAILED", "USAGE", "GATE", "INPUT", "UNAVAILABLE")
-    codes = {name: code for code, name in enumerate(first)} | {
-        "BUDGET": 124,
-        "INTERRUPTED": 130,
-        "TERMINATED": 143,
-    }
-    assert {code.name: code.value for code in ExitCode} == codes
+    ended = {"BUDGET": 124, "INTERRUPTED": 130, "TERMINATED": 143}
+    assert {code.name: code.value for code in ExitCode} == dict(zip(first, range(6), strict=True)) | ended
 
 
 def test_suggestions():

@@ -36,10 +36,8 @@ def of(rows, **words):
 
 def pair(op, n, gpu_s, regime="resident", **words):
     """1 ms on the CPU beside `gpu_s`."""
-    return [
-        measured(case(op, n=n), 1e-3),
-        measured(case(op, n=n, device="cupy:0", regime=regime), gpu_s, **words),
-    ]
+    on_gpu = measured(case(op, n=n, device="cupy:0", regime=regime), gpu_s, **words)
+    return [measured(case(op, n=n), 1e-3), on_gpu]
 
 
 def with_threads(run, count):
