@@ -154,18 +154,15 @@ def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
     copy = _best((peer, peer.bytes / _seconds(peer)) for peer in most)
     products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == case.case.dtype]
     matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
+    full_side = FULL_SIDE if case.device_kind == "gpu" else FULL_SIDE_CPU
     return Peaks(
         device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=case.case.dtype,
         bytes_per_s=copy and copy[1], bytes_case=copy and copy[0].id, copy=copy and copy[0],
         cache_sized=bool(copies) and not large,
         flops_per_s=matmul and matmul[1], flops_case=matmul and matmul[0].id, matmul=matmul and matmul[0],
         ridge=matmul[1] / copy[1] if matmul and copy else None,
-        small_matmul=bool(products) and max(peer.flops for peer in products) < _full_flops(case),
+        small_matmul=bool(products) and max(peer.flops for peer in products) < 2 * full_side**3,
     )  # fmt: skip
-
-
-def _full_flops(case: CaseResult) -> int:
-    return 2 * (FULL_SIDE if case.device_kind == "gpu" else FULL_SIDE_CPU) ** 3
 
 
 def out_of_cache_bytes(run: Run, case: CaseResult) -> int:

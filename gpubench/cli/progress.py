@@ -183,12 +183,6 @@ def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
     return "" if grows else f"{between}{max(number, cases)}"
 
 
-def tells_time(number: int, cases: int, *, grows: bool) -> bool:
-    """Return whether enough cases are finished to predict the remaining time. The first ones include costs that
-    occur only once."""
-    return grows or 10 * number >= cases
-
-
 def again(event: SessionAgain, *, grows: bool) -> str:
     """Return why a session is repeated, with the new number of cases unless the plan grows."""
     share = f"{event.share:.0%}".replace("%", " %")
@@ -364,7 +358,8 @@ class Live(Display):
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
         count = f"case {event.number}{out_of(event.number, event.cases, ' of ', grows=self._grows)}"
-        tells = tells_time(event.number, event.cases, grows=self._grows)
+        # The first cases include one-time costs, so they do not predict the remaining time.
+        tells = self._grows or 10 * event.number >= event.cases
         time_left = remaining(event.remaining_s) if tells else ""
         parts = [time_left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
