@@ -48,3 +48,16 @@ def test_a_table_of_ones_own_is_measured_at_its_sizes(in_process, tmp_path):
     assert {line.split("/")[1] for line in given.splitlines() if "@" in line} == {"n=4096"}
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "*"\nspeedup = 2\n')
     assert "no claim names an op" in in_process(*words).stderr
+
+
+@pytest.mark.parametrize(("expected", "sizes"), [
+    ({"speedup": 2.0}, [2**24]), ({"break_even": (70_000, 100_000)}, [35_000, 70_000, 100_000, 200_000]),
+    # Steps of at most four inside the range, half of it below and twice of it above; none beyond the ladder.
+    ({"break_even": (4096, 262_144)}, [2048, 4096, 16384, 65536, 262_144, 524_288]),
+    ({"break_even": (4096, 262_145)}, [2048, 4096, 11_585, 32_768, 92_682, 262_145, 524_290]),
+    ({"break_even": (1, 2**30)}, [4**i for i in range(5, 13)]),
+])  # fmt: skip
+def test_a_claim_without_a_size_is_measured_around_what_it_says_or_at_the_largest(expected, sizes):
+    assert ClaimPlan([table.Claim(claim="a", cases=("add",), **expected)]).sizes == {"add": sizes}
+    named = ClaimPlan([table.Claim(claim="b", cases=("matmul/n=64..256", "relu/n=3k@cupy"), **expected)])
+    assert named.sizes == {"matmul": [64, 128, 256], "relu": [3072]}

@@ -37,7 +37,8 @@ def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
 def test_what_cannot_be_told_is_none_and_not_zero():
     hasty = (later(seconds=1.0, theirs=0.19), later(seconds=0.1, theirs=0.2))
     # The last two: less than a tenth in half of two seconds.
-    ends = (None, later(cpus=0), later(seconds=0.0), *hasty)
+    still = later(seconds=0.0)
+    ends = (None, later(cpus=0), still, still._replace(total_s=START.total_s + 1.0), *hasty)
     for before, after in ((None, later()), *((START, end) for end in ends)):
         assert processes.load_between(before, after) == (None, None)
 

@@ -1,5 +1,6 @@
 """Regular files alone are opened, nothing waits, and each refusal of the system has its own remedy."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -109,3 +110,27 @@ def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
     assert len(disk.read_regular(path)) == size
     for most in (0, 1, 65_536, 100_000):
         assert len(disk.read_regular(path, most)) == min(size, most)
+
+
+@pytest.mark.parametrize(("system", "free_at", "tries", "refused"), [
+    ("nt", 0.0, 1, False), ("nt", 0.03, 3, False), ("nt", 1.99, 101, False), ("nt", 2.1, 101, True),
+    ("posix", 0.0, 1, False), ("posix", 0.01, 1, True),
+])  # fmt: skip
+def test_a_file_that_windows_holds_open_is_replaced_within_two_seconds(
+    monkeypatch, system, free_at, tries, refused
+):
+    now, asked = [0.0], []
+
+    def replace(source, target):
+        asked.append(target)
+        if now[0] < free_at:
+            raise PermissionError(errno.EACCES, "held")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.time, "monotonic", lambda: now[0])
+        patched.setattr(disk.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+        patched.setattr(disk.os, "replace", replace)
+        patched.setattr(disk.os, "name", system)
+        with pytest.raises(PermissionError) if refused else contextlib.nullcontext():
+            disk.replace("new", "old")
+    assert asked == ["old"] * tries
