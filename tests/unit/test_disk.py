@@ -128,7 +128,7 @@ def test_a_file_that_windows_holds_open_is_replaced_within_two_seconds(
 
     with monkeypatch.context() as patched:
         patched.setattr(disk.time, "monotonic", lambda: now[0])
-        patched.setattr(disk.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+        patched.setattr(disk.time, "sleep", lambda seconds: now.append(round(now.pop() + seconds, 9)))
         patched.setattr(disk.os, "replace", replace)
         patched.setattr(disk.os, "name", system)
         with pytest.raises(PermissionError) if refused else contextlib.nullcontext():
