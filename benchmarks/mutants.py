@@ -345,13 +345,6 @@ EQUIVALENT = (
     ("result/store/document.py", "devices = max(", "default=1", "no run is within every limit"),
     ("result/store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
     ("result/store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
-    ("result/store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
-    (
-        "result/store/journal.py",
-        "msvcrt.locking(",
-        "LK_NBLCK, 2",
-        "as many bytes as every other run locks there",
-    ),
     (
         "workloads/training.py",
         "reads[2] = x @ w",

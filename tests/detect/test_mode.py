@@ -5,6 +5,7 @@ import pytest
 from gpubench.base.messages import DETECTION
 from gpubench.detect import inspection, recommend
 from gpubench.detect.facts import ABSENT, make_fact
+from gpubench.result.case import MAPPED, QUEUED, WAITED
 from gpubench.result.machine import (
     Access,
     Api,
@@ -13,6 +14,9 @@ from gpubench.result.machine import (
     Gpu,
     GpuMemory,
     Machine,
+    Measured,
+    MeasuredSituation,
+    MeasuredSplit,
     Power,
     Provider,
     Recommendation,
@@ -33,8 +37,9 @@ def card(size, number=0, *, vendor="amd", kind="discrete", unified=False, free=N
 
 def advise(*gpus, threads=8, override=None, late=None):
     providers = [Provider(name=late, status="timeout")] if late else []
+    available = ABSENT if threads is None else make_fact(threads, "t")
     machine = Machine(
-        gpus=list(gpus), cpu=Cpu(available=make_fact(threads, "t")), gpu_count=make_fact(len(gpus), "t"), providers=providers,
+        gpus=list(gpus), cpu=Cpu(available=available), gpu_count=make_fact(len(gpus), "t"), providers=providers,
     )  # fmt: skip
     return recommend.recommend(machine, override)
 
@@ -55,11 +60,14 @@ ADVICE = {
     # Integrated GPUs must prove themselves.
     "integrated": (advise(chip()), {MODE: "cpu", REJECTED: ["INTEGRATED_UNMEASURED"]}),
     "integrated, with CUDA": (advise(chip(apis={"cuda": Api()})), {MODE: "gpu"}),
-    "integrated, with 40 units": (advise(chip(compute=Compute(units=make_fact(40, "t")))), {MODE: "gpu"}),
+    **{f"integrated, with {units} units of {vendor}": (advise(chip(vendor=vendor, compute=Compute(units=make_fact(units, "t")))), {MODE: mode})
+       for units, vendor, mode in ((32, "amd", "gpu"), (31, "amd", "cpu"), (32, "intel", "cpu"))},
     # Small GPUs alone, where sharing gains nothing.
     "memory that both share": (
         advise(chip(3 * GIB, unified=True, apis={"wgpu:metal": Api()})), {"reasons.1.code": "SHARED_BANDWIDTH"}),
-    "one thread": (advise(card(3 * GIB), threads=1), {MODE: "gpu"}),
+    **{f"{threads} threads": (advise(card(3 * GIB), threads=threads), {MODE: mode, CODES: ["VRAM_2_TO_4GIB", *codes]})
+       for threads, mode, codes in ((1, "gpu", ["FEW_CPU_THREADS"]), (2, "hybrid", []), (None, "hybrid", []))},
+    "half of the memory is not busy": (advise(card(8 * GIB, free=4 * GIB)), {CODES: ["VRAM_GE_4GIB"]}),
     "busy memory is noted": (advise(card(8 * GIB, free=GIB)), {CODES: ["VRAM_GE_4GIB", "MEMORY_BUSY"]}),
     "the user's choice": (
         advise(card(8 * GIB), override="cpu"), {MODE: "cpu", "overrides": ["cpu"], "reasons.0.code": "OVERRIDE", IDS: []}),
@@ -89,6 +97,36 @@ ADVICE = {
 @pytest.mark.parametrize("name", ADVICE)
 def test_what_is_recommended(name):
     check(*ADVICE[name])
+
+
+def evidence(splits=(), **winners):
+    regimes = {"waited": WAITED, "queued": QUEUED, "copied": "transfer-always", "mapped": MAPPED}
+    situations = [MeasuredSituation(regime=regimes[name], winner=winner) for name, winner in winners.items()]
+    own = [MeasuredSplit(op="add", dtype="float32", regime=WAITED, n=8, device_id="h", gain=1.5, lo=1, hi=2, reason=why) for why in splits]  # fmt: skip
+    return Measured(date="", situations=situations, splits=own)
+
+
+WHERE, DOMINATES, ALONE = "GPU_WHERE_DATA_STAYS", "GPU_DOMINATES", "FASTER_ALONE"
+
+
+@pytest.mark.parametrize(
+    ("winners", "static", "verdict"),
+    [
+        *(({"waited": "gpu", "copied": copied}, "cpu", ("gpu", code))
+          for copied, code in (("cpu", WHERE), ("mixed", WHERE), ("gpu", DOMINATES), ("equal", DOMINATES), (None, DOMINATES))),
+        ({"waited": "gpu", "mapped": "cpu"}, "cpu", ("gpu", WHERE)), ({"waited": "gpu", "mapped": "cpu", "copied": "gpu"}, "cpu", ("gpu", DOMINATES)),
+        ({"waited": "cpu", "copied": "cpu"}, "gpu", ("cpu", "CPU_DOMINATES")), ({"waited": "cpu", "copied": "cpu", "queued": "gpu"}, "gpu", ("cpu", ALONE)),
+        ({"waited": "cpu", "copied": "gpu"}, "gpu", ("cpu", ALONE)), ({"waited": "cpu", "queued": "cpu"}, "gpu", ("cpu", ALONE)),
+        ({"waited": "equal", "copied": "gpu"}, "cpu", ("gpu", ALONE)), ({"copied": "gpu"}, "cpu", ("gpu", ALONE)), ({"mapped": "gpu"}, "cpu", ("gpu", ALONE)),
+        ({"waited": "equal", "copied": "cpu"}, "gpu", ("cpu", ALONE)), ({"waited": "mixed", "copied": "cpu"}, "gpu", None), ({"copied": "cpu"}, "gpu", None),
+        ({"splits": ["slower"], "copied": "cpu"}, "hybrid", ("cpu", ALONE)), ({"splits": ["slower"], "copied": "equal"}, "hybrid", ("gpu", ALONE)),
+        ({"splits": ["slower"]}, "gpu", None), ({"splits": [None], "waited": "cpu"}, "gpu", ("hybrid", "HYBRID_PAYS")), ({}, "hybrid", None),
+        *(({"splits": [why]}, "hybrid", None) for why in ("noise", "selected-in-sample", "throttled", "software")),
+    ],
+)  # fmt: skip
+def test_what_was_measured_decides(winners, static, verdict):
+    told = recommend.judge(evidence(**winners), static)
+    assert (told and (told.mode, told.code)) == verdict
 
 
 def test_verified_needs_every_listed_device_and_the_documentation_lists_every_code():

@@ -11,7 +11,7 @@ from gpubench.base.installation import install_command
 from gpubench.detect import picture
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import MachineWarning, Provider
-from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, pci, under
+from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, under
 
 VRAM = {"mem_info_vram_total": str(8 * GIB), "mem_info_vram_vendor": "samsung"}
 NAVI = ("1002", "744c", "amdgpu")
@@ -43,6 +43,9 @@ PICTURES = {
         HOST | pci("0000:03:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz")
         | pci("0000:04:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 900Mhz *\n1: 2371Mhz"),
         ["clock 0.50 GHz now", "clock 0.90 GHz now"], ["2 x AMD"]),
+    "caches": (
+        HOST | caches((1, "Data", "48K", "0-1"), (1, "Instruction", "64K", "0-1"), (2, "Unified", "1M", "0-1"), (3, "Unified", "1536K", "0-1")),
+        ["L1 48 KiB x1, L2 1 MiB x1, L3 1536 KiB x1"], []),
     "nothing is known": ({"/proc/nothing": ""}, ["GPU_UNKNOWN", "number of CPUs unknown"], []),
     "what is not known is not shown": (HOST, [], ["clock", "governor", "power limit", "ECC", "Missing"]),
     "a sleeping GPU": (HOST | pci("0000:03:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended"), ["asleep (suspended)", "detect --wake"], []),

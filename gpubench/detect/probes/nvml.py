@@ -71,7 +71,7 @@ class Handle:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
         except self.nvml.NVMLError as error:
-            code = getattr(error, "value", -1)
+            code = getattr(error, "value", None)
             self.errors[code] = error
             return {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
         except Exception:  # the binding or the library is too old, or the answer has another form
@@ -112,7 +112,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
     try:
         handles, lost = _start(nvml)
     except nvml.NVMLError as error:
-        code = getattr(error, "value", -1)
+        code = getattr(error, "value", None)
         status: Any = _STATUS.get(code, "invalid")
         raise ProbeFailure(status, str(error), _HINTS.get(code, str(error))) from error
     system = Handle(nvml)
@@ -170,7 +170,7 @@ def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
 
 def _unreachable(index: int, error: Exception) -> dict[str, Any]:
     """Return the record of a GPU that NVML counts but cannot reach."""
-    code = getattr(error, "value", -1)
+    code = getattr(error, "value", None)
     size = {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
     return {
         "source": "nvml", "ordinal": index, "bdf": None, "uuid": None, "vendor_id": NVIDIA,
