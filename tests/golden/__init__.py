@@ -26,7 +26,16 @@ from gpubench.report.renderers import html
 from gpubench.report.sections.machines import history_chart
 from gpubench.report.sections.map import lane_specs, map_picture, map_view, overlay_view
 from gpubench.result.run import Run
-from tests.unit.report.answer_runs import ALWAYS, SECOND, WAITED, named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.answer_runs import (
+    ALWAYS,
+    SECOND,
+    WAITED,
+    answer_run,
+    named_run,
+    no_gpu_run,
+    one_op_run,
+    suite_run,
+)
 from tests.unit.report.builders import failed, run_of
 from tests.unit.report.comparisons import COMPARISONS
 from tests.unit.report.parts import CONTEST, HERE, PARTS, SHARED, SMALL_PEAKS, THERE, days_of, made_for_peaks
@@ -43,6 +52,8 @@ from tests.unit.report.samples import (
 from tests.unit.report.screens import BY_DEVICE, ENDS, SCREENS, two_backends
 from tests.unit.report.sides import CASES as SIDES
 from tests.unit.report.sides import first_replaced, pair
+from tests.unit.report.test_functions import WRITTEN, seconds
+from tests.unit.report.test_functions import run as function_run
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
@@ -252,12 +263,24 @@ def advice(name: str) -> str:
     )
 
 
+def _function(*more: tuple[str, str, float, float], sizes: tuple[int, ...] = ()) -> Run:
+    """A user's function, as it is written and by other code, in both situations; at sizes that were named, if any."""
+    code = WRITTEN | {(device, implementation): seconds(*times) for device, implementation, *times in more}
+    rows = {row.id: row for regime in (WAITED, ALWAYS) for row in function_run(code, regime).outcomes}
+    kept = [row for row in rows.values() if not sizes or row.case.params["n"] in sizes]
+    return answer_run(kept, named={"mine.f": list(sizes)} if sizes else None)
+
+
 # The screen at the end of a run, by its width, and the lines of several runs.
 ENDINGS: dict[str, Callable[[], str]] = {
     **{f"{name} at {width}": (lambda name=name, width=width: screen_of([(RUNS | ANSWERS)[name]()], width, saved=[f"{name}.json", "a page.html"])) for name, width in (
         ("full", 60), ("full", 63), ("full", 64), ("full", 120), ("answer-suite", 60), ("answer-suite", 100), ("answer-one-op", 60), ("answer-one-op", 79), ("answer-named", 60),
         ("answer-no-gpu", 60), ("cpu-only", 100), ("interrupted", 60), ("hybrid", 80), ("tools", 60))},
     **{f"a {kind} run": (lambda make=make: screen_of([make()], 80, saved=["x.json"])) for kind, make in (("peaks", lambda: made_for_peaks(asked=True)), ("stages", stages_run), ("dtypes", SCREENS["four dtypes"]))},
+    **{f"a function, {text}": (lambda make=make: screen_of([make()], 80, saved=["x.json"])) for text, make in (
+        ("compiled", lambda: _function(("numpy:0", "tuned", 1e-6, 1e-9), ("cupy:0", "tuned", 2e-5, 1e-10))), ("on PyTorch", lambda: _function(("torch:cpu", "library", 1e-6, 5e-9))),
+        ("at named sizes", lambda: _function(("numpy:0", "tuned", 1e-6, 1e-9), ("cupy:0", "tuned", 2e-5, 1e-10), sizes=(2**12, 2**20))),
+        ("faster on the GPU alone", lambda: _function(("cupy:0", "tuned", 2e-5, 1e-11))))},
     "many rows": lambda: screen_of([SCREENS["four dtypes"]()], 80, height=20), "every row by its device": lambda: screen_of([SCREENS["equal GPUs, and others"]()], 80, by_device=True),
     "several runs": lambda: screen_of([full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"]()], 70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
     "a long name": lambda: screen_of([full_run(), cpu_run()], 60, files=["x" * 50, "y"]),

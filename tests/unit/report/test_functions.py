@@ -19,12 +19,12 @@ def seconds(fixed_s, each_s):
     return {n: fixed_s + n * each_s for n in SIZES}
 
 
-def run(code):
-    """A run of `mine.f` with these times by device and implementation, waited for on a GPU."""
+def run(code, on_gpu="resident-waited"):
+    """A run of `mine.f` with these times by device and implementation, in one situation on a GPU."""
     rows = []
     for (device, implementation), times in code.items():
         for n, time in times.items():
-            regime = "resident" if device in ("numpy:0", "torch:cpu") else "resident-waited"
+            regime = "resident" if device in ("numpy:0", "torch:cpu") else on_gpu
             what = case("mine.f", n=n, implementation=implementation, device=device, regime=regime)
             rows.append(measured(replace(what, group="function"), time))
     return run_of(rows)
