@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.report import render
 from gpubench.result.run import Run
-from tests.unit.report.builders import CPU, GPU, case, measured, run_of
+from tests.unit.report.builders import case, measured, run_of
 from tests.unit.report.samples import full_run
 
 Report = Callable[..., Path]
@@ -15,11 +15,11 @@ Report = Callable[..., Path]
 
 def small_run(seconds: float = 1e-3, sessions: int = 5) -> Run:
     """Two cases, and enough sessions for whoever tests them."""
-    cases = [
+    cpu, gpu = (
         measured(case(), 4 * seconds, sessions=sessions),
         measured(case(device="cupy:0"), seconds, sessions=sessions),
-    ]
-    return run_of(cases, devices=(CPU, GPU), sessions=sessions)
+    )
+    return run_of([cpu, gpu], sessions=sessions)
 
 
 @pytest.fixture

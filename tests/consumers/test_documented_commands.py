@@ -37,30 +37,19 @@ def folder(tmp_path, starter):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        pytest.param(
-            text, marks=pytest.mark.consumers if "compare.py" in text else (), id=text.split("\n")[0][:60]
-        )
-        for text in BLOCKS
-    ],
-)
-def test_block(folder, block):
-    environment = {
-        **outside(),
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+def block_of(text):
+    return pytest.param(
+        text, marks=[pytest.mark.consumers] * ("compare.py" in text), id=text.split("\n")[0][:60]
     )
+
+
+@pytest.mark.parametrize("block", [*map(block_of, BLOCKS)])
+def test_block(folder, block):
+    paths = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=outside() | paths, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() or " -o " in block
 

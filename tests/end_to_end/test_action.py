@@ -143,10 +143,8 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner):
         "verdict": "slower", "slower": "2", "faster": "0", "unsure": "0", "gpu_wins": "", "exit-code": "3",
         "result-file": str(runner.kept / "new.json"),
     }  # fmt: skip
-    assert (
-        f"::error title=gpubench::slower: FAILED: add/n=1024/float32/library/resident@fake:cpu, {CASE}"
-        in runner.log
-    )
+    slower = f"slower: FAILED: add/n=1024/float32/library/resident@fake:cpu, {CASE}"
+    assert f"::error title=gpubench::{slower}" in runner.log
     summary = runner.summary.read_text(encoding="utf-8")
     assert summary.startswith("## gpubench compare\n")
     assert "not-interleaved" not in summary, "both versions took turns"
@@ -270,8 +268,7 @@ def test_the_example_workflow_fits_the_action_and_leaves_out_what_a_fork_may_not
     used = set(EXPRESSION.findall((ROOT / "examples/github-workflow.yml").read_text()))
     outputs = {name.split(".")[3] for name in used if name.startswith("steps.gpubench.outputs.")}
     assert outputs <= action["outputs"].keys()
-    for (
-        step
-    ) in steps:  # the token of a fork's pull request cannot comment: a step that tried would fail the job
+    # The token of a fork's pull request cannot comment: a step that tried would fail the job.
+    for step in steps:
         if "GH_TOKEN" in step.get("env", {}):
             assert "head.repo.full_name == github.repository" in step["if"], step["name"]

@@ -10,9 +10,8 @@ from tests.forking import environment
 
 pytestmark = pytest.mark.vulkan
 
-RUN = (
-    "run --full --ops matmul --sizes 64,128 --backends numpy,wgpu --quick --max-time 50ms --min-samples 5 --max-samples 10"
-).split()
+SHORT = "--quick --max-time 50ms --min-samples 5 --max-samples 10"
+RUN = f"run --full --ops matmul --sizes 64,128 --backends numpy,wgpu {SHORT}".split()
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +62,8 @@ def test_run_measures_both_backends_and_ends_with_the_tables(ran, folder):
 def test_report_says_the_same_in_each_format(ran, folder, in_process):
     ended = in_process("report", "--format", "markdown", "--full", cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")
-    lines = [
-        [cell.strip() for cell in line.strip("| ").split("|")]
-        for line in ended.stdout.splitlines()
-        if "|" in line
-    ]
+    tables = [line for line in ended.stdout.splitlines() if "|" in line]
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables]
     for n, data in itertools.product(("64", "128"), ("waited", "10 calls", "copied")):
         (row,) = [cells for cells in lines if data in cells and n in cells]
         assert "wgpu:0" in row

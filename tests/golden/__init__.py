@@ -37,7 +37,6 @@ from tests.unit.report.answer_runs import (
     suite_run,
 )
 from tests.unit.report.builders import failed, run_of
-from tests.unit.report.comparisons import COMPARISONS
 from tests.unit.report.parts import CONTEST, HERE, PARTS, SHARED, SMALL_PEAKS, THERE, days_of, made_for_peaks
 from tests.unit.report.samples import (
     assignment_run,
@@ -51,7 +50,7 @@ from tests.unit.report.samples import (
 )
 from tests.unit.report.screens import BY_DEVICE, ENDS, SCREENS, two_backends
 from tests.unit.report.sides import CASES as SIDES
-from tests.unit.report.sides import first_replaced, pair
+from tests.unit.report.sides import COMPARISONS, first_replaced, pair
 from tests.unit.report.test_functions import WRITTEN, seconds
 from tests.unit.report.test_functions import run as function_run
 

@@ -49,11 +49,8 @@ def params_of(op: Op) -> list[dict[str, int]]:
     """Every size, and every value of an option at one of the sizes."""
     sizes = cycle(SIZES)
     one_by_one = [{"n": next(sizes), name: value} for name in op.options for value in OPTIONS[name]]
-    wide = [
-        {"n": n * params["columns"], **params}
-        for n, params in zip(SIZES, one_by_one, strict=False)
-        if "columns" in params
-    ]
+    pairs = zip(SIZES, one_by_one, strict=False)
+    wide = [{"n": n * params["columns"], **params} for n, params in pairs if "columns" in params]
     return [params for n in SIZES for params in ({"n": n},)] + one_by_one + wide
 
 

@@ -135,10 +135,8 @@ def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():
 def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, share, end):
     wild = {} if share is None else {"factors": (0.5, 1.0, 1.0, 1.6)}
     fast = op_case("add", 1024, WAITED, "cupy:0") if gpu else op_case("add", 1024, implementation="tuned")
-    run = answer_run(
-        [measured(op_case("add", 1024), 1e-3, sessions=5), measured(fast, 1e-4, sessions=5, **wild)],
-        named={"add": [1024]},
-    )
+    rows = [measured(op_case("add", 1024), 1e-3, sessions=5), measured(fast, 1e-4, sessions=5, **wild)]
+    run = answer_run(rows, named={"add": [1024]})
     run = replace(run, sessions=[replace(session, foreign_cpu_share=share) for session in run.sessions])
     (first, *_) = answer_sentences(analyse_runs([run])[0])
     assert re.search(r"10x\b", first)
@@ -146,18 +144,10 @@ def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, share, en
 
 
 def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
-    slow = measured(
-        op_case("add", 1024, WAITED, "cupy:0", implementation="tuned"),
-        1e-2,
-        sessions=5,
-        factors=(0.5, 1.0, 1.0, 1.6),
-    )
-    rows = [
-        measured(op_case("add", 1024), 1e-3, sessions=5),
-        measured(op_case("add", 1024, WAITED, "cupy:0"), 1e-4, sessions=5),
-        slow,
-    ]
-    (analysis,) = analyse_runs([answer_run(rows, named={"add": [1024]})])
+    gpu, tuned = (op_case("add", 1024, WAITED, "cupy:0", implementation=name) for name in ("library", "tuned"))
+    rows = [measured(what, s, sessions=5) for what, s in ((op_case("add", 1024), 1e-3), (gpu, 1e-4))]
+    slow = measured(tuned, 1e-2, sessions=5, factors=(0.5, 1.0, 1.0, 1.6))
+    (analysis,) = analyse_runs([answer_run([*rows, slow], named={"add": [1024]})])
     assert any("unstable" in row.findings for row in analysis.cases)
     assert "Noisy" not in answer_sentences(analysis)[0]
 

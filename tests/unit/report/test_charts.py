@@ -39,15 +39,13 @@ def rows_of(chart):
 
 
 def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart():
-    rows, fastest = rows_of(charts(full_run)[1]["time"]), {}
+    points, fastest = rows_of(charts(full_run)[1]["time"]), {}
     for row in analysed(full_run)[0].cases:
         if row.time and row.case.group != "overhead" and not row.case.variant:
             key = (row.case.workload, row.case.regime_id, row.case.device_id)
             fastest[key] = min(fastest.get(key, row.time.estimate), row.time.estimate)
-    assert sorted(row["value"] for row in rows) == sorted(
-        float(f"{seconds:.5g}") for seconds in fastest.values()
-    )
-    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+    assert sorted(row["value"] for row in points) == sorted(float(f"{s:.5g}") for s in fastest.values())
+    assert all(row["low"] <= row["value"] <= row["high"] for row in points)
 
 
 def test_speedups_share_their_baseline_and_break_evens_stand_at_one():
@@ -69,16 +67,12 @@ def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():
     assert mark["better"] == pytest.approx(mark["value"] * split.gain, rel=1e-3)
 
 
-def empty_run():
-    return run_of([])
-
-
-def test_sections_choose_charts():
-    chosen = [
-        set(charts(make, only)[1])
-        for make, only in ((full_run, ("roofline",)), (empty_run, None), (cpu_run, None))
-    ]
-    assert chosen == [{"roofline"}, set(), {"time", "roofline"}]
+@pytest.mark.parametrize(
+    ("make", "only", "chosen"),
+    [(full_run, ("roofline",), {"roofline"}), (lambda: run_of([]), None, set()), (cpu_run, None, {"time", "roofline"})],
+)  # fmt: skip
+def test_sections_choose_charts(make, only, chosen):
+    assert {*charts(make, only)[1]} == chosen
 
 
 @pytest.mark.slow  # all at once, since what draws them takes a second to start

@@ -39,12 +39,12 @@ def told(slow=None, *, options=None, k=5, broken=()):
 def test_a_comparison_in_a_few_words(words, verdict, counts, code, errors, unsure):
     found = told(**words)
     assert (found.verdict, (found.slower, found.faster, found.unsure), found.exit_code) == (
-        verdict, counts, code,
-    )  # fmt: skip
-    assert (len(found.errors), sum("UNSURE (few-sessions)" in text for text in found.warnings)) == (
-        errors,
-        unsure,
+        verdict,
+        counts,
+        code,
     )
+    few_sessions = sum("UNSURE (few-sessions)" in text for text in found.warnings)
+    assert (len(found.errors), few_sessions) == (errors, unsure)
     assert verdict != "slower" or found.errors == (f"slower: FAILED: {FIRST}",)
 
 
@@ -156,9 +156,8 @@ def test_what_is_no_gate_is_refused(text):
 def test_every_format_says_how_the_gates_ended():
     document = json.loads(draw_report(gated(), "json"))
     assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
-    assert [(row["name"], row["selector"], row["least"], row["passed"]) for row in document["gates"]] == [
-        ("min-speedup", "matmul/n<=256=2", 2.0, False), ("min-speedup", "matmul/n=256=3", 3.0, True),
-        ("skipped", None, None, False),
-    ]  # fmt: skip
+    told = [(row["name"], row["selector"], row["least"], row["passed"]) for row in document["gates"]]
+    asked = [("min-speedup", "matmul/n<=256=2", 2.0, False), ("min-speedup", "matmul/n=256=3", 3.0, True)]
+    assert told == [*asked, ("skipped", None, None, False)]
     quiet = json.loads(draw_report(analyse_runs([gated()[0].run]), "json"))
     assert (quiet["gates"], quiet["exit_code"], quiet["exit_reason"]) == ([], 0, "ok")

@@ -21,10 +21,6 @@ from tests.unit.report.builders import run_of
 from tests.unit.report.samples import drawn, full_run, tool_run
 
 
-def empty_run():
-    return run_of([])
-
-
 @pytest.mark.parametrize(("run", "name"), golden.CASES)
 def test_golden(run, name):
     """If the difference is wanted: python -m tests.golden, and look at it."""
@@ -74,7 +70,7 @@ def test_colour_only_where_it_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("make", [full_run, empty_run])
+@pytest.mark.parametrize("make", [full_run, lambda: run_of([])], ids=["full", "empty"])
 def test_every_run_renders_the_same_bytes_twice_and_touches_no_disk(name, make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = drawn(make, format=name)
@@ -104,7 +100,7 @@ def test_help_lists_every_format():
 
 
 @pytest.mark.parametrize(
-    "name", ["gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark"]
+    "name", "gha-smaller gha-bigger bmf pytest-benchmark hyperfine google-benchmark".split()
 )
 def test_formats_that_name_entries_by_case_take_one_file(name):
     with pytest.raises(UsageError, match="takes one result file, not 2"):
@@ -116,9 +112,8 @@ def test_rows_of_csv_and_columns_of_every_table_can_be_chosen():
     text = drawn(full_run, format="csv", columns=["case_id", "time_s"])
     assert all(list(row) == ["case_id", "time_s"] for row in csv.DictReader(io.StringIO(text)))
     assert drawn(full_run, sections=["environment"], columns=["name"]).count("numpy:0") == 0
-    assert "| device | kind | name |" in drawn(full_run, format="markdown", columns=["gain"]), (
-        "a table without any"
-    )
+    without_any = "| device | kind | name |"
+    assert without_any in drawn(full_run, format="markdown", columns=["gain"])
 
 
 def test_a_selection_that_keeps_nothing_is_an_error_and_a_filter_keeps_the_baseline():
@@ -128,24 +123,16 @@ def test_a_selection_that_keeps_nothing_is_an_error_and_a_filter_keeps_the_basel
     assert re.search(r"^matmul .*²", text, re.M)
 
 
-def interval(low, estimate, high):
-    return Interval(low, estimate, high, "hull")
-
-
-def decimals(number):
-    return len(number.partition(".")[2])
-
-
 @given(st.floats(1e-9, 1e3), st.floats(0, 0.9), st.floats(0, 3))
 def test_any_time_has_the_unit_and_the_decimals_of_its_interval(estimate, below, above):
-    found = interval(estimate * (1 - below), estimate, estimate * (1 + above))
+    found = Interval(estimate * (1 - below), estimate, estimate * (1 + above), "hull")
     number, unit = time_text(found).split(" ")
     ends, ends_unit = time_interval_text(found).rsplit(" ", 1)
     assert unit == ends_unit
     low, high = ends.strip("[]").split(", ")
-    assert decimals(low) == decimals(high) == decimals(number)
+    assert len({len(text.partition(".")[2]) for text in (low, high, number)}) == 1
     assert float(low) <= float(number) <= float(high)
 
 
 def test_a_low_end_above_zero_is_not_printed_as_zero():
-    assert ratio_text(interval(0.0038, 1.0, 265.9)) == "1.0x [0.004, 265.9]"
+    assert ratio_text(Interval(0.0038, 1.0, 265.9, "hull")) == "1.0x [0.004, 265.9]"

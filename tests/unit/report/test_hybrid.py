@@ -36,11 +36,10 @@ def only(run):
 @pytest.mark.parametrize(
     ("beside_s", "gain", "better", "device"),
     [
-        ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"),
-        ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", None),
+        ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", None),
         ({"gpu": 2e-3, "cpu": 4e-3}, 1 / 0.5, "gpu", "cupy:0"),
     ],
-)
+)  # fmt: skip
 def test_a_side_that_is_faster_alone_beside_the_split_is_what_the_gain_is_over(beside_s, gain, better, device):
     run = run_with(3e-3, 1e-3, 0.5e-3)
     *alone, chosen = run.outcomes
@@ -86,9 +85,7 @@ def test_an_adapter_that_is_the_cpu_is_never_recommended():
     assert only(replace(run, devices=[CPU, GPU, replace(HYBRID, kind="software")])).reason == "software"
 
 
-@given(
-    st.floats(1e-6, 1.0), st.floats(1e-6, 1.0), st.floats(1e-6, 1.0), st.floats(0.1, 0.9), st.floats(0.5, 2.0)
-)
+@given(*[st.floats(1e-6, 1.0)] * 3, st.floats(0.1, 0.9), st.floats(0.5, 2.0))
 def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
     cpu_s, gpu_s, both_s, gpu_share, scale
 ):

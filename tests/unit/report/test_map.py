@@ -59,9 +59,8 @@ def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, brok
     found = ratio_map(analysis)
     lane, ours, sizes = found.lanes[0], strip(found), sorted(curve)
     assert {point.size for point in ours.points} == curve.keys()
-    assert [part.start for part in ours.stretches[1:]] == pytest.approx(
-        [part.end for part in ours.stretches[:-1]]
-    )
+    starts, ends = ([getattr(part, name) for part in ours.stretches] for name in ("start", "end"))
+    assert starts[1:] == pytest.approx(ends[:-1])
     around = [(a, b) for a, b in itertools.pairwise(sizes) if any(a < n < b and n not in curve for n in broken)]
     (row,) = analysis.break_even
     for margin in row.threshold.margins:
@@ -74,10 +73,8 @@ def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, brok
     for part in ours.stretches:
         assert (part.kind in ("known", "unsure")) == bool(part.points)
         assert not part.points or (sizes[0] <= part.start * 1.001 and part.end * 0.999 <= sizes[-1])
-    assert (lane.start, lane.end) == (
-        min(sizes[0], kernels.load("add").sizes.low),
-        max(sizes[-1], kernels.load("add").sizes.high),
-    )
+    ladder = kernels.load("add").sizes
+    assert (lane.start, lane.end) == (min(sizes[0], ladder.low), max(sizes[-1], ladder.high))
 
 
 def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
@@ -134,12 +131,12 @@ def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_na
             rows = list(lane)
             assert all(b["x"] <= a["x2"] for a, b in itertools.pairwise(rows)), "no paper between its pieces"
             assert max(row["x2"] for row in rows) <= 2**24 * 1.001
-    cells = {
-        regime: [lane.strips["cupy:0", regime].cell for lane in view.ends.lanes] for regime in (WAITED, ALWAYS)
-    }
-    marks = [row.row.elements(cell.n) for row, cell in zip(view.ends.lanes, cells[WAITED], strict=True)]
+    waited, copied = (
+        [lane.strips["cupy:0", regime].cell for lane in view.ends.lanes] for regime in (WAITED, ALWAYS)
+    )
+    marks = [row.row.elements(cell.n) for row, cell in zip(view.ends.lanes, waited, strict=True)]
     assert marks == sorted(marks), "lanes are a staircase of waited thresholds"
-    with_mark = sum(cell.n is not None for row in cells.values() for cell in row)
+    with_mark = sum(cell.n is not None for cell in (*waited, *copied))
     assert sum(len(layers(spec, thickness=3)) for spec in whole["hconcat"]) == with_mark > 14
 
 
@@ -153,9 +150,7 @@ def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
     altair.Root.validate(map_picture(view))
     (spec,) = map_picture(view)["hconcat"]
     (domain,) = {tuple(part["encoding"]["x"]["scale"]["domain"]) for part in spec["layer"]}
-    assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), (
-        "one size stands in the middle"
-    )
+    assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), "it stands in the middle"
 
 
 def test_machines_share_a_lane():

@@ -21,12 +21,8 @@ def shares(found):
 
 
 def test_backends_of_one_gpu_share_its_peak():
-    peaks = [
-        copied(4000, device="cupy:0"),
-        copied(4200, implementation="tuned", device="wgpu:0"),
-        multiplied(50, device="cupy:0"),
-    ]
-    found = peaks_of(*peaks)
+    webgpu = copied(4200, implementation="tuned", device="wgpu:0")
+    found = peaks_of(copied(4000, device="cupy:0"), webgpu, multiplied(50, device="cupy:0"))
     (peak,) = found.peaks
     assert peak.device_ids == ("cupy:0", "wgpu:0")
     assert (peak.bytes_per_s, peak.flops_per_s) == (pytest.approx(4.2e12), pytest.approx(5e13))
@@ -60,13 +56,11 @@ def test_a_cached_copy_is_no_peak_where_a_larger_one_was_measured():
 
 def test_no_dtype_takes_the_compute_peak_of_another():
     double = multiplied(58, dtype="float64", device="cupy:0")
-    single = replace(
-        measured(case(n=64, device="cupy:0", implementation="tuned"), 1.0, hot_s=1.0), flops=10**15
-    )
-    peaks = {peak.dtype: peak for peak in peaks_of(copied(4000, device="cupy:0"), double, single).peaks}
-    assert {dtype: peak.flops_per_s for dtype, peak in peaks.items()} == pytest.approx(
-        {"float64": 5.8e13, "float32": 1e15}
-    )
+    single = measured(case(n=64, device="cupy:0", implementation="tuned"), 1.0, hot_s=1.0)
+    found = peaks_of(copied(4000, device="cupy:0"), double, replace(single, flops=10**15))
+    peaks = {peak.dtype: peak for peak in found.peaks}
+    flops_per_s = {dtype: peak.flops_per_s for dtype, peak in peaks.items()}
+    assert flops_per_s == pytest.approx({"float64": 5.8e13, "float32": 1e15})
     assert peaks["float64"].bytes_per_s == peaks["float32"].bytes_per_s  # bytes are bytes
     without = peaks_of(copied(4000, device="cupy:0"), double)
     assert {peak.dtype: peak.flops_per_s for peak in without.peaks}["float32"] is None

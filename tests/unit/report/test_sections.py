@@ -55,10 +55,10 @@ def test_a_section_of_a_package_is_shown_where_it_is_named_alone(outside):
 
 
 def test_a_section_that_raises_costs_itself(outside):
-    outside(
-        "torn",
-        EXAMPLE.replace('"slowest"', '"torn"').replace("timed.sort", "raise KeyError('lost')\n    timed.sort"),
+    torn = EXAMPLE.replace('"slowest"', '"torn"').replace(
+        "timed.sort", "raise KeyError('lost')\n    timed.sort"
     )
+    outside("torn", torn)
     text = render([tool_run()], "plain", sections=("environment", "torn"))
     assert "left out: the section raises KeyError: 'lost'" in text
     assert "Environment" in text

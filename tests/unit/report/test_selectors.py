@@ -10,8 +10,6 @@ from gpubench.result.case import parse_case_id, select_cases, selector
 from tests.unit.report.builders import case
 
 BIG = case(n=4096, implementation="tuned", regime="transfer-once", device="cupy:0")
-
-
 WIDE = replace(BIG, params={"n": 4096, "m": 16, "k": 8})
 WAITED = replace(case(), regime="resident-waited")
 
@@ -70,9 +68,10 @@ variants = st.none() | st.sampled_from(["naive", "tiled", "tf32", "split_k2"])
 shapes = st.dictionaries(st.sampled_from(["m", "k", "batch", "columns"]), st.integers(1, 2**40))
 
 
-@given(
-    st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]), variants, shapes
-)  # fmt: skip
+ops, implementations = st.sampled_from(["add", "relu"]), st.sampled_from(["library", "tuned"])
+
+
+@given(ops, st.integers(1, 2**40), implementations, variants, shapes)
 def test_every_case_id_selects_its_case_and_reads_back(op, n, implementation, variant, shape):
     what = replace(case(op, n, implementation), variant=variant, params={"n": n, **shape})
     assert selector(what.id)(what)

@@ -17,9 +17,8 @@ from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
 MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
-LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
-    ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
-)
+LONGEST = ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
+LONG = st.text(min_size=1, max_size=200) | st.sampled_from(LONGEST)
 
 
 def named(run, text):

@@ -17,11 +17,8 @@ NAMES = (
     "\x1b]8;;http://example.com\x07link\x1b]8;;\x07", "\x9b31m", "\x00", "\x07\x08\x7f", "\u202egpu\u202c", "\u2066x\u2069", "\u200bzero\u200d",
     "\u2028line\u2029", "\x85next", "\x0b\x0c", "🔥👩\u200d🚀", "ＧＰＵ", "עברית", "e\u0301" * 20, "x" * 200, "a b  c", " ", "NaN", "null", "True", "1e9", "::error::x", "%0A", "$(id)", "';--",
 )  # fmt: skip
-TEXTS = st.one_of(
-    st.sampled_from(NAMES),
-    st.text(min_size=1, max_size=200),
-    st.lists(st.sampled_from(NAMES), min_size=2, max_size=4).map("".join),
-)
+JOINED = st.lists(st.sampled_from(NAMES), min_size=2, max_size=4).map("".join)
+TEXTS = st.one_of(st.sampled_from(NAMES), st.text(min_size=1, max_size=200), JOINED)
 
 
 def hostile_run(texts, *, ids=False):
@@ -29,11 +26,7 @@ def hostile_run(texts, *, ids=False):
 
     (No run of ours writes such ids; a file that somebody has changed may.)
     """
-    at = itertools.cycle(texts)
-
-    def some():
-        return next(at)
-
+    some = itertools.cycle(texts).__next__
     wild = f"cupy:{some()}" if ids else "cupy:0"
     found = list(curve({64: 0.25, 256: 4.0}, sessions=1, device=wild))
     found += [
@@ -43,11 +36,8 @@ def hostile_run(texts, *, ids=False):
         replace(skipped(case("add", 512, device=wild)), hint=some(), reason=some()),
         replace(measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3, sessions=1), kernel=some()),
     ]  # fmt: skip
-    devices = (
-        replace(CPU, name=some()),
-        replace(GPU, id=wild, name=some(), driver=some()),
-        replace(SOFTWARE, name=some(), driver=some()),
-    )
+    gpus = replace(GPU, id=wild, name=some(), driver=some()), replace(SOFTWARE, name=some(), driver=some())
+    devices = (replace(CPU, name=some()), *gpus)
     run = run_of(
         found, devices=devices, sessions=1,
         warnings=[RunWarning(code="noisy", message=some(), hint=some(), id=found[1].id, data={some(): some()})],

@@ -30,26 +30,13 @@ from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.sides import pair
 
 EVERY_NAME = list(NAMES)
-JSON = {
-    "json",
-    "jsonl",
-    "gha-smaller",
-    "gha-bigger",
-    "bmf",
-    "pytest-benchmark",
-    "hyperfine",
-    "google-benchmark",
-}
+JSON = {*"json jsonl gha-smaller gha-bigger bmf pytest-benchmark hyperfine google-benchmark".split()}
 # Tags that our Markdown has of its own.
 OURS = re.compile(r"</?(?:details|summary|sub)>|<br>|<!-- gpubench:[\w.-]* -->")
-
-
 # Tags of a page without a script or a picture.
-PAGE_TAGS = {
-    "html", "head", "meta", "title", "link", "style", "body", "header", "h1", "h2", "main", "article", "section", "div",
-    "p", "ul", "li", "details", "summary", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "footer",
-    "a", "wbr",
-}  # fmt: skip
+PAGE_TAGS = {*(
+    "html head meta title link style body header h1 h2 main article section div p ul li details summary table caption thead tbody"
+    " tr th td span footer a wbr").split()}  # fmt: skip
 
 
 def shown_safely(text):
@@ -133,12 +120,9 @@ def test_advice_and_detection(texts):
     json.loads(render_advice(advice, "json"))
     variables = render_advice(advice, "env")
     assert all(re.match(r"[A-Z_]+=", line) for line in variables.splitlines())
-    shown = [render_advice(advice, "table"), variables]
-    shown += [
-        picture.render(run.machine, name, explain=explain)
-        for name, explain in (("table", False), ("table", True), ("env", False))
-    ]
-    for text in shown:
+    looks = (("table", False), ("table", True), ("env", False))
+    pictures = [picture.render(run.machine, name, explain=explain) for name, explain in looks]
+    for text in (render_advice(advice, "table"), variables, *pictures):
         shown_safely(text)
     safe_markdown(picture.render(run.machine, "markdown", explain=False))
 
