@@ -20,6 +20,7 @@ from gpubench.report.sections.answer_text import (
     asked_size_text,
     factor_text,
     gain_cell,
+    gain_of,
     series_text,
     threshold_cell,
 )
@@ -54,7 +55,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
     if _sizes_differ(answer, common):
         columns.append(Column("size", right=True))
         for i, (entry, line) in enumerate(zip(answer.rows, rows, strict=True)):
-            n = max((gain.n for regime in answer.regimes if (gain := _gain_of(entry, regime))), default=None)
+            n = max((gain.n for regime in answer.regimes if (gain := gain_of(entry, regime))), default=None)
             tops[i] = None if n is None else entry.elements(n)
             line.append(Cell("" if n is None else size_text(n, entry.extent)))
     for regime in answer.regimes:
@@ -67,16 +68,11 @@ def thresholds_table(answer: MachineAnswer) -> Table:
     return bare_table(columns, mark_repeats(rows, 1))
 
 
-def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
-    cell = entry.cells.get(regime)
-    return None if cell is None else cell.gain
-
-
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
     """Tell whether most gains are at another size than the most common size of their regime."""
     at_common = [
         entry.elements(gain.n) == n
-        for regime, n in common.items() for entry in answer.rows if (gain := _gain_of(entry, regime))
+        for regime, n in common.items() for entry in answer.rows if (gain := gain_of(entry, regime))
     ]  # fmt: skip
     return 2 * sum(at_common) < len(at_common)
 
@@ -91,7 +87,7 @@ def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell
 
 
 def _commonest(answer: MachineAnswer, regime: str) -> int | None:
-    sizes = Counter(entry.elements(gain.n) for entry in answer.rows if (gain := _gain_of(entry, regime)))
+    sizes = Counter(entry.elements(gain.n) for entry in answer.rows if (gain := gain_of(entry, regime)))
     return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
 
 

@@ -167,12 +167,17 @@ def machine_sentences(
     return sentences
 
 
+def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
+    """Return the gain of an op in a regime. A wrong or failed result has none."""
+    cell = entry.cells.get(regime)
+    return None if cell is None else cell.gain
+
+
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
     """Return the number of ops that the first GPU wins at their largest size, and the number of ops that have a
     gain."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
-    cells = [entry.cells[regime] for entry in rows if regime in entry.cells]
-    gains = [cell.gain for cell in cells if cell.gain and cell.kind not in ("wrong", "failed")]
+    gains = [gain for entry in rows if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 
 
@@ -223,11 +228,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """Return the valid gains, by the index of their row."""
-        cells = {i: entry.cells.get(regime) for i, entry in enumerate(self.rows)}
-        return {
-            i: cell.gain for i, cell in cells.items() if cell and cell.gain and cell.kind not in ("wrong", "failed")
-        }  # fmt: skip
+        """Return the gains, by the index of their row."""
+        return {i: gain for i, entry in enumerate(self.rows) if (gain := gain_of(entry, regime))}
 
     def _clause(self, regime: str, subject: str) -> str:
         gains = self._gains(regime)

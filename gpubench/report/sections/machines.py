@@ -30,6 +30,7 @@ from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
 from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.sections.answer_text import gain_of
 from gpubench.report.wording import (
     data_text,
     gain_text,
@@ -84,10 +85,7 @@ def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
         return ()
     clauses = []
     for regime in (WAITED, ALWAYS):
-        gains = [
-            [cell.gain for entry in answered.rows if (cell := entry.cells.get(regime)) and cell.gain]
-            for answered in compared
-        ]
+        gains = [[gain for entry in answered.rows if (gain := gain_of(entry, regime))] for answered in compared]
         winners = sum(bool(own) and all(gain.winner == "gpu" for gain in own) for own in gains)
         if any(gains):
             clauses.append(

@@ -127,7 +127,9 @@ class _Page:
     def text(self, lightness: int) -> str:
         """Return the HTML of the page. `lightness` is the number of kinds of content that it drops."""
         views = [view for article in self.articles for view in article["views"]]
-        drawn = any(article["charts"] for article in self.articles) or any(view["panels"] for view in views)
+        drawn = any(article["charts"].charts for article in self.articles) or any(
+            view["panels"] for view in views
+        )
         library = self.library if drawn or (self.together and self.together["figures"]) else ""
         script = verbatim("script", _file("page.js"))
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
@@ -190,15 +192,13 @@ class _Page:
             "file": store.result_name(analysis.run), "result": self._result(analysis),
         }  # fmt: skip
 
-    def _charts(self, analysis: Analysis) -> ChartSet | None:
-        if self.without:
-            return None
+    def _charts(self, analysis: Analysis) -> ChartSet:
+        """Return the charts of a run. If there are none, `without` may say why."""
         try:
-            charts = chart_set(analysis, self.options)
+            return ChartSet() if self.without else chart_set(analysis, self.options)
         except GpubenchError as error:
             self.without = f"{error.why}. To have them, install gpubench anew"
-            return None
-        return charts if charts.charts else None
+            return ChartSet()
 
     def _result(self, analysis: Analysis) -> bytes | None:
         samples = sum(case.sample_count for other in self.analyses for case in other.cases)

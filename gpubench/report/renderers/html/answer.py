@@ -135,7 +135,6 @@ def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, A
         series_text(entry): (entry, cell, cell.gain)
         for entry in answered.rows
         if entry.device_id == answered.devices[0] and (cell := entry.cells.get(regime)) and cell.gain
-        and cell.kind not in ("wrong", "failed")
     }  # fmt: skip
 
 
