@@ -155,6 +155,12 @@ def slow_session(run):
     return with_blocks(run, lambda b: replace(b, wall_s=[2 * x for x in b.wall_s]) if b.session == 0 else b)
 
 
+def with_ends(lo, hi):
+    """Cases that are the same, between these ends of their intervals."""
+    found = compared(*pair(sigma=0.002))
+    return replace(found, cases=[replace(row, lo=lo, hi=hi, threshold=0.05) for row in found.cases])
+
+
 def two_new():
     base, new = pair()
     return compared(base, new, None, started_late(new))
@@ -173,6 +179,7 @@ COMPARISONS = {
     "noise": (lambda: compared(pair()[0], noisy(pair()[1], {CASES[0].id})), "plain", {}),
     "throttled": (lambda: compared(pair()[0], throttled(pair()[1]), CompareOptions(fail_on=("slower",))), "plain", {}),
     "a wide interval": (lambda: compared(*map(slow_session, pair(sigma=0.002))), "plain", {}),
+    **{f"the same from {lo:.3g} to {hi}": (lambda lo=lo, hi=hi: with_ends(lo, hi), "plain", {}) for lo, hi in ((1 / 1.05, 1.05), (0.99, 1.06), (0.95, 1.01))},
     "one after the other": (two_new, "plain", {}),
     "another machine": (lambda: compared(*(on_machine(run, cpu=cpu) for run, cpu in zip(pair(), "AB", strict=True)), ELSEWHERE), "plain", {}),
     "the same file": (lambda: compared(pair()[0], pair()[0]), "plain", {}),
