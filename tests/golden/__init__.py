@@ -25,7 +25,7 @@ from gpubench.report.plots import chart_set, draw_spec
 from gpubench.report.renderers import html
 from gpubench.report.sections.machines import history_chart
 from gpubench.report.sections.map import lane_specs, map_picture, map_view, overlay_view
-from gpubench.result.run import Run
+from gpubench.result.run import Run, RunWarning
 from tests.unit.report.answer_runs import (
     ALWAYS,
     SECOND,
@@ -36,8 +36,18 @@ from tests.unit.report.answer_runs import (
     one_op_run,
     suite_run,
 )
-from tests.unit.report.builders import failed, run_of
-from tests.unit.report.parts import CONTEST, HERE, PARTS, SHARED, SMALL_PEAKS, THERE, days_of, made_for_peaks
+from tests.unit.report.builders import CPU, GPU, case, failed, run_of
+from tests.unit.report.parts import (
+    CONTEST,
+    HERE,
+    PARTS,
+    SHARED,
+    SMALL_PEAKS,
+    THERE,
+    contest,
+    days_of,
+    made_for_peaks,
+)
 from tests.unit.report.samples import (
     assignment_run,
     cpu_run,
@@ -283,6 +293,34 @@ ENDINGS: dict[str, Callable[[], str]] = {
     "many rows": lambda: screen_of([SCREENS["four dtypes"]()], 80, height=20), "every row by its device": lambda: screen_of([SCREENS["equal GPUs, and others"]()], 80, by_device=True),
     "several runs": lambda: screen_of([full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"]()], 70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
     "a long name": lambda: screen_of([full_run(), cpu_run()], 60, files=["x" * 50, "y"]),
+}  # fmt: skip
+
+
+LONG = [
+    RunWarning(code="unavailable", message=f"cupy: {'why ' * 30}", data={"backend": "cupy"}), RunWarning(code="unavailable", message="gone", data={"backend": "b" * 40}),
+    RunWarning(code="software-device", message=f"wgpu:0 ({'llvmpipe' * 6} (LLVM 15)) is a software adapter, not a GPU: it was left out"),
+]  # fmt: skip
+LOST = [
+    msgspec.structs.replace(failed(case("add", n, device="cupy:0"), detail="y" * 170), hint="z" * 170)
+    for n in (7, 8, 1000)
+]
+
+
+def sections_of(runs: list[Run], *keys: str, format: str = "plain", **look: Any) -> str:
+    return draw_report(analyse_runs(runs), format, RenderOptions(sections=keys, **look))
+
+
+# Texts that are longer than their place, and pictures of any width.
+ENDINGS |= {
+    "long reasons": lambda: screen_of([msgspec.structs.replace(no_gpu_run(), warnings=LONG)], 80),
+    **{f"a GPU of a long name at {width}": (lambda width=width: screen_of([contest(gpu=msgspec.structs.replace(GPU, name="x" * 50))], width)) for width in (60, 80, 100, 120, 140)},
+    **{f"long details in {name}": (lambda name=name: sections_of([run_of([*full_run().outcomes, *LOST], devices=(CPU, msgspec.structs.replace(GPU, name="n" * 40, driver="d" * 40)))],
+                                                                 "skipped", "warnings", "environment", format=name, width=120)) for name in ("plain", "markdown")},
+    "a history of long labels": lambda: sections_of(days_of([1e-3] * 6 + [1.3e-3] * 6, label="a label of more than thirty letters "), "history", width=120),
+    "a map of a long label": lambda: sections_of([msgspec.structs.replace(one_op_run(), label="l" * 40)], "map", width=120),
+    **{f"a map at {width}": (lambda width=width: sections_of([suite_run()], "map", "answer", width=width, ascii_only=width == 100)) for width in (60, 66, 100, 119)},
+    "a map of two GPUs": lambda: sections_of([SCREENS["equal GPUs, and others"]()], "map"), "a map with wrong results": lambda: sections_of([SCREENS["wrong results"]()], "map"),
+    "a map in Markdown": lambda: sections_of([SCREENS["a wrong size among right ones"]()], "map", format="markdown"),
 }  # fmt: skip
 
 
