@@ -4,11 +4,12 @@ import functools
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.analysis.advice import answer as advise
 from gpubench.analysis.analyse import Analysis, machine_runs
@@ -25,6 +26,7 @@ from gpubench.report.plots import chart_set, draw_spec
 from gpubench.report.renderers import html
 from gpubench.report.sections.machines import history_chart
 from gpubench.report.sections.map import lane_specs, map_picture, map_view, overlay_view
+from gpubench.result.case import QUEUED
 from gpubench.result.run import Run, RunWarning
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -159,120 +161,92 @@ def comparison(name: str) -> str:
     return draw_comparison(make(), format, RenderOptions(**look))
 
 
-def _drawn(make: Callable[[], Run], chart_id: str) -> Iterator[Any]:
+def as_lines(*parts: Any) -> str:
+    """Specs as JSON, a line for each: one without its parts, then those; a data set as its name and its rows."""
+
+    def lines(part: Any) -> list[Any]:
+        if not isinstance(part, dict):
+            return [part]
+        inner = [*part.get("hconcat", ()), *part.get("layer", ()), *part.get("datasets", {}).items()]
+        rest = {key: part[key] for key in part if key not in ("hconcat", "layer", "datasets", "$schema")}
+        return [rest, *(line for each in inner for line in lines(each))]
+
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for part in parts for line in lines(part))
+
+
+def chart_of(run: Run, chart_id: str) -> str:
     """A chart with the data of its first picture."""
     (shown,) = [
-        chart for chart in chart_set(_analyses(make)[0], RenderOptions()).charts if chart.id == chart_id
+        chart for chart in chart_set(*analyse_runs([run]), RenderOptions()).charts if chart.id == chart_id
     ]
-    yield draw_spec(shown, next(iter(shown.rows)), ["a line"]) | {"config": shown.caption}
+    return as_lines(draw_spec(shown, next(iter(shown.rows)), ["a line"]) | {"config": shown.caption})
 
 
-def _mapped() -> Any:
-    """One op on two GPUs, in two situations on one of them."""
-    curves = (
-        {WAITED: {1024: 0.2, 65536: 5.0, 131072: 40.0}, ALWAYS: dict.fromkeys(ENDS, 0.2)},
-        {WAITED: {1024: 1.0, 131072: 3.0}},
-    )
-    view = map_view(_analyses(lambda: two_backends(*curves, device=SECOND))[0])
-    assert view is not None
-    return view
+def two_gpus() -> Any:
+    """The map of one op on two GPUs, in two situations on one of them."""
+    first = {WAITED: {1024: 0.2, 65536: 5.0, 131072: 40.0}, ALWAYS: dict.fromkeys(ENDS, 0.2)}
+    run = two_backends(first, {WAITED: {1024: 1.0, 131072: 3.0}}, device=SECOND)
+    return map_view(*analyse_runs([run]))
 
 
-def _overlaid() -> Any:
-    return overlay_view(analyse_runs([HERE, THERE]), ["A: here", "B: there"])
+def history(*seconds: float) -> str:
+    return as_lines(history_chart(*machine_runs(analyse_runs(days_of(seconds))), "A").spec)  # type: ignore[union-attr]
 
 
-def _history(*seconds: float) -> Any:
-    (side,) = machine_runs(analyse_runs(days_of(seconds)))
-    return history_chart(side, "A")
-
-
-# What charts are drawn from, a line for each of their parts.
-CHARTS: dict[str, Callable[[], Any]] = {
-    **{name: (lambda name=name: _drawn(lambda: HERE, name)) for name in ("time", "speedup")}, "hybrid": lambda: _drawn(hybrid_run, "hybrid"),
-    "roofline": lambda: _drawn(lambda: made_for_peaks(asked=False), "roofline"),
-    "a roofline of small sizes": lambda: _drawn(lambda: run_of(SMALL_PEAKS, devices=SHARED), "roofline"),
-    "a map": lambda: [map_picture(_mapped())], "lanes": lambda: lane_specs(_mapped())[:1], "maps of two machines": lambda: [map_picture(_overlaid())],
-    "a history": lambda: [_history(*[1e-3] * 6, *[1.3e-3] * 6).spec], "a short history": lambda: [_history(1e-3, 1.01e-3).spec],
-    "themes": lambda: [charts.theme(), charts.theme(dark=True), charts.page_colors()],
+# What charts are drawn from.
+CHARTS = {
+    **{name: (lambda name=name: chart_of(HERE, name)) for name in ("time", "speedup")}, "hybrid": lambda: chart_of(hybrid_run(), "hybrid"),
+    "roofline": lambda: chart_of(made_for_peaks(asked=False), "roofline"), "a roofline of small sizes": lambda: chart_of(run_of(SMALL_PEAKS, devices=SHARED), "roofline"),
+    "a map": lambda: as_lines(map_picture(two_gpus())), "lanes": lambda: as_lines(lane_specs(two_gpus())[0]),
+    "maps of two machines": lambda: as_lines(map_picture(overlay_view(analyse_runs([HERE, THERE]), ["A: here", "B: there"]))),
+    "a history": lambda: history(*[1e-3] * 6, *[1.3e-3] * 6), "a short history": lambda: history(1e-3, 1.01e-3),
+    "themes": lambda: as_lines(charts.theme(), charts.theme(dark=True), charts.page_colors()),
 }  # fmt: skip
-
-
-def _lines(part: Any) -> Iterator[Any]:
-    """A spec without its parts, then those; a data set as its name and its rows."""
-    if isinstance(part, dict):
-        parts = [*part.get("hconcat", ()), *part.get("layer", ()), *part.get("datasets", {}).items()]
-        yield {
-            name: value
-            for name, value in part.items()
-            if name not in ("hconcat", "layer", "datasets", "$schema")
-        }
-        for inner in parts:
-            yield from _lines(inner)
-    else:
-        yield part
-
-
-def chart(name: str) -> str:
-    lines = [line for part in CHARTS[name]() for line in _lines(part)]
-    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-
-
-# The page: its text without what is packed, drawn or of style.
-PAGES: dict[str, Callable[[], str]] = {
-    "of a run": lambda: draw_report(_analyses(tool_run), "html"),
+# What of a page is packed, drawn or of style.
+OTHER = re.compile(r"(?s)<style>.*?</style>|(<script[^>]*>).*?</script>|<svg.*?</svg>|'sha256-[^']*'|(?<=Written by gpubench )\S+")  # fmt: skip
+PAGES = {name: (lambda make=make: OTHER.sub(r"\1", make())) for name, make in {
+    "of a run": lambda: draw_report(_analyses(tool_run), "html"), "in a notebook": lambda: html.notebook(_analyses(one_op_run)[0]),
     "of three machines": lambda: draw_report(analyse_runs([HERE, THERE, *days_of((1e-3, 2e-3))[1:]]), "html"),
     "of noise": lambda: render_noise(noise(first_replaced(pair(k=10, sigma=0.06, seed=3)[0], failed(SIDES[0]))), "html", RenderOptions(), allowed_share=0.05),
     "of little noise": lambda: render_noise(noise(pair(k=10, sigma=0.001)[0]), "html", RenderOptions(), allowed_share=0.05),
-    "of a comparison": lambda: draw_comparison(COMPARISONS["a change"][0](), "html", RenderOptions()), "in a notebook": lambda: html.notebook(_analyses(one_op_run)[0]),
-}  # fmt: skip
-_OTHER = re.compile(
-    r"(?s)<style>.*?</style>|(<script[^>]*>).*?</script>|<svg.*?</svg>|'sha256-[^']*'|(?<=Written by gpubench )\S+"
-)
+    "of a comparison": lambda: draw_comparison(COMPARISONS["a change"][0](), "html", RenderOptions()),
+}.items()}  # fmt: skip
 
 
-def page(name: str) -> str:
-    return _OTHER.sub(r"\1", PAGES[name]())
+def view(run: Run) -> str:
+    """The answer as a page has it, without the maps."""
+    shown = html.views(*analyse_runs([run]), RenderOptions(full=True), "r0-", draws=False, maps=True)
+    fields = [
+        (key, json.dumps(msgspec.to_builtins(each[key]), ensure_ascii=False)) for each in shown for key in each
+    ]
+    return "".join(f"{key}: {text}\n" for key, text in fields)
 
 
-# The answer as a page has it, without the maps.
-VIEWS: dict[str, Callable[[], Run]] = {
+VIEWS = {name: (lambda make=make: view(make())) for name, make in {
     "suite": suite_run, "one op": one_op_run, "named": named_run, "no GPU": no_gpu_run, "nothing": lambda: run_of([]),
     **{name: SCREENS[name] for name in (
         "thresholds by their certainty", "the CPU of both, copied of one", "a tie at the top", "half is unknown", "the sentence of 2 of 5",
         "wrong results", "no GPU, three sizes", "named, two ops at two sizes", "equal GPUs, and others", "interrupted")},
     "two backends": BY_DEVICE["two backends by device"],
-}  # fmt: skip
+}.items()}  # fmt: skip
 
 
-def view(name: str) -> str:
-    shown = html.views(
-        analyse_runs([VIEWS[name]()])[0], RenderOptions(full=True), "r0-", draws=False, maps=True
-    )
-    return "".join(
-        f"{key}: {json.dumps(msgspec.to_builtins(part), ensure_ascii=False)}\n"
-        for each in shown
-        for key, part in each.items()
-    )
+def advice(run: Run, op: str, n: int, regime: str = QUEUED) -> str:
+    given = advise([run], Key(op, "float32"), n, regime)
+    looks = (("table", 120), ("table", 60), ("env", 80))
+    return "".join(draw_advice(given, format, width) for format, width in looks)
 
 
-ADVICE: dict[str, tuple[Callable[[], Run], str, int, str]] = {
-    **{f"{op} at {n} of a {name}": (make, op, n, "resident-queued") for name, make, op, sizes in (
+ADVICE = {
+    **{f"{op} at {n} of a {name}": (lambda make=make, op=op, n=n: advice(make(), op, n)) for name, make, op, sizes in (
         ("full run", full_run, "matmul", (32, 300, 1024, 2**14)), ("full run", full_run, "relu", (2**18,)), ("CPU", cpu_run, "matmul", (1024,)),
         ("split", hybrid_run, "matmul", (1024, 2000, 4096)), ("contest", lambda: CONTEST, "relu", (65536,))) for n in sizes},
-    "one call": (full_run, "matmul", 300, "transfer-always"), "20 calls a copy": (full_run, "matmul", 1024, "transfer-once-20"),
+    "one call": lambda: advice(full_run(), "matmul", 300, ALWAYS), "20 calls a copy": lambda: advice(full_run(), "matmul", 1024, "transfer-once-20"),
 }  # fmt: skip
+COMPILED, ON_GPU = ("numpy:0", "tuned", 1e-6, 1e-9), ("cupy:0", "tuned", 2e-5, 1e-10)
 
 
-def advice(name: str) -> str:
-    make, op, n, regime = ADVICE[name]
-    given = advise([make()], Key(op, "float32"), n, regime)
-    return "".join(
-        draw_advice(given, format, width) for format, width in (("table", 120), ("table", 60), ("env", 80))
-    )
-
-
-def _function(*more: tuple[str, str, float, float], sizes: tuple[int, ...] = ()) -> Run:
+def function(*more: tuple[str, str, float, float], sizes: tuple[int, ...] = ()) -> Run:
     """A user's function, as it is written and by other code, in both situations; at sizes that were named, if any."""
     code = WRITTEN | {(device, implementation): seconds(*times) for device, implementation, *times in more}
     rows = {row.id: row for regime in (WAITED, ALWAYS) for row in function_run(code, regime).outcomes}
@@ -280,69 +254,54 @@ def _function(*more: tuple[str, str, float, float], sizes: tuple[int, ...] = ())
     return answer_run(kept, named={"mine.f": list(sizes)} if sizes else None)
 
 
-# The screen at the end of a run, by its width, and the lines of several runs.
-ENDINGS: dict[str, Callable[[], str]] = {
-    **{f"{name} at {width}": (lambda name=name, width=width: screen_of([(RUNS | ANSWERS)[name]()], width, saved=[f"{name}.json", "a page.html"])) for name, width in (
-        ("full", 60), ("full", 63), ("full", 64), ("full", 120), ("answer-suite", 60), ("answer-suite", 100), ("answer-one-op", 60), ("answer-one-op", 79), ("answer-named", 60),
-        ("answer-no-gpu", 60), ("cpu-only", 100), ("interrupted", 60), ("hybrid", 80), ("tools", 60))},
-    **{f"a {kind} run": (lambda make=make: screen_of([make()], 80, saved=["x.json"])) for kind, make in (("peaks", lambda: made_for_peaks(asked=True)), ("stages", stages_run), ("dtypes", SCREENS["four dtypes"]))},
-    **{f"a function, {text}": (lambda make=make: screen_of([make()], 80, saved=["x.json"])) for text, make in (
-        ("compiled", lambda: _function(("numpy:0", "tuned", 1e-6, 1e-9), ("cupy:0", "tuned", 2e-5, 1e-10))), ("on PyTorch", lambda: _function(("torch:cpu", "library", 1e-6, 5e-9))),
-        ("at named sizes", lambda: _function(("numpy:0", "tuned", 1e-6, 1e-9), ("cupy:0", "tuned", 2e-5, 1e-10), sizes=(2**12, 2**20))),
-        ("faster on the GPU alone", lambda: _function(("cupy:0", "tuned", 2e-5, 1e-11))))},
-    "many rows": lambda: screen_of([SCREENS["four dtypes"]()], 80, height=20), "every row by its device": lambda: screen_of([SCREENS["equal GPUs, and others"]()], 80, by_device=True),
-    "several runs": lambda: screen_of([full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"]()], 70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
-    "a long name": lambda: screen_of([full_run(), cpu_run()], 60, files=["x" * 50, "y"]),
-}  # fmt: skip
+def screen_of(*runs: Run, width: int = 80, height: int = 24, saved: Sequence[str] = (), files: Sequence[str] = (), **look: Any) -> str:  # fmt: skip
+    """The screen at the end of a run, or the lines of several."""
+    return final_screen(
+        analyse_runs(runs), "plain", RenderOptions(width=width, **look), height=height, saved=saved, files=files
+    )
 
 
+def sections_of(runs: Sequence[Run], *keys: str, format: str = "plain", width: int = 80, **look: Any) -> str:
+    return draw_report(analyse_runs(runs), format, RenderOptions(sections=keys, width=width, **look))
+
+
+# Texts that are longer than their place.
 LONG = [
     RunWarning(code="unavailable", message=f"cupy: {'why ' * 30}", data={"backend": "cupy"}), RunWarning(code="unavailable", message="gone", data={"backend": "b" * 40}),
     RunWarning(code="software-device", message=f"wgpu:0 ({'llvmpipe' * 6} (LLVM 15)) is a software adapter, not a GPU: it was left out"),
 ]  # fmt: skip
 LOST = [
-    msgspec.structs.replace(failed(case("add", n, device="cupy:0"), detail="y" * 170), hint="z" * 170)
-    for n in (7, 8, 1000)
+    replace(failed(case("add", n, device="cupy:0"), detail="y" * 170), hint="z" * 170) for n in (7, 8, 1000)
 ]
-
-
-def sections_of(runs: list[Run], *keys: str, format: str = "plain", **look: Any) -> str:
-    return draw_report(analyse_runs(runs), format, RenderOptions(sections=keys, **look))
-
-
-# Texts that are longer than their place, and pictures of any width.
-ENDINGS |= {
-    "long reasons": lambda: screen_of([msgspec.structs.replace(no_gpu_run(), warnings=LONG)], 80),
-    **{f"a GPU of a long name at {width}": (lambda width=width: screen_of([contest(gpu=msgspec.structs.replace(GPU, name="x" * 50))], width)) for width in (60, 80, 100, 120, 140)},
-    **{f"long details in {name}": (lambda name=name: sections_of([run_of([*full_run().outcomes, *LOST], devices=(CPU, msgspec.structs.replace(GPU, name="n" * 40, driver="d" * 40)))],
+ENDINGS = {
+    **{f"{name} at {width}": (lambda name=name, width=width: screen_of((RUNS | ANSWERS)[name](), width=width, saved=[f"{name}.json", "a page.html"])) for name, width in (
+        ("full", 60), ("full", 63), ("full", 64), ("full", 120), ("answer-suite", 60), ("answer-suite", 100), ("answer-one-op", 60), ("answer-one-op", 79), ("answer-named", 60),
+        ("answer-no-gpu", 60), ("cpu-only", 100), ("interrupted", 60), ("hybrid", 80), ("tools", 60))},
+    **{name: (lambda make=make: screen_of(make(), saved=["x.json"])) for name, make in {
+        "a peaks run": lambda: made_for_peaks(asked=True), "a stages run": stages_run, "a dtypes run": SCREENS["four dtypes"],
+        "a function, compiled": lambda: function(COMPILED, ON_GPU), "a function, on PyTorch": lambda: function(("torch:cpu", "library", 1e-6, 5e-9)),
+        "a function, at named sizes": lambda: function(COMPILED, ON_GPU, sizes=(2**12, 2**20)), "a function, faster on the GPU alone": lambda: function(("cupy:0", "tuned", 2e-5, 1e-11)),
+    }.items()},
+    "many rows": lambda: screen_of(SCREENS["four dtypes"](), height=20), "every row by its device": lambda: screen_of(SCREENS["equal GPUs, and others"](), by_device=True),
+    "several runs": lambda: screen_of(full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
+    "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
+    **{f"a GPU of a long name at {width}": (lambda width=width: screen_of(contest(gpu=replace(GPU, name="x" * 50)), width=width)) for width in (60, 80, 100, 120, 140)},
+    **{f"long details in {name}": (lambda name=name: sections_of([run_of([*full_run().outcomes, *LOST], devices=(CPU, replace(GPU, name="n" * 40, driver="d" * 40)))],
                                                                  "skipped", "warnings", "environment", format=name, width=120)) for name in ("plain", "markdown")},
     "a history of long labels": lambda: sections_of(days_of([1e-3] * 6 + [1.3e-3] * 6, label="a label of more than thirty letters "), "history", width=120),
-    "a map of a long label": lambda: sections_of([msgspec.structs.replace(one_op_run(), label="l" * 40)], "map", width=120),
+    "a map of a long label": lambda: sections_of([replace(one_op_run(), label="l" * 40)], "map", width=120),
     **{f"a map at {width}": (lambda width=width: sections_of([suite_run()], "map", "answer", width=width, ascii_only=width == 100)) for width in (60, 66, 100, 119)},
     "a map of two GPUs": lambda: sections_of([SCREENS["equal GPUs, and others"]()], "map"), "a map with wrong results": lambda: sections_of([SCREENS["wrong results"]()], "map"),
     "a map in Markdown": lambda: sections_of([SCREENS["a wrong size among right ones"]()], "map", format="markdown"),
 }  # fmt: skip
 
-
-def screen_of(runs: list[Run], width: int, *, height: int = 24, **more: Any) -> str:
-    files = {name: more.pop(name) for name in ("saved", "files") if name in more}
-    return final_screen(analyse_runs(runs), "plain", RenderOptions(width=width, **more), height=height, **files)
-
-
-def ending(name: str) -> str:
-    return ENDINGS[name]()
-
-
-# Files of many small texts: what draws each, and their names.
-COLLECTIONS = {
-    "screens": (screen, (*SCREENS, *BY_DEVICE)), "parts": (part, (*PARTS,)), "comparisons": (comparison, (*COMPARISONS,)),
-    "charts": (chart, (*CHARTS,)), "pages": (page, (*PAGES,)), "views": (view, (*VIEWS,)), "advice": (advice, (*ADVICE,)), "endings": (ending, (*ENDINGS,)),
+# Files of many small texts, by name.
+COLLECTIONS: dict[str, dict[str, Callable[[], str]]] = {
+    "screens": {name: functools.partial(screen, name) for name in (*SCREENS, *BY_DEVICE)}, "parts": {name: functools.partial(part, name) for name in PARTS},
+    "comparisons": {name: functools.partial(comparison, name) for name in COMPARISONS},
+    "charts": CHARTS, "pages": PAGES, "views": VIEWS, "advice": ADVICE, "endings": ENDINGS,
 }  # fmt: skip
-SMALL = [(file, name) for file, (_, names) in COLLECTIONS.items() for name in names]
-
-
-def small(file: str, name: str) -> str:
-    return COLLECTIONS[file][0](name)
+SMALL = [(file, name) for file, texts in COLLECTIONS.items() for name in texts]
 
 
 @functools.cache
@@ -354,6 +313,6 @@ def stored(file: str) -> dict[str, str]:
 
 def write_small() -> None:
     """Draw them all anew."""
-    for file, (draw, names) in COLLECTIONS.items():
-        text = "".join(f"{HEAD}{name}\n{draw(name)}" for name in names)
+    for file, texts in COLLECTIONS.items():
+        text = "".join(f"{HEAD}{name}\n{draw()}" for name, draw in texts.items())
         (FOLDER / f"{file}.txt").write_text(text[1:], encoding="utf-8", newline="\n")

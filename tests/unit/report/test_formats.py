@@ -29,12 +29,12 @@ def test_golden(run, name):
 
 @pytest.mark.parametrize(("file", "name"), golden.SMALL)
 def test_golden_of_small_runs(file, name):
-    assert golden.small(file, name) == golden.stored(file)[name]
+    assert golden.COLLECTIONS[file][name]() == golden.stored(file)[name]
 
 
 @pytest.mark.parametrize("file", golden.COLLECTIONS)
 def test_no_text_of_a_small_run_is_left_over(file):
-    assert list(golden.stored(file)) == [*golden.COLLECTIONS[file][1]]
+    assert list(golden.stored(file)) == [*golden.COLLECTIONS[file]]
 
 
 @pytest.mark.parametrize(
