@@ -278,7 +278,7 @@ ENDINGS = {
         ("full", 60), ("full", 63), ("full", 64), ("full", 120), ("answer-suite", 60), ("answer-suite", 100), ("answer-one-op", 60), ("answer-one-op", 79), ("answer-named", 60),
         ("answer-no-gpu", 60), ("cpu-only", 100), ("interrupted", 60), ("hybrid", 80), ("tools", 60))},
     **{name: (lambda make=make: screen_of(make(), saved=["x.json"])) for name, make in {
-        "a peaks run": lambda: made_for_peaks(asked=True), "a stages run": stages_run, "a dtypes run": SCREENS["four dtypes"],
+        "a peaks run": lambda: made_for_peaks(asked=True), "a dtypes run": SCREENS["four dtypes"],
         "a function, compiled": lambda: function(COMPILED, ON_GPU), "a function, on PyTorch": lambda: function(("torch:cpu", "library", 1e-6, 5e-9)),
         "a function, at named sizes": lambda: function(COMPILED, ON_GPU, sizes=(2**12, 2**20)), "a function, faster on the GPU alone": lambda: function(("cupy:0", "tuned", 2e-5, 1e-11)),
     }.items()},
