@@ -453,12 +453,8 @@ def _notes(
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
-        texts.append(
-            (
-                QUEUED_GAIN,
-                f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes.",
-            )
-        )
+        smaller = f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes."
+        texts.append((QUEUED_GAIN, smaller))
     if answered.others and not alone:
         how = "" if options.full else " (--by-device)"
         texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))
