@@ -427,11 +427,11 @@ class Costs(NamedTuple):
     cpu: float  # one call on the CPU
 
     def launch_s(self, calls: int) -> float:
-        """Return b, the seconds of one more call. A negative value is noise and becomes 0."""
+        """Return the seconds of one more call that shares the copy. A negative value is noise and becomes 0."""
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
-        """Return a, the seconds that are paid once."""
+        """Return the seconds that calls with a shared copy pay only once."""
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:

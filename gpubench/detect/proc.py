@@ -294,12 +294,12 @@ def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """Return the NUMA nodes that the nearest group names."""
+    """Return the NUMA nodes that the control group allows, or the nearest group above it that names any."""
     return _public(_nearest(root, groups, _MEMS))
 
 
 class MemoryBounds(NamedTuple):
-    """The memory limits of the group and all groups above it, in bytes."""
+    """The memory limits of a control group and all groups above it, in bytes."""
 
     limit: Fact[int]  # the smallest limit
     room: Fact[int]  # the smallest rest: limit - (used memory - cache that can be dropped)
@@ -452,7 +452,8 @@ def _below(path: str, root: str) -> str:
 
 
 class Numbers(dict[str, int]):
-    """The numbers of private parts, in the order of their appearance. Equal parts have equal numbers."""
+    """A mapping from each private part of a path to the number that replaces it. Parts are numbered in the
+    order in which they first appear."""
 
     def rename(self, path: str) -> str:
         """Return `path` with a number for each private part."""
