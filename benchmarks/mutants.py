@@ -264,6 +264,7 @@ EQUIVALENT = (
     ("analysis/advice.py", "return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),
     ("analysis/advice.py", "return 'clear' if wrong", "cost < HIGHEST", "no cost is that very number"),
     ("analysis/speedup.py", "return math.sqrt((self.lo", "or 2)", "a bracket has both ends, and none is 0"),
+    ("analysis/winners.py", "largest = 0.0 if cell.gain", "1.0 if", "any key above all negative ones will do"),
     (
         "compare/judge.py",
         "values = [value - centre",
