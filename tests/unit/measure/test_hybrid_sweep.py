@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from gpubench import kernels
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.measure import runner, schedule, targets
-from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.targets import DeviceRequest, Listing
@@ -28,21 +27,40 @@ def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster():
     assert runner.fastest({0.0: 1.0, 1.0: 0.1}) is None
 
 
-def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch):
-    """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
+class Tries:
+    """A budget that ends after so many tries."""
 
+    def __init__(self, count):
+        self.count = count
+
+    @property
+    def over(self):
+        self.count -= 1
+        return self.count < 0
+
+
+@pytest.mark.parametrize(("tries", "cpu_s", "gpu_s", "chosen"), [
+    (99, 1.0, 1.0, 0.6), (3, 1.0, 1.0, 0.5), (2, 1.0, 3.0, 0.25), (1, 1.0, 3.0, None), (0, 1.0, 3.0, None),
+    (99, None, None, None),  # every sample is throttled, and the time ends before any can be taken again
+])  # fmt: skip
+def test_a_sweep_settles_on_the_fastest_share_or_that_of_the_model(monkeypatch, tries, cpu_s, gpu_s, chosen):
     def prepare(trial, *, first):
         trial.prepared = SimpleNamespace(split=trial.split, tune_s=0.0)
 
+    def take(trial, number, position):
+        seconds = {0.0: cpu_s, 1.0: gpu_s}.get(trial.split, abs(trial.split - 0.6))
+        trial._clean = [] if cpu_s is None else [[seconds] * 9]
+        return True
+
     monkeypatch.setattr(CaseRun, "prepare", prepare)
-    monkeypatch.setattr(CaseRun, "take", lambda *_: True)
+    monkeypatch.setattr(CaseRun, "take", take)
     recorder = SimpleNamespace(outcome=lambda case_id: None)
-    runtime = SimpleNamespace(settings=Settings(), budget=Budget(), recorder=recorder)
+    runtime = SimpleNamespace(settings=Settings(), budget=Tries(tries), recorder=recorder)
     whole = case(8, "hybrid:cupy:0", "resident-queued", implementation="tuned")
     run = CaseRun(whole, runtime, Workload(kernels.load("add"), {"n": 8}, "float32", (whole,)))
+    run.left_s = 7.0
     runner.sweep(run)
-    assert not run.over
-    assert run.split is None, "there is nothing to choose by"
+    assert (run.over, run.split, run.left_s) == (False, chosen and pytest.approx(chosen), 7.0)
 
 
 CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", name="H"), device("wgpu:0", name="H")
