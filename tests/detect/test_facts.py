@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect.facts import Root, list_form, parse_list, parse_mask
+from gpubench.detect import cpu
+from gpubench.detect.facts import Root, integer, list_form, parse_list, parse_mask, parse_name, positive, size
+from tests.raising import raised
 
 
 def test_links_stay_inside_and_only_regular_files_are_read(plant):
@@ -37,6 +39,35 @@ def test_lists_and_masks_are_read_back(members):
 def test_spoiled_lists_are_refused(text):
     with pytest.raises(ValueError):
         parse_list(text)
+
+
+BAD = ValueError
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (integer, "9" * 20, 10**20 - 1), (integer, "9" * 21, BAD), (integer, "-5", -5), (integer, "+5", BAD), (integer, "1_0", BAD), (size, "0", 0),
+        (size, "-1", BAD), (positive, "0", None), (positive, "7", 7), (parse_list, "65535", {65535}), (parse_list, "65536", BAD),
+        (parse_list, "2-2,4", {2, 4}), (parse_list, "1,1", BAD), (parse_mask, "8" + "0" * 16383, {65535}), (parse_mask, "1" + "0" * 16384, BAD),
+        (parse_mask, "0x3", {0, 1}), (parse_mask, "1,3", {0, 1, 32}), (parse_mask, "1,000000003", BAD), (parse_mask, "", BAD), (parse_mask, "1,,3", BAD),
+        (parse_name, "ab" * 512, "ab" * 512), (parse_name, "ab" * 512 + "a", BAD), (parse_name, "a\nb\tc", "a\nb\tc"), (parse_name, "\ufffd", BAD),
+        (parse_name, "\a", BAD), (parse_name, "", None), (parse_name, "unknown", None), (cpu._kilohertz, "100000000", 10**11),
+        (cpu._kilohertz, "100000001", BAD), (cpu._kilohertz, "0", None), (cpu._kilohertz, "<unknown>", None), (cpu.cache_size, "0K", None),
+        (cpu.cache_size, "3", 3), (cpu.cache_size, "3K", 3 << 10), (cpu.cache_size, "3M", 3 << 20), (cpu.cache_size, "3G", 3 << 30), (cpu.cache_size, "3T", BAD),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_what_a_number_a_list_or_a_name_may_be(parse, text, value):
+    if value is BAD:
+        raised(ValueError, parse, text)
+    else:
+        assert parse(text) == value
+
+
+def test_forty_links_lead_to_a_file_and_no_more(plant):
+    root = Root(str(plant({"/l0": "text"} | {f"/l{n}": f"-> l{n - 1}" for n in range(1, 42)})))
+    assert [root.read(f"/l{n}").status for n in (40, 41)] == ["ok", "absent"]
 
 
 @given(st.text())

@@ -10,6 +10,7 @@ from gpubench import detect
 from gpubench.base.installation import install_command
 from gpubench.detect import picture
 from gpubench.detect.facts import make_fact
+from gpubench.detect.pci import name_of
 from gpubench.result.machine import MachineWarning, Provider
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, under
 
@@ -113,6 +114,16 @@ def test_the_advice_leads_in_every_mode_and_shells_get_variables(look, draw):
         variables = picture.render(machine, "env").splitlines()
         assert f"GPUBENCH_MODE={mode}" in variables
         assert ("GPUBENCH_GPU_USABLE_BYTES=''" in variables) == (mode == "cpu"), "what is unknown is empty"
+
+
+def test_a_machine_in_one_line(look):
+    (navi, _), (chip, _) = name_of(None, 0x1002, 0x744C), name_of(None, 0x8086, 0x46A6)
+    for tree, line in (
+        ({"/proc/nothing": ""}, "unknown CPU, ? of ? CPUs, unknown RAM, GPUs unknown"), (HOST, "Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, no GPU"),
+        (HOST | pci("0000:03:00.0", *NAVI, **VRAM) | pci("0000:00:02.0", "8086", "46a6", "i915"),
+         f"Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, Intel {chip} (shares RAM, 6.0 GiB usable), AMD {navi} (8.0 GiB)"),
+    ):  # fmt: skip
+        assert detect.machine_line(look(tree)) == line
 
 
 def test_every_fact_is_explained(look):
