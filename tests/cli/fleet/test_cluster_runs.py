@@ -8,6 +8,7 @@ import pytest
 from gpubench.base.errors import ExitCode, GpubenchError, RequiredUnavailable
 from gpubench.fleet import cluster
 from gpubench.fleet.cluster import detect_cluster, fleet_code, run_cluster
+from gpubench.fleet.driver import NodeEnd
 from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions
 from gpubench.result.store import save
 from tests.cli.fleet.test_inventory import Cluster, answer
@@ -65,6 +66,11 @@ def test_a_fleet_is_measured_saved_told_and_gone_on_with(asked, tmp_path, capsys
     assert (code, engine.asked, capsys.readouterr().err) == (0, [], ""), "a whole node is not asked again"
 
 
+def test_the_end_of_a_node_is_one_short_line(capsys):
+    cluster._tell_end(NodeEnd(name="a", reason="hung", error="x\n y" + "z" * 400))
+    assert capsys.readouterr().err == f"a: hung: x y{'z' * 291}\n"
+
+
 def test_without_a_name_the_fleet_goes_to_the_folder_of_results(asked, tmp_path, capsys):
     folder = tmp_path / "some" / "results"
     for _ in range(2):
@@ -117,9 +123,7 @@ def test_gates_of_the_report_and_what_it_refuses_count_too(asked, tmp_path, caps
     assert (code, "could not fail" in capsys.readouterr().err) == (ExitCode.INPUT, True)
 
 
-@pytest.mark.parametrize(
-    ("format", "begins"), [(None, "Fleet: 1 of 2"), ("json", "{"), ("markdown", "#")]
-)
+@pytest.mark.parametrize(("format", "begins"), [(None, "Fleet: 1 of 2"), ("json", "{"), ("markdown", "#")])
 def test_an_inventory_is_printed_with_its_code(asked, capsys, format, begins):
     options = ClusterDetectOptions(cluster="local", format=format, quiet=True)
     code, _ = asked(lambda engine: detect_cluster(options), {"a": answer(), "b": LOST})

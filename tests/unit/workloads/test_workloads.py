@@ -21,7 +21,7 @@ from gpubench.kernels.contract.op import Given, Ids, Ladder, Op, Repeat, Stage, 
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads import chains, two_sides
+from gpubench.workloads import chains, training, two_sides
 from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
@@ -197,6 +197,19 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
     far, narrow = answer(edge + 1)
     assert narrow.max() < 1e-3
     assert far.shape == narrow.shape
+
+
+def test_the_slack_of_a_training_is_four_times_the_distance_of_its_extremes(monkeypatch):
+    """Of each column, between trainings that shift the hidden values by eight roundings up and down."""
+    shift = np.array([[1.0, 2.0], [3.0, -4.0]])
+    monkeypatch.setattr(
+        training,
+        "_train",
+        lambda op, xp, arrays, margin: dict.fromkeys((x.name for x in op.outputs), margin * shift),
+    )
+    slack = training._swing("mlp_sgd", "w1.3")
+    assert slack(np, 0.5, np.ones(2)).tolist() == [4 * 2 * 8 * 0.5 * 3.0, 4 * 2 * 8 * 0.5 * 4.0]
+    assert slack(np, 0.25, np.ones(2)).tolist() == [48.0, 64.0], "of another precision"
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
