@@ -102,7 +102,7 @@ NEAR = (0.6, 0.77, 1.0, 1.3, 1.6)
 
 
 class Noise(NamedTuple):
-    """Standard deviations of ln(seconds), and two other kinds of noise."""
+    """The standard deviations of ln(seconds), and two other kinds of noise."""
 
     block: float = 0.08  # the standard deviation between blocks
     size: float = 0.05  # the standard deviation between sizes

@@ -64,7 +64,7 @@ COSTS = {
 
 
 class Scatter(NamedTuple):
-    """Standard deviations of ln(time), each for calls below 50 us, for calls below 1 ms, and for longer
+    """The standard deviations of ln(time), each for calls below 50 us, for calls below 1 ms, and for longer
     calls."""
 
     block: tuple[float, float, float]  # between blocks, without the tail

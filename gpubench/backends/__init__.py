@@ -24,8 +24,8 @@ from gpubench.result.run import Device, DeviceKind
 
 
 class Facts(NamedTuple):
-    """Facts about a backend that the parent process knows without loading it. The fields are the attributes of
-    `Backend` with the same names."""
+    """The facts about a backend that the parent process knows without loading it. The fields are the attributes
+    of `Backend` with the same names."""
 
     implementations: tuple[Implementation, ...]  # that it has
     kinds: tuple[DeviceKind, ...]  # the kinds of its devices
@@ -139,7 +139,7 @@ def has(name: str) -> bool:
 
 
 def load(name: str) -> Backend:
-    """Load the backend of that name: a file here, or else an entry point of the group `gpubench.backends`.
+    """Load the backend of that name, from a file here or from an entry point of the group `gpubench.backends`.
 
     Raises KeyError if there is no such backend, and BackendError if it is broken.
     """

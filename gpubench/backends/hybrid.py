@@ -224,7 +224,7 @@ class Sides:
     ) -> None:
         """Run the GPU's share alone: send changed inputs, run, and with `host_output` fetch its result.
 
-        `rest`: wait for the kernel without spinning, because the CPU has no core to spare.
+        If `rest` is true, wait for the kernel without spinning, because the CPU has no core to spare.
         """
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
@@ -299,8 +299,8 @@ class Sides:
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute. `several`: several threads move the data, not
-    one call of the driver."""
+    """Return how many cores move data while the others compute. If `several` is true, several threads move the
+    data, not one call of the driver."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 

@@ -156,7 +156,7 @@ class TorchSession(
         return None
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
-        """Return zeros: a host array for an operand that the host reads, or else a tensor."""
+        """Return zeros, as a host array for an operand that the host reads, otherwise as a tensor."""
         shape, stored = operand.shape(params), operand.stored_dtype(dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
@@ -258,8 +258,8 @@ class TorchSession(
         return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """Return a call of PyTorch's own function, which writes to `output` or to a newly allocated output, or
-        else a call of the op's expression."""
+        """Return a call of PyTorch's own function, which writes to `output` or to a newly allocated output. If
+        there is none, return a call of the op's expression."""
         with _vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
@@ -375,7 +375,7 @@ class TorchClock:
 
     @functools.cached_property
     def _write_s(self) -> float:
-        """Device seconds of one write that empties the caches."""
+        """The device seconds of one write that empties the caches."""
         self._room().zero_()
         self._begin.record()
         self._room().zero_()

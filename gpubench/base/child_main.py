@@ -53,7 +53,7 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
 
 
 def die_with(parent: int) -> None:
-    """Ask the Linux kernel to kill this process when the thread that started it ends. `parent`: the id of the
+    """Ask the Linux kernel to kill this process when the thread that started it ends. `parent` is the id of the
     parent process.
 
     On other systems, and if libc cannot be called, only the end of stdin shows that the parent is gone.

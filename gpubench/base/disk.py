@@ -106,7 +106,8 @@ def create_beside(target: Path) -> tuple[int, Path]:
 def sync(descriptor: int) -> None:
     """Flush written data to the disk. Raises OSError if data was lost.
 
-    Some network and virtual file systems do not support this step; their refusal is ignored, because no data is lost.
+    Some network and virtual file systems do not support this step. Their refusal is ignored, because no data is
+    lost.
     """
     try:
         os.fsync(descriptor)

@@ -1,5 +1,5 @@
-"""All errors of gpubench, and suggestions for mistyped names. Of gpubench, this module imports only the list of
-messages.
+"""All errors of gpubench, and suggestions for mistyped names. This module imports no other module of gpubench
+except the list of messages.
 
 A `GpubenchError` ends the program with three lines (what, why, what to do) and an exit code. A `BackendError`
 does not end it: the worker turns it into a `Skip` or a `Failure` of one case.
@@ -179,8 +179,9 @@ MOST_CHOICES = 20  # most names that a message lists
 
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
-    """Return `word` if it is one of `names`; otherwise raise UsageError. `what`: the name of the option, such
-    as "--format". `hint`: advice in place of "did you mean". `listing`: the command that lists all names."""
+    """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
+    as "--format". `hint` is advice in place of "did you mean", and `listing` is the command that lists all
+    names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

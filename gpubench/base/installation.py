@@ -45,8 +45,8 @@ def checkout() -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """Return the command that installs gpubench with this extra. It has no paths, so it may be saved in a file;
-    `locate` inserts them."""
+    """Return the command that installs gpubench with this extra. It has no paths, so it may be saved in a file.
+    `locate` inserts the paths."""
     return _command_for(extra, sys.platform)
 
 
@@ -91,7 +91,7 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
     """Return the command that installs PyTorch for the GPUs of a vendor: "nvidia", "amd", "intel" or "apple".
 
-    `cuda`: the newest CUDA version that the driver supports, such as 13000.
+    `cuda` is the newest CUDA version that the driver supports, such as 13000.
     """
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
@@ -137,7 +137,7 @@ def upgrade_command() -> str:
 
 
 def repair_command(clash: str = "") -> str:
-    """Return the command that reinstalls all files of gpubench. `clash`: a distribution to uninstall before
+    """Return the command that reinstalls all files of gpubench. `clash` is a distribution to uninstall before
     that."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
@@ -245,7 +245,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
 
 
 class Kind(NamedTuple):
-    """How to find the user's folder for one kind of file on each system."""
+    """The rules for finding the user's folder for one kind of file on each system."""
 
     windows: str  # environment variable with the folder on Windows
     macos: str  # folder below the home on macOS
@@ -272,7 +272,8 @@ def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path |
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Return the user's cache folder: `GPUBENCH_CACHE_DIR`, or else gpubench's cache folder of this system.
+    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise gpubench's cache folder on
+    this system.
 
     Returns None if the environment names none.
     """

@@ -150,8 +150,8 @@ class _Process:
         return self._process.poll() is None
 
     def wait(self, limit_s: float) -> int | None:
-        """Return the exit status; a negative status is the number of the signal that ended it. Returns None if
-        it still runs after `limit_s` seconds."""
+        """Return the exit status. A negative status is the negated number of the signal that ended the process.
+        Returns None if it still runs after `limit_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(0.0, limit_s))
         return None
@@ -289,7 +289,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def noise(self) -> str:
-        """A description of the output if it contains no message, or else an empty text."""
+        """A description of the output if it contains no message, otherwise an empty text."""
         return "" if self.framed else foreign(self.output)
 
     @property
@@ -313,8 +313,8 @@ def run_all(
     """Run commands at the same time, each to its end or to its limit in seconds. Takes at most `2 * LET_GO_S`
     longer than the limits.
 
-    `stdin`: the inputs of the first commands. `tell` is called with the indices of the commands that still run
-    after `SILENT_S`. Raises OSError if a command cannot be started.
+    `stdin` contains the inputs of the first commands. `tell` is called with the indices of the commands that
+    still run after `SILENT_S`. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -404,7 +404,7 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or not for long
+    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or not for long
     enough."""
 
     foreign: float | None  # taken by other processes

@@ -17,10 +17,10 @@ _TAIL = 200  # most characters of an unfinished line that are kept, because late
 
 
 class Stream:
-    """Wraps a standard stream. All methods except those that write are those of the stream.
+    """Wraps a standard stream. All methods that do not write are passed on to the stream.
 
-    `guarded`: no line acts as a command of a CI runner. `survives`: text that cannot be written is lost without
-    an error.
+    If `guarded` is true, no line acts as a command of a CI runner. If `survives` is true, text that cannot be
+    written is lost without an error.
     """
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
@@ -128,7 +128,7 @@ def keep_apart() -> None:
 
 
 def surviving(stream: IO[str]) -> Any:
-    """Return `stream` if it is a Stream, or else a Stream around it that survives errors of writing."""
+    """Return `stream` if it is a Stream, otherwise a Stream around it that survives write errors."""
     return (
         stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
     )
@@ -274,14 +274,15 @@ def fill(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` if it fits into `width` columns, or else its beginning and three dots."""
+    """Return `text` if it fits into `width` columns, otherwise its beginning and three dots."""
     if columns(text) <= width:
         return text
     return _widen(text)[: width - 3].replace(_SECOND, "") + "..."
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Return `text` padded with blanks to `width` columns. `right`: the blanks come before the text."""
+    """Return `text` padded with blanks to `width` columns. If `right` is true, the blanks come before the
+    text."""
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 

@@ -50,7 +50,7 @@ Line = tuple[Cell, ...]  # a line of a terminal, without gaps between the cells
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells below headings."""
+    """The rows of cells below headings."""
 
     columns: tuple[Column, ...]  # headings of the columns
     rows: tuple[tuple[Cell, ...], ...]  # a cell for each column

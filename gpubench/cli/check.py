@@ -131,7 +131,7 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder for both results: the one that the user named, or else a new one.
+    """Return the folder for both results: the folder that the user named, or a new one.
 
     Raises UsageError if the named folder already contains such results.
     """

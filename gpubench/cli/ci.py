@@ -68,7 +68,7 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Return the outcome of reports. `exit_code`: the exit code of the command."""
+    """Return the outcome of reports. `exit_code` is the exit code of the command."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -162,8 +162,8 @@ def escape_command(text: str) -> str:
 
 
 def outputs(outcome: CiOutcome, result_file: str | None) -> str:
-    """Return the lines `name=value` for the output file. `result_file`: the judged result; None if none was
-    kept."""
+    """Return the lines `name=value` for the output file. `result_file` is the judged result, or None if it was
+    not kept."""
     pairs = {
         "verdict": outcome.verdict,
         **{name: _count(getattr(outcome, name)) for name in ("slower", "faster", "unsure", "gpu_wins")},
@@ -294,7 +294,7 @@ def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
 
 
 def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
-    """Return GATE if a gate failed, else OK."""
+    """Return GATE if a gate failed, otherwise OK."""
     from gpubench.analysis.findings import has_failures
 
     return ExitCode.GATE if has_failures(analyses) else ExitCode.OK
@@ -346,7 +346,7 @@ def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str],
     """Raise UsageError if a gate selects no case, because such a gate never fails: renaming an op would switch
     it off.
 
-    `cases`: the cases of files or of a plan. `on_cpu` returns whether a device id is a CPU.
+    `cases` are the cases of files or of a plan. `on_cpu` returns whether a device id is a CPU.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:

@@ -46,7 +46,7 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that the option accepts, if its metavar lists all of them; otherwise an empty tuple."""
+        """The words that the option accepts, if its metavar lists all of them, otherwise an empty tuple."""
         words = tuple((self.metavar or "").split("|"))
         return words if len(words) > 1 and all(map(str.islower, words)) else ()
 

@@ -96,8 +96,8 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
-    """Rename the `.part` file that an ended run left beside the result, unless this run continues it, and print
-    a warning.
+    """Rename the `.part` file that an ended run left next to the result, unless this run continues it, and
+    print a warning.
 
     It is called before measuring. Raises GpubenchError if the file cannot be renamed.
     """
@@ -119,7 +119,7 @@ class Saver:
     """Saves the result. If a file cannot be written, nothing is lost.
 
     During the run it writes a `.part` file next to the first result file. At the end it writes the whole result
-    to all result files that were asked for, or else to the results folder.
+    to all requested result files, or to the results folder if none was requested.
     """
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
@@ -320,8 +320,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
     def final_screen(
         self, analyses: Sequence[Analysis], command: str, *, files: Sequence[str] = (), saved: Sequence[str] = ()
     ) -> str:  # fmt: skip
-        """Return the answer as the last screen of a run. `command`: the command that shows the report again.
-        `files`: the files of the runs. `saved`: the new files."""
+        """Return the answer as the last screen of a run. `command` shows the report again, `files` are the
+        files of the runs, and `saved` are the new files."""
         import shutil
 
         from gpubench import report
@@ -415,8 +415,8 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """Return the requested format, or else the format of the suffix of `output`, or else the default for
-    standard output."""
+    """Return the requested format. Without one, return the format for the suffix of `output` or, without
+    `output`, the default for standard output."""
     if format is not None:
         return format
     if output is None or output == "-":
@@ -441,7 +441,7 @@ _FEW_COLORS = {"ansi", "cygwin", "linux", "rxvt", "screen", "tmux", "vt100", "vt
 
 
 def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> int:
-    """Return the number of colours to use; 0 for none.
+    """Return the number of colours to use, or 0 for none.
 
     The order of precedence is --color, NO_COLOR (set and not empty), FORCE_COLOR, and then whether there is a
     terminal that is not dumb.

@@ -163,8 +163,8 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return the place of measured results: the one that the user named, or else the folder of `gpubench run`
-    on this machine.
+    """Return the place of measured results: the place that the user named, or the folder of `gpubench run` on
+    this machine.
 
     Returns None for a recorded machine, and if the folder does not exist. Raises InputError if the named place
     cannot be used.
@@ -231,7 +231,7 @@ def _require_word(text: str) -> None:
 def _require(machine: Machine, text: str, *, here: bool) -> None:
     """Raise RequiredUnavailable if the machine lacks the device or backend `text`.
 
-    `here`: the machine is this one, so its backends can be asked.
+    If `here` is true, the machine is this one, so that its backends can be asked.
     """
     from gpubench import backends
     from gpubench import detect as detection

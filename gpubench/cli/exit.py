@@ -83,7 +83,8 @@ def _tell_notes() -> None:
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
-    """Report a limit of the system, such as a full temporary folder, or else a bug. Returns the exit code."""
+    """Report a limit of the system, such as a full temporary folder. Report any other error as a bug. Returns
+    the exit code."""
     why = find_limit(error)
     if isinstance(error, OSError) and (why or error.errno in _LACKS):
         why = why or error.strerror or str(error)

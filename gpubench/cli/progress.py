@@ -118,7 +118,7 @@ def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, r
     """Return what to expect if other programs have used the CPUs between the readings `before` and `now`.
     Returns None if the load is low or unknown.
 
-    `repeats`: disturbed sessions are measured again.
+    If `repeats` is true, disturbed sessions are measured again.
     """
     share = max(part or 0.0 for part in processes.load_between(before, now))
     if share <= BUSY_SHARE:
@@ -265,8 +265,8 @@ class _Lines(Display):
         self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line, cut to WIDTH. `whole`: do not cut it, because the end of a reason often says what
-        helps."""
+        """Print one line, cut to WIDTH. If `whole` is true, the line is not cut, because the end of a reason
+        often says what helps."""
         self._spoke = time.monotonic()
         line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         print(line, file=self._stream, flush=True)

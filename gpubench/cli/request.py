@@ -50,13 +50,13 @@ class _Part(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """The ops that the selector names; an empty list if it allows any op."""
+        """The ops that the selector names, or an empty list if it allows any op."""
         word = self.segments[0]
         return [word] if word in kernels.names() else list(kernels.groups().get(word, ()))
 
     @property
     def variant(self) -> str:
-        """The kernel that the selector names: `tiled` for `tuned-tiled`; empty if it names none."""
+        """The kernel that the selector names: `tiled` for `tuned-tiled`. Empty if it names none."""
         return self.segments[3].partition("-")[2]
 
     @property
@@ -65,8 +65,8 @@ class _Part(NamedTuple):
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
-        """Return the sizes that the selector names, or else sizes around the claimed break-even, or else the
-        largest size of the ladder."""
+        """Return the sizes that the selector names. Without them, return sizes around the claimed break-even
+        or, if there is none, the largest size of the ladder."""
         size = self.segments[1].partition(",")[0].removeprefix("n=")
         if size[:1].isdigit():
             return parse_sizes(size.replace("..", ":"))
@@ -140,14 +140,14 @@ class ClaimPlan:
 
 
 def _selectors(claim: Claim) -> Iterator[str]:
-    """Yield the selectors of a claim: for its cases, for the cases shown beside them, and for the cases with
+    """Yield the selectors of a claim: for its cases, for the cases shown next to them, and for the cases with
     which they are compared."""
     yield from claim.cases
     yield from (text for text in (claim.also, claim.against) if text and text not in ("cpu", "gpu"))
 
 
 def default_claims(options: RunOptions) -> str | None:
-    """Return the name of the built-in table of claims if `--ops` has the word `claims`, or else None."""
+    """Return the name of the built-in table of claims if `--ops` contains the word `claims`, otherwise None."""
     return BUILTIN if CLAIMS in split_words(options.ops) else None
 
 

@@ -97,7 +97,7 @@ def _on_same_devices(
 ) -> RunSpec:
     """Return a new run with the selection and the settings of the file, on the devices that the file names.
 
-    `again`: all cases of the file are measured from the beginning.
+    If `again` is true, all cases of the file are measured from the beginning.
     """
     settings = msgspec.structs.replace(plan.settings, protocol=words.PROTOCOL)
     if options.budget is not None:

@@ -157,7 +157,7 @@ def parse_dtypes(text: str) -> list[Dtype]:
 
 
 def parse_implementations(text: str | None) -> list[str]:
-    """Return the named implementations, `library` or `tuned`; both for None or `all`. Raises UsageError."""
+    """Return the named implementations, `library` or `tuned`, or both for None or `all`. Raises UsageError."""
     named = words(text, "--implementations") if text is not None else ["all"]
     implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
@@ -166,8 +166,8 @@ def parse_implementations(text: str | None) -> list[str]:
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
     """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError.
 
-    `resident` and `in-place` mean all regimes that begin with these words. `calls`: calls per copy in
-    transfer-once.
+    `resident` and `in-place` mean all regimes that begin with these words. `calls` is the number of calls per
+    copy in transfer-once.
     """
     if text is None:
         return list(REGIMES)
@@ -483,7 +483,7 @@ def with_functions(options: RunOptions) -> RunOptions:
 
 
 def _file(word: str, words: list[str]) -> sources.CodePlace:
-    """Return the place that a word names. `words`: all words that should name files. Raises UsageError if it
+    """Return the place that a word names. `words` are all words that should name files. Raises UsageError if it
     names no file."""
     place = sources.parse_place(word)
     if place is not None:

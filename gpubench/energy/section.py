@@ -180,7 +180,7 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
     """Return the energy windows of the call that the advice is about, with their cases, by device. The resident
-    case of a CPU serves every situation, because its data is in host memory."""
+    case of a CPU is used for every situation, because its data is in host memory."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)

@@ -70,9 +70,9 @@ class MeanPower(NamedTuple):
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
     """Return the mean power from readings (seconds, joules). Returns None if the counter took fewer than two
-    steps or went back.
+    steps or decreased.
 
-    A counter stands still between its steps, so time and energy are both measured from the first step to the
+    A counter does not change between its steps, so time and energy are both measured from the first step to the
     last one.
     """
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]

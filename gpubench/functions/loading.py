@@ -257,8 +257,8 @@ class Loaded(NamedTuple):
 
 @cache
 def load_source(source: CodeSource) -> Loaded:
-    """Import the user's code into this process. Raises PluginError; its text names the last line of the user's
-    file that ran."""
+    """Import the user's code into this process. Raises PluginError, whose text names the last line of the
+    user's file that ran."""
     declare.MEASURES = False
     before = len(DECLARED)
     try:

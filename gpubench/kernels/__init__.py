@@ -54,8 +54,8 @@ class ListedOp(NamedTuple):
 
 @cache
 def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
-    """Return, by the name of an op, the module that declares it and its line in a listing. `package`: a folder
-    of gpubench."""
+    """Return, by the name of an op, the module that declares it and its line in a listing. `package` is a
+    folder of gpubench."""
     files = (_ROOT / package).glob("*.py")
     return {
         name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
@@ -190,7 +190,7 @@ def find_namesakes() -> dict[str, BadPlugin]:
 def elementwise(**declaration: Any) -> Op:
     """Return an op whose output i depends only on element i of each input. Packages declare their ops with it.
 
-    The keywords are those of `templates/elementwise.py`; docs/extending.md explains them.
+    The keywords are those of `templates/elementwise.py`. docs/extending.md explains them.
     """
     from gpubench.kernels.templates import elementwise as template
 

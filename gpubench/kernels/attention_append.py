@@ -145,19 +145,19 @@ _THREADS = 256  # threads for each head, and the most elements of a head
 
 
 class _Group(NamedTuple):
-    """How the threads of a group share a head."""
+    """The division of a head among the threads of a group."""
 
     units: int  # loads for a head's key or value in a row of the cache
     shares: int  # threads that compute the score of one key
 
     @property
     def teams(self) -> int:
-        """Number of teams that add up values, each of `units` threads."""
+        """The number of teams that add up values, each of `units` threads."""
         return _THREADS // self.units
 
     @property
     def held(self) -> int:
-        """Number of keys in a step."""
+        """The number of keys in a step."""
         return _THREADS // self.shares
 
 

@@ -316,8 +316,8 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates. Winograd's products are the default if the device can hold a group and there are
-    enough groups; otherwise the candidates are only the tiles. On an H200, from 8 images on, Winograd's
+    """Return the candidates. Winograd's products are the default if the device has memory for a group and there
+    are enough groups. Otherwise the candidates are only the tiles. On an H200, from 8 images on, Winograd's
     products took 0.55 to 0.75 of the best tile's time, so only a few tiles are tried in addition."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):

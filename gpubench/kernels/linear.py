@@ -98,9 +98,9 @@ def linear(
     """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
     after x and w.
 
-    `turned`: the rows are gradients dy, and the weights are stored m x k, as in the layer whose backward pass
-    this is. `expr` replaces the array expression that the epilogue's formula gives. `declared`: the op's name,
-    group, summary, `library` and `tolerance`.
+    If `turned` is true, the rows are gradients dy, and the weights are stored m x k, as in the layer whose
+    backward pass this is. `expr` replaces the array expression that the epilogue's formula gives. `declared`
+    contains the op's name, group, summary, `library` and `tolerance`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -206,7 +206,7 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
 def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Build one launch for few rows, or else cuBLAS and a pass over the result."""
+    """Build one launch if there are few rows, otherwise cuBLAS and a pass over the result."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
@@ -222,8 +222,8 @@ def product(
 
 
 def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    """Return the largest slope of gelu times the scale of z, plus eight times the scale of gelu, because gelu
-    alone is allowed eight times the units of a product."""
+    """Return the largest slope of gelu times the scale of z, plus eight times the scale of gelu. For gelu
+    alone, eight times the units of a product are allowed."""
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
@@ -343,8 +343,8 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Build one dispatch in which each group computes the norm, if the candidate is that for few rows;
-    otherwise the dispatches of the norm and then those of the layer."""
+    """Build one dispatch in which each group computes the norm, if the candidate is the one for few rows.
+    Otherwise build the dispatches of the norm and then those of the layer."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:

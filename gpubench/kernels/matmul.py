@@ -229,7 +229,7 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 
 
 class CudaGemv(msgspec.Struct, frozen=True):
-    """How rows are assigned to threads."""
+    """The assignment of rows to threads in CUDA."""
 
     width: int  # elements of a load: 16 bytes, or the largest part of them that divides the row
     lanes: int  # threads that share a row
@@ -369,7 +369,7 @@ _MOST_CHUNKS = 1024
 
 
 class WgslGemv(msgspec.Struct, frozen=True):
-    """How the threads of a group share rows."""
+    """The assignment of rows to the threads of a group in WGSL."""
 
     threads: int  # threads of a group
     lanes: int  # threads that share a row
@@ -426,8 +426,8 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """Return the text of one pass, in which chunk z of row r goes to out_[r * chunks + z]. `weighted`: multiply
-    by x; otherwise add up the rows of A."""
+    """Return the text of one pass, in which chunk z of row r goes to out_[r * chunks + z]. If `weighted` is
+    true, multiply by x. Otherwise add up the rows of A."""
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
     return shader(

@@ -93,7 +93,7 @@ _GROUPS_A_MULTIPROCESSOR = 8
 
 
 class RowChunks(msgspec.Struct, frozen=True):
-    """How a matrix is divided into chunks of rows."""
+    """The division of a matrix into chunks of rows."""
 
     across: int  # groups along a row
     chunks: int  # chunks of rows

@@ -1,4 +1,5 @@
-"""transpose: out[i, j] = x[j, i], moved in memory and not only as a view; one read and one write per element.
+"""transpose: out[i, j] = x[j, i], moved in memory and not only as a view, with one read and one write per
+element.
 
 x is n x n, or `m` x n if the param `m` is given.
 """

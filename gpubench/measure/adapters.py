@@ -106,14 +106,14 @@ def _places(device: Device) -> tuple[str | None, str | None]:
 
 
 def _is_same(a: Device, b: Device) -> bool | None:
-    """Whether two adapters have the same UUID or address. Returns None if nothing of that is known of both."""
+    """Return whether two adapters have the same UUID or address, or None if neither is known for both."""
     places = zip(_places(a), _places(b), strict=True)
     pairs = [(x, y) for x, y in places if x is not None and y is not None]
     return any(x == y for x, y in pairs) if pairs else None
 
 
 def _has_ids_of(card: Card, device: Device) -> bool:
-    """Whether the device has the vendor and device ids of the card, and no UUID or address that differs."""
+    """Return whether the device has the vendor and device ids of the card, and no different UUID or address."""
     ids = _ids(device)
     alike = None not in ids and ids == _ids(card[0])
     return alike and not any(_is_same(device, other) is False for other in card)
@@ -129,9 +129,9 @@ def choose_adapters(
 ) -> tuple[list[str], list[RunWarning]]:
     """Return the ids of the adapters to leave out, and the warnings about them.
 
-    `devices`: the GPUs of one backend that a run would measure. `named`: ids that the user gave; they always stay.
-    `trial` times an adapter; without it the first adapter of each card stays. Equal cards get the same driver, so only
-    one of them is tried.
+    `devices` are the GPUs of one backend that a run would measure. The ids in `named`, which the user gave,
+    always stay. `trial` times an adapter. Without it the first adapter of each card stays. Equal cards get the
+    same driver, so only one of them is tried.
     """
     repeated = [card for card in cards(devices) if len(card) > 1]
     left_out: list[str] = []
@@ -152,7 +152,7 @@ def choose_adapters(
 
 
 def _inner(device: Device) -> str:
-    """Return the id of the adapter; for a composed device, the id of the device inside it."""
+    """Return the id of the adapter. For a composed device, return the id of the device inside it."""
     return inner_device(device.id) or device.id
 
 

@@ -28,16 +28,16 @@ class Budget:
 
     @property
     def counted_once_s(self) -> float:
-        """Seconds of work done once on this machine that the budget does not count."""
+        """The seconds of work done once on this machine that the budget does not count."""
         return min(self.once_s, self._most_once_s)
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the budget began."""
+        """The seconds since the budget began."""
         return time.monotonic() - self._began
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds until `share` of the budget is used; infinity without a limit."""
+        """Return the seconds until `share` of the budget is used, or infinity if there is no limit."""
         if self.total_s is None:
             return math.inf
         return share * self.total_s - (self.spent_s - self.counted_once_s)
@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def patience_s(self) -> float:
-        """Seconds to wait for a worker that times nothing: the time left and LAST_S."""
+        """The seconds to wait for a worker that times nothing: the time left and LAST_S."""
         return max(0.0, self.left_s()) + LAST_S
 
     @property
@@ -72,8 +72,8 @@ def stop_reason(
     *,
     target: int | None = None,
 ) -> StopReason | None:
-    """Return the reason to stop sampling a case, or None to go on. `blocks`: the samples of each block that
-    count.
+    """Return the reason to stop sampling a case, or None to go on. `blocks` contains the samples of each block
+    that count.
 
     If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
     in this order: the time left, the number of samples, the precision (from LEAST_BLOCKS blocks on) and the

@@ -208,7 +208,7 @@ class CaseRun:
         return not self._workload.explained and inner_device(self.case.device_id) is None
 
     def ask_to_begin(self) -> None:
-        """Send the request to prepare the case now; `begin` waits for the reply."""
+        """Send the request to prepare the case. `begin` waits for the reply."""
         worker = self.runtime.pool.workers.get(self.case.device_id)
         if worker is not None:
             self._ask_ahead(worker, self._prepare_request)
@@ -343,17 +343,17 @@ class CaseRun:
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch: as measured, or as the op declares if nothing was measured."""
+        """The seconds of a launch: as measured, or as the op declares if nothing was measured."""
         return self._launch_s or self._workload.call_s
 
     @property
     def sample_s(self) -> float:
-        """Least seconds of one sample. It is 0 for launches shorter than ONCE_S."""
+        """The least seconds of one sample. It is 0 for launches shorter than ONCE_S."""
         return self.call_s * (self.case.calls or 1) if self.call_s >= ONCE_S else 0.0
 
     @property
     def check_s(self) -> float:
-        """Least seconds of the last check. It is 0 for launches shorter than ONCE_S."""
+        """The least seconds of the last check. It is 0 for launches shorter than ONCE_S."""
         return self.call_s * min(self.case.calls or 1, protocol.MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
 
     # ---------------------------------------------------------------- its worker
@@ -366,7 +366,7 @@ class CaseRun:
         return earlier or self.runtime.repeats.get(self.case.id)
 
     def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
-        """Send a request now; `_exchange` waits for its reply later."""
+        """Send a request. `_exchange` waits for its reply later."""
         self._asked = request(worker)
         with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
             worker.send(self._asked)
@@ -474,7 +474,7 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """Seconds of work before a block. The clock of a GPU fell while another device was measured."""
+        """The seconds of work before a block. The clock of a GPU fell while another device was measured."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
@@ -489,8 +489,8 @@ class CaseRun:
 
     @property
     def _wanted(self) -> int | None:
-        """Number of blocks to take; None if the settings decide. A CPU takes more until two blocks agree, since
-        a block in which another program delays one thread is longer."""
+        """The number of blocks to take, or None if the settings decide. A CPU takes more until two blocks
+        agree, since a block in which another program delays one thread is longer."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target

@@ -92,8 +92,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
 ) -> Report:
-    """Open the device, run the checks on it and return a report. `ops`: None means the ops of a plain run.
-    Raises BackendUnavailable if the device cannot be opened."""
+    """Open the device, run the checks on it and return a report. If `ops` is None, the checks use the ops of a
+    plain run. Raises BackendUnavailable if the device cannot be opened."""
     checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
@@ -269,8 +269,8 @@ class _Trial:
         self, way: Session | Transfers, buffer: Buffer, host: Array, detail: str, output: Array = None, *,
         promise: str = "what comes back is what was sent",
     ) -> None:  # fmt: skip
-        """Check that the buffer holds the values of `host`. `output`: the array to download into; None means a
-        new one."""
+        """Check that the buffer holds the values of `host`. `output` is the array for the download, or None for
+        a new one."""
         output = host.copy() if output is None else output
         output.fill(-7)
         way.download(buffer, output)
@@ -441,8 +441,8 @@ def check_backend(backend: Backend) -> Report:
 
 
 def main(name: str) -> int:
-    """Check the op or backend `name` and print the findings. Returns 1 if there are findings or nothing was
-    checked, else 0. Raises UsageError for an unknown name."""
+    """Check the op or backend `name` and print the findings. Returns the exit code: 1 if there are findings or
+    nothing was checked, otherwise 0. Raises UsageError for an unknown name."""
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")

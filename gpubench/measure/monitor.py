@@ -113,8 +113,8 @@ class Monitor:
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
         """Return the monitor's messages up to the first one for which `last` returns True. If that message does
-        not come in time, give the monitor up, unless its driver may still be starting. `patient`: wait for that
-        start."""
+        not come in time, give the monitor up, unless its driver may still be starting. If `patient` is true,
+        wait for that start."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
@@ -154,8 +154,8 @@ class Monitor:
 
 
 def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
-    """Return the monitor for these devices. A device is identified by its own UUID or address, or else by those
-    of its GPU in `machine`."""
+    """Return the monitor for these devices. A device is identified by its own UUID or address, or by the UUID
+    or address of its GPU in `machine`."""
     targets, absent = find_targets(devices, machine)
     return Monitor(targets, since, absent)
 
@@ -233,9 +233,10 @@ def judge_block(
     """Return the block with its throttled samples discarded, and with the throttle reasons and the clock of
     each sample. The clock is left as it is if the device counted cycles itself.
 
-    `times_s`: when the block began and when each entry of `wall_s` ended, on the clock of the readings. A
-    sample is judged by the readings during it, or by the nearest reading if there is none. `usual_hz`: the
-    usual SM clock of the device in this run. If it is None, a low clock alone does not discard a sample.
+    `times_s` contains the beginning of the block and the end of each entry of `wall_s`, on the clock of the
+    readings. A sample is judged by the readings during it, or by the nearest reading if there is none.
+    `usual_hz`: the usual SM clock of the device in this run. If it is None, a low clock alone does not discard
+    a sample.
     """
     if not readings:
         return block
@@ -304,7 +305,7 @@ class MonitorTarget(msgspec.Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether the UUID or the address tells the driver which GPU is meant."""
+        """Whether the UUID or the address identifies the GPU for the driver."""
         return bool(self.uuid or self.pci)
 
 
@@ -328,7 +329,7 @@ class Pause(ToMonitor, frozen=True):
 
 
 class Users(msgspec.Struct, frozen=True):
-    """Number of processes that use a GPU."""
+    """The processes that use a GPU."""
 
     computing: int = 0  # processes that compute on it
     drawing: int = 0  # processes that draw a screen with it

@@ -123,7 +123,7 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders; between Watch and Pause, read the devices at every interval."""
+    """Answer orders. Between Watch and Pause, also read the devices at every interval."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []

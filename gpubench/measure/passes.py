@@ -1,7 +1,7 @@
 """Choose what a run measures next: first the ladders of all ops, then sizes that narrow the break-evens most.
 
 A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
-for. Its value is how much it is expected to narrow the break-evens of that op; wishes are compared by value per
+for. Its value is how much it is expected to narrow the break-evens of that op; Wishes are compared by value per
 second. New sizes come before more blocks of old sizes. The best wishes of several ops form one step. The blocks
 of a case then lie about a second apart, so that one slow second does not affect all of them. Steps are chosen
 one at a time, because each choice depends on the measurements before it.
@@ -99,8 +99,8 @@ class Unsharp(NamedTuple):
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
         """Return how much a size at x = ln(n) is expected to shrink ln(high / low). The size splits a gap
-        between sizes, or adds one more ratio. The value is larger where the winner is less clear. `tops`: how
-        often the top was measured again, if x is the top; else None."""
+        between sizes, or adds one more ratio. The value is larger where the winner is less clear. `tops` is the
+        number of repeated measurements of the top if x is the top, and None otherwise."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
@@ -124,7 +124,7 @@ class Wish(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Value per second, which decides the next step."""
+        """The value per second, which decides the next step."""
         return self.value / self.cost_s
 
 
@@ -160,7 +160,7 @@ class Passes:
     """The steps of a session that chooses its sizes.
 
     After each step is measured, call `note_times` before the next step is taken, and `took` with the seconds of
-    the step before the one after that. `whole`: the user named the budget, so all of it is used.
+    the step before the one after that. If `whole` is true, the user named the budget, so all of it is used.
     """
 
     def __init__(
@@ -236,8 +236,8 @@ class Passes:
         return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
-        """Yield the steps that measure each rung once, as far as there is time. `reserve_s`: seconds to leave
-        for later steps."""
+        """Yield the steps that measure each rung once, as far as there is time. `reserve_s` is the time to
+        leave for later steps, in seconds."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
                 n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
@@ -360,7 +360,7 @@ class Passes:
 
     def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
         """Return the op's wish with the most value per second among those that take at most `left_s`. Returns
-        None if there is none. `may_repeat`: the top may be measured again."""
+        None if there is none. If `may_repeat` is true, the top may be measured again."""
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
@@ -546,7 +546,8 @@ def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 
 
 def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return as many of the first wishes as one step holds; none if the first does not fit `left_s`."""
+    """Return as many of the first wishes as fit into one step. The result is empty if the first wish does not
+    fit into `left_s`."""
     if not wishes or wishes[0].cost_s > left_s:
         return []
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]

@@ -74,12 +74,12 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch as the op declares them; 0 if it declares none."""
+        """The seconds of a launch that the op declares, or 0 if it declares none."""
         return self.op.seconds(self.params) if self.op.seconds else 0.0
 
     @property
     def slow_s(self) -> float:
-        """Estimated seconds of a launch on a slow machine."""
+        """The estimated seconds of a launch on a slow machine."""
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
@@ -93,8 +93,8 @@ class Workload(msgspec.Struct, frozen=True):
         return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
-        """Return whether a tuned implementation runs beside this library case on the same device in the same
-        regime. Such a case does not affect a break-even."""
+        """Return whether a tuned implementation runs in addition to this library case on the same device in the
+        same regime. Such a case does not affect a break-even."""
         if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)
@@ -131,8 +131,8 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
     def work(self, n: int) -> int:
-        """Return the operations or the bytes of a launch, whichever are more; 0 if the size does not fit the
-        shape. If the op declares its seconds, return at least the bytes that a slow machine moves in that
+        """Return the operations or the bytes of a launch, whichever are more. Return 0 if the size does not fit
+        the shape. If the op declares its seconds, return at least the bytes that a slow machine moves in that
         time."""
         params = self.params(n)
         if self.op.fits(params) is not None:
@@ -172,8 +172,8 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return a list with the workload reduced to the chosen cases, not explained; an empty list if there are
-    none."""
+    """Return a list with the workload reduced to the chosen cases, or an empty list if no case was chosen.
+    Removed cases get no explanation."""
     cases = tuple(filter(chosen, item.cases))
     return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
@@ -336,14 +336,15 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Return a Skip if the op cannot be split, else None. The stages of a workload are assigned instead of
-    split; a device group runs a workload only if it is a training."""
+    """Return a Skip if the op cannot be split, or None if it can. The stages of a workload are assigned instead
+    of split. A device group runs a workload only if it is a training."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
-    """Return a Skip if a library call without fast code would exceed the case's time limit, else None."""
+    """Return a Skip if a library call without fast code would exceed the time limit of the case, otherwise
+    None."""
     rate = op.slow.get((case.backend, case.dtype)) if case.implementation == "library" else None
     if rate is None:
         return None
@@ -392,7 +393,7 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
 
 
 def _stays_off_host(op: Op, device: Device) -> str:
-    """Return why the op cannot compute in the host's memory on this device; an empty string if it can."""
+    """Return why the op cannot compute in the host's memory on this device, or an empty text if it can."""
     if device.composed or device.backend == DEVICE_GROUP:
         return f"{device.id} has its data on several sides"
     if op.stages:
@@ -511,8 +512,8 @@ Phase = Literal["main", "sweep"]
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """How many samples or blocks of each case a step takes. If neither is given, the precision and the limits
-    of the settings decide."""
+    """The number of samples or blocks that a step takes of each case. If neither is given, the precision and
+    the limits of the settings decide."""
 
     phase: Phase = "main"  # stored with each block
     samples: int | None = None  # number of samples of each case
@@ -526,7 +527,7 @@ BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
 
 
 class Step(NamedTuple):
-    """Workloads to measure together."""
+    """The workloads to measure together."""
 
     workloads: tuple[Workload, ...]  # measured interleaved
     purpose: Purpose  # samples or blocks of each case

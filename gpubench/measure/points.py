@@ -45,7 +45,7 @@ class Rungs:
 
     def _last(self, items: Sequence[Workload]) -> int:
         """Return the index of the largest size that memory holds, or -1. At least one of the GPUs that run the
-        smallest size must run it; without GPUs, one CPU."""
+        smallest size must be able to run it. Without GPUs, at least one CPU must."""
         devices = [{case.device_id for case in item.cases} for item in items]
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
@@ -67,7 +67,7 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest size, a middle one and the top; an empty list if no size is left."""
+        """The smallest size, a middle one and the top, or an empty list if no size is left."""
         return sorted({self.sizes[0], self.middle, self.top}) if self.sizes else []
 
     def next(self) -> list[int]:
@@ -90,7 +90,7 @@ class Rungs:
     def at(self, n: int, *, whole: bool) -> Workload:
         """Return the workload of a size with the cases that are worth measuring there. One CPU device is
         measured at every size. Other CPU devices, variants, copies and cases that do not affect a break-even
-        are measured only at a few. `whole`: take all cases."""
+        are measured only at a few. If `whole` is true, all cases are taken."""
         item, host_alone = self.items[n], len(self._cpu) == len(self._scope.targets)
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.
@@ -127,8 +127,8 @@ def slot(case: Case) -> Slot:
 
 
 class Points:
-    """The times of the series of a run. `outcomes` returns all outcomes so far; `kinds` gives the kind of each
-    device. Call `forget` when a series has new times."""
+    """The times of the series of a run. `outcomes` returns all outcomes so far, and `kinds` maps each device id
+    to the kind of the device. Call `forget` when a series has new times."""
 
     def __init__(
         self,
@@ -236,8 +236,8 @@ def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
 
 
 def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
-    """Return each cell of a GPU that has times. `cpu`: the ids of the CPUs. `without`: the ids of devices to
-    leave out."""
+    """Return each cell of a GPU that has times. `cpu` contains the ids of the CPUs, and `without` the ids of
+    devices to leave out."""
     places = {
         (name[0], name[2]): None
         for times in rows.values()
@@ -386,17 +386,17 @@ class CostModel:
 
     @property
     def case_s(self) -> float:
-        """Seconds of a case in addition to its launches."""
+        """The seconds of a case in addition to its launches."""
         return stats.median(self._case_s) if self._case_s else CASE_S
 
     @property
     def byte_s(self) -> float:
-        """Seconds for each byte of the operands."""
+        """The seconds for each byte of the operands."""
         return stats.median(self._byte_s) if self._byte_s else BYTE_S
 
     def of(self, series: Series, slots: Mapping[int, Collection[Slot]], blocks: int = 1) -> float:
-        """Predict the seconds of a step. `slots`: the slots to measure at each size. `blocks`: the number of
-        blocks of each case."""
+        """Predict the seconds of a step. `slots` are the slots to measure at each size, and `blocks` is the
+        number of blocks of each case."""
         total_s = STEP_S
         for n, names in slots.items():
             total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
@@ -405,8 +405,8 @@ class CostModel:
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
-        """Return the seconds of all launches at size `n`, with those of the reference. `more`: blocks after the
-        first."""
+        """Return the seconds of all launches at size `n`, with those of the reference. `more` is the number of
+        blocks after the first."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
         return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(

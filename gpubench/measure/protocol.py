@@ -205,8 +205,8 @@ class Phase(Message, frozen=True):
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a kernel that a backend brings, as far as a plan needs them. Its `build` function stays in
-    the worker."""
+    """The properties of a kernel that a backend brings, as far as a plan needs them. Its `build` function stays
+    in the worker."""
 
     language: str  # language in which it is written
     variant: str  # its name among the kernels of the op

@@ -98,7 +98,7 @@ class Recorder:
         self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append times to the Parts of this session. `more`: by the name of a list field, the times to
+        """Append times to the Parts of this session. `more` maps the name of a list field to the times to
         append."""
         if not more:
             return
@@ -118,7 +118,7 @@ class Recorder:
         self.save()
 
     def clocks(self, clock_of: Mapping[str, DeviceClock]) -> None:
-        """Store the clocks that devices report once they are open. `clock_of`: by device id."""
+        """Store the clocks that devices report once they are open. `clock_of` maps device ids to clocks."""
         devices = [
             msgspec.structs.replace(device, clock=clock_of.get(device.id, device.clock))
             for device in self._run.devices
@@ -319,8 +319,8 @@ def has_samples(outcome: Outcome | None) -> bool:
 
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """Return the outcome of a case after `failure`. `before`: its outcome at the start of this session. Its
-    blocks of this session are dropped, because they were not checked at the end."""
+    """Return the outcome of a case after `failure`. `before` is its outcome at the start of this session. Its
+    blocks in this session are dropped, because they were not checked at the end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return msgspec.structs.replace(before, failures=failures)
@@ -331,7 +331,7 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Return whether this session measures the case. `since`: the index of the first session of this call. A
+    """Return whether this session measures the case. `since` is the index of the first session of this call. A
     case that failed in an earlier call is tried again, unless its result was wrong."""
     if outcome is None or isinstance(outcome, Planned):
         return True
@@ -353,8 +353,8 @@ def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
 def verdict(
     run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
 ) -> tuple[ExitCode, str]:
-    """Return the exit code of the run and its reason. `unavailable`: required devices that could not be opened.
-    A failure in a session before `since` does not count if the case has a measurement."""
+    """Return the exit code of the run and its reason. `unavailable` contains the required devices that could
+    not be opened. A failure in a session before `since` does not count if the case has a measurement."""
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT

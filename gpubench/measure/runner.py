@@ -138,7 +138,7 @@ class _Runner:
             self.progress.sessions = self.first_session
 
     def sessions(self) -> None:
-        """Run all sessions. The first one may search for sizes; the others repeat its sizes."""
+        """Run all sessions. The first session may search for sizes, and the others repeat its sizes."""
         self.progress.cases *= self._sessions
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         if self.spec.spares is not None:
@@ -178,7 +178,7 @@ class _Runner:
     ) -> SessionRecord:
         """Run one session with new workers, step by step, and return its record.
 
-        `repeats`: the session that this one repeats. It does not count until it is complete.
+        `repeats` is the session that this session repeats. The session does not count until it is complete.
         """
         before = self.spec.load()
         self._begun += 1
@@ -256,8 +256,8 @@ class _Runner:
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
-        """Report the workers that ended before their cases were prepared. Such a case is out of time; if its
-        worker crashed or hung, the case fails."""
+        """Report the workers that ended before their cases were prepared. Such a case fails if its worker
+        crashed or hung. Otherwise it is out of time."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
             outcome = self.recorder.outcome(case.id) if case is not None else None
@@ -379,7 +379,7 @@ class StepRun:
 
     @property
     def tuning_s(self) -> float:
-        """Seconds spent on choosing kernels, which is done once per device and not for each size."""
+        """The seconds spent on choosing kernels, which is done once per device and not for each size."""
         return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
 
     def sample(self) -> None:
@@ -452,7 +452,8 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
-    """Take blocks in rounds until each case may stop. The order is random; every second round reverses it."""
+    """Take blocks in rounds until each case may stop. The order is random, and every second round reverses
+    it."""
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []
@@ -526,10 +527,11 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the splits of a case and settle on the fastest. Each is checked before it is timed; an error ends the case.
+    """Try the splits of a case and settle on the fastest. Each split is checked before it is timed, and an
+    error ends the case.
 
-    A workload of stages tries both sides alone and the predicted best assignment. Each split has the case's whole time
-    limit. If the budget ends, the best split so far is taken, or the model's.
+    A workload of stages tries both sides alone and the predicted best assignment. Each split has the case's
+    whole time limit. If the budget ends, the best split so far is taken, or the split that the model predicts.
     """
     left_s, times = run.left_s, dict[Any, float]()
     best: float | str | None = None

@@ -69,7 +69,7 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def sessions(self) -> int:
-        """Number of sessions to run."""
+        """The number of sessions to run."""
         return self.settings.sessions if self.resume is None else self.resume.count
 
     @property
@@ -114,7 +114,7 @@ class Schedule:
 
     @property
     def count(self) -> int:
-        """Number of cases in the plan."""
+        """The number of cases in the plan."""
         return sum(len(item.cases) for item in self.plan)
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
@@ -261,13 +261,13 @@ class Resume(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of all sessions to run."""
+        """The number of all sessions to run."""
         return self.sessions + bool(self.missing or self.search)
 
 
 def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
-    """Return the plan for measuring the workloads of `run` in `sessions` more sessions. `ops`: the ops of its
-    selection. `constraints`: its devices."""
+    """Return the plan for measuring the workloads of `run` in `sessions` more sessions. `ops` are the ops of
+    its selection, and `constraints` are its devices."""
     return Resume(
         workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
@@ -282,8 +282,8 @@ def resume_plan(
 ) -> tuple[Run, Resume]:
     """Return the run without the unfinished work of an interrupted session, and the plan of what is missing.
 
-    `sessions`: how many sessions to add. None means as many as the run was to have; if it is complete, as many
-    as one call of the program adds.
+    `sessions` is the number of sessions to add. None means the missing sessions of the run or, if it is
+    complete, the sessions that one call of the program adds.
     """
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
@@ -447,7 +447,7 @@ class Companion:
         return []
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Measure what belongs to a workload while its cases are prepared. `runs`: these cases."""
+        """Measure what belongs to a workload while its cases are prepared. `runs` are these cases."""
 
     def follow_session(self, session: Occasion) -> None:
         """Measure what belongs to a session before its workers end."""

@@ -34,7 +34,7 @@ class Scratch:
     def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
         """Remove the folders that killed runs left, then make a new folder. Raises GpubenchError if that fails.
 
-        `host_bytes`: the free memory of the host, of which references may take a share.
+        `host_bytes` is the free memory of the host, of which references may take a share.
         """
         try:
             room = int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes))
@@ -54,7 +54,7 @@ class Scratch:
 
     def serve(self, series: Iterable[str]) -> None:
         """Note that these series are measured next. If references take too much room, remove those of the
-        series that were measured longest ago; they are computed again when needed."""
+        series that were measured longest ago. These references are computed again when they are needed."""
         sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):

@@ -38,10 +38,10 @@ def list_devices(
     """Return one listing for each name of a backend, in the given order. A backend without devices has a
     listing, too.
 
-    `deadline_s`: the time limit of each backend; None means the limit that the user set, or else `DEADLINE_S`.
-    Raises UsageError if the user's limit is no number. `yielding`: ask a backend that yields to another one for
-    its GPUs only if the other one has none, since asking may take seconds. `spares`: keeps the workers for the
-    listed devices. `threads`: number of threads of each worker.
+    `deadline_s` is the time limit of each backend. None means the limit that the user set, or `DEADLINE_S` if
+    there is none. Raises UsageError if the user's limit is no number. If `yielding` is true, ask a backend that
+    yields to another one for its GPUs only if the other one has none, since asking may take seconds. `spares`:
+    keeps the workers for the listed devices. `threads`: number of threads of each worker.
     """
     if not names:
         return []
@@ -183,9 +183,9 @@ def choose(
     """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if a named
     device or backend is missing.
 
-    `one_of_each`: take only the first of several equal devices of a backend, unless ids were named, because a
-    search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one
-    backend lists several times, and the fastest is taken. Without `trial` it is the first.
+    If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named,
+    because a search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card
+    that one backend lists several times, and the fastest is taken. Without `trial` it is the first.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
@@ -295,8 +295,8 @@ def _one_adapter_each(
 
 
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
-    """Return whether both are the same GPU, by UUID if both have one, or else by PCI address. Each part of a
-    divided GPU has its own UUID."""
+    """Return whether both are the same GPU. UUIDs are compared if both have one, otherwise PCI addresses. Each
+    part of a divided GPU has its own UUID."""
     if a is None or b is None:
         return False
     if a.uuid and b.uuid:
@@ -399,7 +399,7 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
     """Return the devices with the memory that the worker of each may use: the memory of its GPU divided by the
     number of devices on that GPU, since two backends on one GPU hold the same workload at the same time.
 
-    `usable_bytes`: the memory by GPU id.
+    `usable_bytes` is the memory by GPU id.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []

@@ -39,8 +39,8 @@ THREAD_VARIABLES = (
 class WorkerGone(Exception):
     """Error: the worker did not answer. It crashed, or it was killed at its deadline.
 
-    `reason`: "worker-crashed" or "timeout". `phase`: the last phase that it announced. `phase_s`: seconds from
-    that announcement to its end.
+    `reason` is "worker-crashed" or "timeout", `phase` is the last phase that it announced, and `phase_s` the
+    seconds from that announcement to its end.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Terminate the worker; kill it after `KILL_AFTER_S` if it still runs."""
+        """Terminate the worker, and kill it after `KILL_AFTER_S` seconds if it still runs."""
         self._child.kill(processes.KILL_AFTER_S)
 
     def _crash(self) -> WorkerGone:
@@ -165,8 +165,8 @@ class Spare(NamedTuple):
 
 
 class Spares:
-    """Workers that import libraries before they are needed. Each serves one session. Workers that have already
-    listed the devices of their backend are taken first."""
+    """Workers that import libraries before they are needed. Each is used for one session. Workers that have
+    already listed the devices of their backend are taken first."""
 
     def __init__(self) -> None:
         self._waiting: list[Spare] = []
@@ -252,8 +252,8 @@ Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device
 
 
 class WorkerPool:
-    """The workers of a session by device, with the number of failed starts. `gone`: the devices that cannot be
-    opened, which outlives the session."""
+    """The workers of a session by device, with the number of failed starts. `gone` contains the devices that
+    cannot be opened, and is kept after the session."""
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
@@ -305,7 +305,7 @@ class WorkerPool:
         return self.workers[device_id]
 
     def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
-        """Ask workers to open these devices, without waiting. `selection`: the ops and dtypes that will be
+        """Ask workers to open these devices, without waiting. `selection` names the ops and dtypes that will be
         measured on them."""
         if selection is not None and "tuned" in selection.implementations:
             opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
@@ -322,8 +322,8 @@ class WorkerPool:
         """Open all devices at the same time, since nothing is timed meanwhile. Then measure their overheads one
         after the other.
 
-        `first`: cases to build on devices that are already open, while the libraries of backends that yield to
-        others are still imported.
+        `first` are cases to build on devices that are already open, while the libraries of backends that yield
+        to others are still imported.
         """
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})

@@ -74,7 +74,7 @@ class StageReading(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """How long the host takes to record and submit a launch."""
+    """The time that the host takes to record and submit a launch."""
 
     first_s: float  # seconds until the device has its first commands
     whole_s: float  # seconds of all recording, also while the device works
@@ -99,7 +99,7 @@ class Transfers:
     """One way to move data between host and device. The default uses the session's own calls and pageable
     memory.
 
-    `copies`: whether threads of its own copy between the caller's array and staging memory.
+    `copies` says whether it has threads that copy between the caller's array and staging memory.
     """
 
     staging: Staging = "pageable"  # how data reaches the device
@@ -184,7 +184,7 @@ class HostMemory(ABC):
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
         """Take the buffers from the device, so that the host may touch them, and return them as host arrays of
-        bytes. Nothing runs on the device meanwhile. `write`: whether the host will write."""
+        bytes. Nothing runs on the device meanwhile. `write` says whether the host will write."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
         """Return buffers that the host holds to the device. After that the host no longer reads them. The
@@ -238,7 +238,7 @@ class Links(ABC):
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
         """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued.
-        `buffers`: a list for each rank."""
+        `buffers` has a list of buffers for each rank."""
 
     def clock(self) -> float:
         """Read the host clock in seconds. The default is `time.perf_counter`."""
@@ -474,7 +474,7 @@ class Joins(Protocol):
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals. `word`: the word of `device_groups` in the id
+        """Return the links among the devices of these ordinals. `word` is the word of `device_groups` in the id
         of the device group. Raises BackendUnavailable."""
 
     @abstractmethod

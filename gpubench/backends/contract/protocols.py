@@ -34,7 +34,7 @@ class LaunchClock(Protocol):
         """Return the device's seconds for `repeat` launches. Returns None if there is no clock, or if it failed
         this time.
 
-        `cold`: time one launch with flushed caches, queued so that no host time is measured.
+        If `cold` is true, time one launch with flushed caches, queued so that no host time is measured.
         """
 
 
@@ -45,7 +45,7 @@ class CoreClock(Protocol):
     @abstractmethod
     def core_hz(self) -> float | None:
         """Return the cycles per second right after all enqueued work, in much less than a millisecond. Returns
-        None if the counters stand still."""
+        None if the counters do not advance."""
 
 
 # ---------------------------------------------------------------- memory
@@ -158,8 +158,8 @@ class Tunes(Protocol):
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the candidate of the case before `compile`: the remembered one, or one found by trials of
-        limited time."""
+        """Choose the candidate of the case before `compile`. It is the remembered candidate, or one that is
+        found by trials of limited time."""
 
 
 # ---------------------------------------------------------------- peaks

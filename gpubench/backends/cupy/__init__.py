@@ -165,7 +165,8 @@ class CupySession(
             return self._pinned.array(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return an idle array of that shape, or else a new one from CuPy's pool. Raises DeviceOutOfMemory."""
+        """Return an idle array of that shape, or a new one from CuPy's pool if there is none. Raises
+        DeviceOutOfMemory."""
         return self._pool.ready((shape, dtype)).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -256,8 +257,8 @@ class CupySession(
             )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
-        """Return one launch of all steps: a CUDA graph if all of them are our own kernels and products, or else
-        the launches in order on the stream."""
+        """Return one launch of all steps: a CUDA graph if all of them are gpubench's kernels and products,
+        otherwise the launches in order on the stream."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
@@ -513,8 +514,8 @@ def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -
     """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s. A peak that
     the driver does not report is missing.
 
-    `attribute` returns the value of a cudaDeviceAttr; 0 or an exception means that it is missing. Tensor cores
-    are not counted, so other dtypes have no peak here.
+    `attribute` returns the value of a cudaDeviceAttr, where 0 or an exception means that it is missing. Tensor
+    cores are not counted, so other dtypes have no peak here.
     """
 
     def attribute_value(number: int) -> int:

@@ -60,8 +60,8 @@ MOST_QUEUED = 1000
 class CudaLaunch(Call):
     """A prepared call. `output` is the array with the result of the last call.
 
-    `queued`: how many launches fit into the stream, as far as is known; fewer if one launch is several kernels.
-    `steps`: the kernels and products that a call enqueues; None if a library decides.
+    `queued` is the number of launches that fit into the stream, as far as known. `steps` are the kernels and
+    products that a call enqueues, or None if a library decides.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class CudaPrograms:
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
-        """Return the compiled function of a pass. One module serves many sizes, because most source texts do
-        not depend on the size."""
+        """Return the compiled function of a pass. One module is used for many sizes, because most source texts
+        do not depend on the size."""
         if _text(step) not in self._functions:
             self._load(step, self._compile(step))
         return self._functions[_text(step)]
@@ -190,7 +190,7 @@ class CublasProduct:
     """A call of cuBLAS, which stores matrices by columns. Our C = A B, stored by rows, is C^T = B^T A^T for
     cuBLAS.
 
-    `arguments` are those of cublasGemmStridedBatchedEx if `batched`, or else of cublasGemmEx.
+    `arguments` are the arguments of cublasGemmStridedBatchedEx if `batched` is true, otherwise of cublasGemmEx.
     """
 
     def __init__(self, cupy: Any, step: CudaProduct, buffers: Mapping[str, Buffer], dtype: Dtype) -> None:
@@ -413,8 +413,8 @@ STEP_S = 25e-6
 
 
 class EventClock:
-    """A clock that reads the device seconds of launches on the current stream. `spin`: the kernel of `SPIN`.
-    `flush_bytes`: how many bytes to write to empty the caches."""
+    """A clock that reads the device seconds of launches on the current stream. `spin` is the kernel of `SPIN`,
+    and `flush_bytes` is the number of bytes to write to empty the caches."""
 
     def __init__(
         self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
@@ -545,7 +545,7 @@ PLAUSIBLE_HZ = (1e7, 1e11)
 
 
 class CycleCounter:
-    """Counts the cycles of one SM per second, on the current stream. `kernel`: the kernel of `COUNT`."""
+    """Counts the cycles of one SM per second, on the current stream. `kernel` is the kernel of `COUNT`."""
 
     def __init__(self, cupy: Any, kernel: Any) -> None:
         self._kernel = kernel
@@ -554,7 +554,7 @@ class CycleCounter:
 
     def hertz(self) -> float | None:
         """Return the clock in Hz right after all enqueued work, in about 0.15 ms. Returns None if the counters
-        stand still or give an implausible value."""
+        do not advance or give an implausible value."""
         import numpy as np
 
         self._kernel((1,), (1,), (np.uint64(SPAN_NS), self._elapsed))

@@ -76,8 +76,8 @@ def errors(got, want, scale, out, start, stop, slot, m, s):
 
 
 def import_numba(most: int, *, kernels: bool = True) -> None:
-    """Import numba with at most `most` threads. `kernels`: also import the code that all kernels share. Raises
-    ImportError, NumbaUnusable, and any error of a broken numba."""
+    """Import numba with at most `most` threads. If `kernels` is true, also import the code that all kernels
+    share. Raises ImportError, NumbaUnusable, and any error of a broken numba."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
@@ -118,8 +118,8 @@ class NumbaUnusable(RuntimeError):
 
 
 class NumbaThreads:
-    """Compiled kernels and the thread pool that runs them, one in each process. `compilations`: how many
-    kernels were not in the cache."""
+    """Compiled kernels and the thread pool that runs them, one in each process. `compilations` is the number of
+    kernels that were not in the cache."""
 
     def __init__(self, most: int) -> None:
         """Import numba and test it. Raises the errors of `import_numba`."""

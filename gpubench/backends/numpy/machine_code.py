@@ -40,7 +40,7 @@ _open: dict[str, ModuleCode] = {}
 class ModuleCode:
     """The functions of one module, loaded from the cache or newly compiled.
 
-    `used`: whether a function was loaded instead of compiled.
+    `used` says whether a function was loaded instead of compiled.
     """
 
     def __init__(self, module: str) -> None:

@@ -150,7 +150,7 @@ def fma(typingctx, a, b, c):
 
 @intrinsic
 def wide(typingctx, half):
-    """Return the float32 value of a float16. `half`: the bits of the float16."""
+    """Return the float32 value of a float16 with the bits `half`."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -188,7 +188,8 @@ def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
 
 
 def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: bool) -> None:
-    """Store a vector. `streamed`: bypass the caches; the pointer must be aligned to a cache line."""
+    """Store a vector. If `streamed` is true, the store bypasses the caches, and the pointer must be aligned to
+    a cache line."""
     stored = builder.store(value, pointer, align=64 if streamed else itemsize)
     if streamed:
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
@@ -348,8 +349,8 @@ def tanh64(x):
 @intrinsic(prefer_literal=True)
 def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
     """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for a tile of `_side` rows and columns.
-    Whole rows are loaded, exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: bypass
-    the caches; rows must be aligned."""
+    Whole rows are loaded, exchanged in registers (Eklundh's method) and stored. If the literal `streamed` is
+    true, the stores bypass the caches, and rows must be aligned."""
 
     def codegen(context, builder, signature, args):
         source, start, step, target, out_start, out_step, _ = args

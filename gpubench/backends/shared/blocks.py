@@ -15,7 +15,7 @@ Block = Callable[[int, int], None]
 
 class BlockThreads:
     """Threads that run the blocks of a tuned NumPy kernel, and that copy arrays. The threads stay, and an idle
-    thread takes the next block. `threads` includes the caller's own thread; the others start with the first
+    thread takes the next block. `threads` includes the caller's own thread. The others start with the first
     launch that needs them.
 
     A launch wakes each thread once. A future for each block would cost more: every hand-over of the
@@ -101,8 +101,9 @@ class _Launch:
 
 
 class Flush:
-    """Empties the caches: those of the host by writing twice as many bytes as they hold, those of the device by
-    its session. Call it before the clock starts. `host_bytes`: twice the size of the CPU's last-level cache.
+    """Empties the caches. The caches of the host are emptied by writing twice their size, and the caches of the
+    device by its session. Call it before the clock starts. `host_bytes` is twice the size of the CPU's
+    last-level cache.
 
     Every thread writes a part, because each core has caches of its own.
     """

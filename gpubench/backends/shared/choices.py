@@ -61,8 +61,8 @@ _WHAT = "the list of chosen kernels"
 
 
 class Choices:
-    """The choices of one device. `device` describes the adapter, the driver and the library's version. `opened`: the
-    CPU counters when the session began."""
+    """The choices of one device. `device` describes the adapter, the driver and the library's version. `opened`
+    contains the CPU counters at the beginning of the session."""
 
     def __init__(self, device: str, cache: SealedFiles, opened: processes.CpuTimes | None = None) -> None:
         self._device, self._cache, self._opened = device, cache, opened
@@ -106,7 +106,8 @@ class Choices:
 
 
 def _foreign_share(before: processes.CpuTimes | None, after: processes.CpuTimes | None) -> float:
-    """Return the share of the CPUs that other processes and other virtual machines took; 0 if it is unknown."""
+    """Return the share of the CPUs that other processes and other virtual machines took, or 0 if it is
+    unknown."""
     return sum(share or 0.0 for share in processes.load_in_ticks(before, after))
 
 
@@ -233,7 +234,7 @@ def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
 
 def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:
     """Return a timer of candidates that threads build at the same time, all of them before the first is timed.
-    A candidate whose build had not begun within the budget raises BuildError; the default is always built."""
+    A candidate whose build had not begun within the budget raises BuildError. The default is always built."""
     if not trials.builders:
         return timer
     start = clock()
@@ -314,7 +315,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Return the seconds of a launch as the mean of several launches in a row. `single`: the seconds of one
-    launch; if it is long, only one launch is made."""
+    """Return the seconds of a launch as the mean of several launches in a row. `single` is the seconds of one
+    launch. If they are many, only one launch is made."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat

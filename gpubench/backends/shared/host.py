@@ -57,8 +57,8 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Set the most CPUs that count as usable in this process; None removes the bound. The affinity does not
-    show the quota of a control group, and all threads of a group stop when its quota is used up."""
+    """Set the largest number of CPUs that count as usable in this process. None removes the bound. The affinity
+    does not show the quota of a control group, and all threads of a group stop when its quota is used up."""
     global _bound
     _bound = count
 
@@ -106,7 +106,7 @@ def on_first_cpu() -> Iterator[None]:
 
 
 def _affinity() -> Set[int]:
-    """Return the CPUs of the calling thread; an empty set if the system binds no threads."""
+    """Return the CPUs of the calling thread, or an empty set if the system does not bind threads to CPUs."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
 
 
@@ -394,7 +394,7 @@ def repeat_values(values: Array, count: int) -> Array:
 
 def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
     """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
-    made of the op, the operand, the params other than the size, the dtype and `seed`; for a weight its shape
+    made of the op, the operand, the params other than the size, the dtype and `seed`. For a weight, its shape
     replaces the params. Values follow each other in the order of memory, so that a larger array begins with the
     values of a smaller one.
 

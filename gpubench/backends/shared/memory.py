@@ -39,7 +39,7 @@ def open_in_place(session: Session, memory: str) -> Session:
 
 
 class PageLocked:
-    """Page-locked bytes with CUDA's array interface (version 3)."""
+    """The page-locked bytes with CUDA's array interface (version 3)."""
 
     def __init__(self, array: Array) -> None:
         self.array, self.address = array, int(array.ctypes.data)
@@ -55,8 +55,8 @@ class PageLockedMemory(HostMemory):
         self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return an error for an op whose library call puts its result into a new array on the device, else
-        None."""
+        """Return an error for an op whose library call puts its result into a new array on the device,
+        otherwise None."""
         if op.fills(case.backend):
             return None
         return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
@@ -197,8 +197,8 @@ class BufferPool(ABC):
         self.release(buffers)
 
     def _new(self, key: Hashable) -> Buffer:
-        """Return a new buffer. First release all idle buffers if they take more than `limit`; release them as
-        well if memory runs out."""
+        """Return a new buffer. First release all idle buffers if they take more than `limit` bytes, or if
+        memory runs out."""
         # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
         if key not in self._in_use and self.idle_bytes() > self.limit:
             self.empty()

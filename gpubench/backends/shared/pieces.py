@@ -28,7 +28,8 @@ class QueuedCall:
     def enqueue(
         self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = PIPELINE_STAGES
     ) -> None:
-        """Enqueue the call, or some of its stages. `sent` and `fetched`: host arrays by the operand's index."""
+        """Enqueue the call, or some of its stages. `sent` and `fetched` are host arrays by the index of the
+        operand."""
         stream = self.stream
         with stream.on():
             if "upload" in stages:

@@ -51,7 +51,7 @@ class Oddities(NamedTuple):
 
 
 def _oddities(part: Array, start: int) -> Oddities:
-    """Find the infinities and NaNs in a part of a reference. `start`: the flat index of its first element."""
+    """Find the infinities and NaNs in a part of a reference. `start` is the flat index of its first element."""
     import numpy as np
 
     finite = np.isfinite(part)
@@ -446,7 +446,7 @@ def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequ
 
 def same_bytes(first: Array, second: Array) -> bool:
     """Return whether two arrays of one dtype have the same shape and the same bytes. NaNs with equal bytes are
-    the same; 0 and -0 are not."""
+    the same, but 0 and -0 are not."""
     import numpy as np
 
     if first.shape != second.shape:

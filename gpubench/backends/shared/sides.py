@@ -130,7 +130,8 @@ def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tu
 
 
 def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]) -> tuple[Launch, Buffer]:
-    """Return the launch of a stage and the buffer of its result. `values`: the buffers by the names of the values."""
+    """Return the launch of a stage and the buffer of its result. `values` maps the names of the values to
+    buffers."""
     stage, op, case = own
     reads, made = [values[name] for name in stage.reads], tuple(values[name] for name in stage.writes)
     target = made if op.more_outputs else made[0]
@@ -143,8 +144,8 @@ def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]
 
 
 class Part:
-    """One session's part of an operand, for the launches of one case. `version`: the number of the upload whose
-    data it holds."""
+    """One session's part of an operand, for the launches of one case. `version` is the number of the upload
+    whose data it contains."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
         self.session, self.shape, self.version = session, shape, 0
@@ -263,7 +264,7 @@ class DeviceShare:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of all inputs that are sent at every call, without weights, which stay on the device."""
+        """The bytes of all inputs that are sent at every call, without weights, which stay on the device."""
         operands = zip(self.whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 
@@ -294,8 +295,8 @@ class DeviceShare:
         self.session.run(self.launch, repeat)
 
     def send(self, *, again: bool = False) -> None:
-        """Send the parts of operands that were uploaded since they were last sent. `again`: send all inputs
-        that travel."""
+        """Send the parts of operands that were uploaded since they were last sent. If `again` is true, all
+        inputs that travel are sent."""
         whole = self.whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if (again and operand.travels) or part.version != buffer.version:

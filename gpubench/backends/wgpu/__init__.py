@@ -1,7 +1,7 @@
 """wgpu: any GPU through Vulkan, Metal or DX12, with the WGSL kernels of the ops (tuned implementation only).
 
 The device clock stamps the begin and the end of a compute pass. Transfers go through mapped staging buffers,
-which are kept; several threads fill and empty them (docs/kernels.md).
+which are kept. Several threads fill and empty them (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Stamps:
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
-    """Return the limits and features of an open wgpu device, as kernels need them. `software`: whether the
+    """Return the limits and features of an open wgpu device, as kernels need them. `software` says whether the
     device is a rasteriser on the CPU."""
     limits, features = device.limits, device.features
     return Limits(
@@ -404,8 +404,8 @@ class WgpuSession(
         return choices if len(choices) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
-        """Return the seconds of `repeat` launches, by the device's clock if there is one, or else by the
-        host's."""
+        """Return the seconds of `repeat` launches, by the clock of the device if there is one, otherwise by the
+        clock of the host."""
         seconds = self.time(launch, repeat)
         if seconds is None:
             start = self.clock()
@@ -426,9 +426,9 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit the commands that were recorded ahead, or else record and submit part by part. While the host
-        waits for a chain, its next call is recorded. Returns the times at which each submit returned, and
-        whether the commands were recorded ahead."""
+        """Submit the commands that were recorded ahead. If there are none, record and submit part by part.
+        While the host waits for a chain, its next call is recorded. Returns the times at which each submit
+        returned, and whether the commands were recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []

@@ -61,8 +61,8 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """Return launches of a few steps each, in order; at least one. While a slice is recorded, the host does
-        not look at the device. So the first slices are the shortest, because a short chain is soon done."""
+        """One or more launches of a few steps each, in order. While a slice is recorded, the host does not look
+        at the device. So the first slices are the shortest, because a short chain is soon done."""
         count = max(1, len(self.steps))
         return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])
 
@@ -98,13 +98,13 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def native(self) -> list[Step]:
-        """Return the steps with the pointers of wgpu-native in place of wgpu-py's objects."""
+        """The steps with the pointers of wgpu-native in place of wgpu-py's objects."""
         return [(p._internal, g and g._internal, grid) for p, g, grid in self.steps]
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
-    """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass; `native` holds
-    wgpu-native's functions and its NULL. WebGPU orders dispatches that share a buffer.
+    """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass, and `native`
+    has the functions and the NULL of wgpu-native. WebGPU orders dispatches that share a buffer.
 
     The functions are called directly, which takes a fifth less time than through a wrapper.
     """
@@ -198,8 +198,8 @@ class Programs:
         sizes: Mapping[str, int] | None = None,
     ) -> list[Step]:  # fmt: skip
         """Return the pipeline, bind group and grid of each pass, with these buffers and new scratch memory.
-        `pipelines`: a cache to use instead of the device's own. `sizes`: how many bytes a pass may see of a
-        longer buffer. Raises BuildError."""
+        `pipelines` is a cache to use instead of the device's own. `sizes` is the number of bytes that a pass
+        may see of each longer buffer. Raises BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         every = {**buffers, **scratch}
         bound = []

@@ -82,8 +82,8 @@ def library() -> Library:
 class Queue:
     """The queue of an open device. An error in a command is raised when the command is finished or submitted.
 
-    `asks`: wait by polling. It is False if polling would take the CPU from the device itself or from other
-    work.
+    `asks` says whether to wait by polling. It is False if polling would take the CPU from the device itself or
+    from other work.
     """
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
@@ -213,7 +213,7 @@ class Queue:
 
 class Mapping:
     """The first bytes of a staging buffer, mapped. The host may touch them after `sync_wait` and until `close`.
-    `behind`: the last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py
+    `behind` is the last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py
     would start a thread for each mapping."""
 
     def __init__(

@@ -135,8 +135,8 @@ def _set_environment(environ: dict[str, str]) -> None:
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    """Set the handler of a signal if it differs. None stands for a handler that was not set in Python and
-    cannot be set."""
+    """Set the handler of a signal if it differs. None means a handler that was not set in Python and cannot be
+    set."""
     if handler is not None and signal.getsignal(number) is not handler:
         signal.signal(number, handler)
 
@@ -170,7 +170,7 @@ def _of_system() -> Iterator[Callable[[], Any]]:
 
 
 def _limits() -> list[tuple[int, tuple[int, int]]]:
-    """Return the limits of the process by their numbers; an empty list on a system without limits."""
+    """Return the limits of the process by their numbers, or an empty list on a system without limits."""
     try:
         import resource
     except ImportError:

@@ -112,8 +112,8 @@ class Maker(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that a section adds to the JSON document under a name. The file of a section lists its rows in the
-    tuple ROWS."""
+    """The rows that a section adds to the JSON document under a name. The file of a section lists its rows in
+    the tuple ROWS."""
 
     name: str  # key in the document; `a.b` means the key b of the object a
     kind: type[msgspec.Struct]  # struct type of the rows
@@ -140,9 +140,9 @@ def section(
     """Register a function that draws the section `key`. It returns a Section, a Table, several of them, or
     None.
 
-    `order` sorts the sections; those of gpubench are multiples of ten. `usual=False` shows the section only if
-    the user chooses it, and `usual="end"` also shows it at the end of a run. The arguments are read from the
-    text of the file, so they must be literals in this order, with `key` and `order` first.
+    `order` sorts the sections. The sections of gpubench have multiples of ten. `usual=False` shows the section
+    only if the user chooses it, and `usual="end"` also shows it at the end of a run. The arguments are read
+    from the text of the file, so they must be literals in this order, with `key` and `order` first.
     """
 
     def register(make: F) -> F:
@@ -164,7 +164,7 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
     """Return the functions that draw these sections and the sections that are always shown, in the order of a
-    report. `together`: those that draw several files together."""
+    report. If `together` is true, they are the functions that draw several files together."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]

@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class WgslPass(msgspec.Struct, frozen=True):
-    """One dispatch. Inputs are bound as read-only storage; outputs and scratch buffers are bound as the source
+    """One dispatch. Inputs are bound as read-only storage. Outputs and scratch buffers are bound as the source
     declares them.
 
     Kernels read 16 bytes at a time, so the size of a buffer and of its binding is rounded up to a multiple of

@@ -57,7 +57,7 @@ class Range(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
-    """Values of an input that identify things: whole numbers from 0."""
+    """The values of an input that identify things: whole numbers from 0."""
 
     below: Callable[[Params], int]  # returns, for the params, a bound that the values do not reach
 
@@ -69,7 +69,7 @@ class Given(msgspec.Struct, frozen=True, tag=True):
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
-    """Values of an input that a user's function makes."""
+    """The values of an input that a user's function makes."""
 
     make: Callable[[Params, str, int], Array]  # make(params, dtype, seed) returns the array
 
@@ -261,7 +261,7 @@ def always_fits(params: Params) -> str | None:
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How to divide an op along its outer dimension into parts that can be computed separately."""
+    """The rules for dividing an op along its outer dimension into parts that can be computed separately."""
 
     axes: Mapping[str, int]  # axis along which each input is divided; inputs without an entry are not divided
     # `part(params, units)` returns the params of the same op for `units` units of that dimension
@@ -381,7 +381,7 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def collective(self) -> Collective | None:
-        """The exchange on a device group; None if the op runs on a single device."""
+        """The exchange on a device group, or None if the op runs on a single device."""
         return self.overhead if isinstance(self.overhead, Collective) else None
 
     @property
@@ -486,7 +486,7 @@ class Op(msgspec.Struct, frozen=True):
         return self.split(params) if callable(self.split) else self.split
 
     def units(self, params: Params) -> int:
-        """Return the length of the outer dimension, along which the op is divided; 0 if it cannot be
+        """Return the length of the outer dimension, along which the op is divided, or 0 if it cannot be
         divided."""
         split = self.split_at(params)
         if split is None:

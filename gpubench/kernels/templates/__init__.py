@@ -91,8 +91,8 @@ def require_dtype(dtype: str, able: Iterable[str]) -> None:
 
 
 def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if a buffer is larger than the device allows. `sizes`: bytes by the name of the
-    buffer."""
+    """Raise Unsupported if a buffer is larger than the device allows. `sizes` maps names of buffers to
+    bytes."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_buffer_bytes:
             raise Unsupported(
@@ -104,7 +104,7 @@ def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
 
 def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
     """Raise Unsupported if a buffer does not fit into one storage binding or exceeds the largest buffer.
-    `sizes`: bytes by the name of the buffer."""
+    `sizes` maps names of buffers to bytes."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_binding_bytes:
             raise Unsupported(
@@ -263,8 +263,8 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """How elements are loaded and computed with in WGSL. A *unit* is what one load reads; a *part* is the piece
-    of a unit that arithmetic uses at a time, a number or a vector."""
+    """The form in which WGSL loads elements and computes with them. A *unit* is the data that one load reads. A
+    *part* is a number or vector of a unit that arithmetic uses at a time."""
 
     stored: str  # type of an element in memory: f16, f32 or f64
     real: str  # type of the arithmetic: f32 or f64
@@ -283,7 +283,7 @@ class Storage(msgspec.Struct, frozen=True):
         return [_UNPACK] if self.parts == 2 else []
 
     def decode(self, unit: str) -> tuple[str, ...]:
-        """Return expressions for the parts of a unit. `unit`: the expression of the unit."""
+        """Return expressions for the parts of a unit. `unit` is the expression of the unit."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
@@ -307,7 +307,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     def across(self, function: str, part: str) -> str:
         """Return an expression that reduces a part to one number. `function` is the name of a function of two
-        numbers; if it is empty, the lanes are added."""
+        numbers. If it is empty, the lanes are added."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
         while len(values) > 1:
             values = [
@@ -340,9 +340,9 @@ def shader(
 ) -> str:  # fmt: skip
     """Return the whole text of a kernel.
 
-    `buffers`: the element type of each buffer by name, in binding order. `writes`: names of the buffers that
-    are written. `params`: names of the u32 members of the uniform `p`, separated by blanks. `before`: text
-    before the entry point. `body`: text of the entry point, which runs with `threads` threads per group.
+    `buffers` maps names of buffers to element types, in binding order, and `writes` names the buffers that are
+    written. `params` names the u32 members of the uniform `p`, separated by blanks. `before` is the text before
+    the entry point, and `body` is the text of the entry point, which runs with `threads` threads per group.
     """
     lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
@@ -379,8 +379,8 @@ def elements(dtype: str) -> Storage:
 
 
 def whole_units(dtype: str, length: int) -> Storage:
-    """Return the storage in units of 16 bytes if rows of this length consist of whole units, or else in single
-    elements."""
+    """Return the storage in units of 16 bytes if rows of this length consist of whole units, otherwise in
+    single elements."""
     storage = vectors(dtype)
     return elements(dtype) if length % storage.width else storage
 
@@ -456,7 +456,7 @@ class GpuText(msgspec.Struct, frozen=True):
     """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's text is made from it.
 
     The body can use `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the
-    sizes by their names. `real` is the type of the arithmetic and `stored` the type in memory; `wide` and
+    sizes by their names. `real` is the type of the arithmetic, and `stored` is the type in memory. `wide` and
     `narrow` convert between them. `clamped(i, last)` is the smaller of the two in WGSL, where only reads within
     a buffer are safe, and `i` in CUDA. A line `// unroll N` becomes a pragma in CUDA.
     """
@@ -504,8 +504,8 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
     def wgsl_pass(
         self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
     ) -> WgslPass:
-        """Return a dispatch. `sizes`: the values of the kernel's sizes, followed by those of its bounds.
-        `renamed` maps names of the kernel's buffers to other buffers."""
+        """Return a dispatch. `sizes` contains the values of the kernel's sizes, followed by the values of its
+        bounds. `renamed` maps names of the kernel's buffers to other buffers."""
         storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}

@@ -52,17 +52,17 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Number of tokens in all sequences."""
+        """The number of tokens in all sequences."""
         return self.sequences * self.n
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of a token and a token that it sees, over all sequences."""
+        """The number of pairs of a token and a token that it sees, over all sequences."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
     def width(self) -> int:
-        """Number of elements of a token."""
+        """The number of elements of a token."""
         return self.heads * self.e
 
 
@@ -173,7 +173,7 @@ def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | N
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """How the threads of a group share queries."""
+    """The assignment of queries to the threads of a group."""
 
     rows: int  # queries of a thread
     parts: int  # threads that share the same queries
@@ -188,7 +188,7 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
     def words(self, e: int) -> int:
         """Return how many `real` numbers of shared memory are needed: the results, maxima and sums of the half
-        of the parts that hands over its results. `e`: elements of a head."""
+        of the parts that hands over its results. `e` is the number of elements of a head."""
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
@@ -401,12 +401,12 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> int:
-        """Number of loads for one head of one token."""
+        """The number of loads for one head of one token."""
         return self.of.e // self.storage.width
 
     @property
     def parts(self) -> int:
-        """Number of values in which a head of a token is computed."""
+        """The number of values in which a head of a token is computed."""
         return self.units * self.storage.parts
 
     def source(self) -> str:

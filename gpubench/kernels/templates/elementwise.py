@@ -364,7 +364,7 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Return the statements that store a tail of halves: a whole word if both of its halves are inside; the
+    """Return the statements that store a tail of halves: a whole word if both of its halves are inside. The
     last word keeps the half that is outside."""
     lines = []
     for k, lane in enumerate(LANES):

@@ -134,7 +134,7 @@ _WGSL_FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Language(NamedTuple):
-    """The texts of one language. {} stands for an operand."""
+    """The texts of one language. Each {} is replaced by an operand."""
 
     number: str  # format of a number
     step: str  # format of the statement that defines a step, with its name and its value
@@ -221,7 +221,7 @@ for _name, _word in zip(("and", "or"), _LOGICAL, strict=True):
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol as it is, and a number as a float. Raises Untraceable for anything else."""
+    """Return a symbol unchanged, and a number as a float. Raises Untraceable for anything else."""
     if isinstance(value, Symbol):
         return value
     try:
@@ -317,7 +317,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def operations(self) -> int:
-        """Number of operations for an element. Each step counts as one."""
+        """The number of operations for an element. Each step counts as one."""
         return len(self.steps)
 
     @property
@@ -342,7 +342,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     def statements(self, language: str, last: str, number: str = "") -> str:
         """Return the lines that compute the formula. They end with `last`, in which `{}` is replaced by the
-        value. `number`: the format of a number if it differs from that of the language."""
+        value. `number` is the format of a number if it differs from the format of the language."""
         lines, value = self._write(_LANGUAGES[language], number)
         return "\n".join([*lines, last.format(value)])
 
@@ -489,8 +489,8 @@ def _number(value: float, language: Language) -> str:
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and its precedence. `number`: whether its last operand is a number, which is no
-    NaN."""
+    """Return the text of a step and its precedence. `number` says whether its last operand is a number and not
+    a NaN."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words

@@ -121,7 +121,7 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Return the module. Within a block, sums are in the type of the elements; over blocks they are in float64.
+    """Return the module. Within a block, sums are in the type of the elements. Over blocks they are in float64.
     That gives the error of one addition at the speed of the narrow type. {reassoc} makes several partial
     results in registers. A block is read at two places at once, many pages apart, because a single stream waits
     at every page and short streams restart the prefetcher again and again (two cores of an EPYC read 30 GB/s as
@@ -213,7 +213,7 @@ def build_cuda(
 
 
 class ReductionGrid(msgspec.Struct, frozen=True):
-    """How elements are assigned to blocks."""
+    """The assignment of elements to blocks."""
 
     threads: int  # threads of a block
     vectors: int  # vectors that a thread loads at once

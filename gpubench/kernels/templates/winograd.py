@@ -305,8 +305,8 @@ _WGSL_FILTERS = f"""
 
 
 def _wgsl_tiles(even: bool) -> str:
-    """Return the body of the second dispatch. `even`: the side of an image is even, so two pixels of the result
-    are written at once."""
+    """Return the body of the second dispatch. If `even` is true, the side of an image is even, and two pixels
+    of the result are written at once."""
     quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(

@@ -47,7 +47,7 @@ _HOST_SHARE = 0.5
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
     """Return how many bytes of workloads the device may keep. A composed device or a device group keeps none,
-    since its memory belongs to other devices. `host_bytes`: the host memory that this worker may use."""
+    since its memory belongs to other devices. `host_bytes` is the host memory that this worker may use."""
     if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
@@ -70,7 +70,7 @@ class PreparedWorkload:
 
     @property
     def workspace(self) -> Workspace:
-        """Inputs, buffers and reference. An overhead, which times calls of the session, has none."""
+        """The inputs, buffers and reference. An overhead, which times calls of the session, has none."""
         assert self._workspace is not None
         return self._workspace
 
@@ -287,7 +287,7 @@ class CpuTurns:
 
 
 def current_cpu() -> int | None:
-    """Return the number of the CPU that this thread runs on, or None if the C library cannot tell."""
+    """Return the number of the CPU that this thread runs on, or None if the C library does not report it."""
     try:
         cpu = int(ctypes.CDLL(None).sched_getcpu())
     except (OSError, AttributeError, TypeError):
@@ -417,7 +417,7 @@ class OpenDevice:
         )  # fmt: skip
 
     def _split(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
-        """Return the requested or current split of a case on two sides; None for a case on one side."""
+        """Return the requested or current split of a case on two sides, or None for a case on one side."""
         case, session = request.case, workload.workspace.session
         chosen = request.split if request.split is not None else workload.splits.get(case.id)
         split: float | str | None = None

@@ -245,7 +245,7 @@ Values = Sequence[Any]
 
 
 class Round(NamedTuple):
-    """Calls in a row with the same new values."""
+    """The calls in a row with the same new values."""
 
     results: tuple[Any, Any]  # results of the first and of the last call
     first_s: float  # seconds of the first call
@@ -254,8 +254,8 @@ class Round(NamedTuple):
 
     @property
     def slower(self) -> float:
-        """How many times as long the first call took as the fastest other one. It is 1 if they differ by KEPT_S
-        or less."""
+        """The time of the first call / the time of the fastest other call. It is 1 if they differ by KEPT_S or
+        less."""
         return self.first_s / self.again_s if self.first_s - self.again_s > KEPT_S else 1.0
 
     @property

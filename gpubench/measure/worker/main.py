@@ -185,8 +185,8 @@ def describe_error(error: BackendError) -> dict[str, Any]:
 
 
 def _version(backend: str) -> str | None:
-    """Return the version of a library: that of the imported module, or else of the installed package. None if
-    it is unknown."""
+    """Return the version of the imported module or, if it has none, of the installed package. Returns None if
+    the version is unknown."""
     version = getattr(sys.modules.get(backend), "__version__", None)
     if version is None and backend in gpubench.backends.built_in():
         with contextlib.suppress(metadata.PackageNotFoundError):

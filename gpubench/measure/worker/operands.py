@@ -56,8 +56,8 @@ class SharedArray:
         self._sharing: SharesBuffers | None = None
 
     def load(self, session: Session, sharing: SharesBuffers) -> None:
-        """Upload the array unless it is on the device. `sharing`: the session again, typed as SharesBuffers.
-        Raises DeviceOutOfMemory."""
+        """Upload the array unless it is on the device. `sharing` is the session, typed as SharesBuffers. Raises
+        DeviceOutOfMemory."""
         if self.buffer is None:
             buffer = session.allocate(self.array.shape, self.dtype)
             session.upload(buffer, self.array)
@@ -317,7 +317,8 @@ class Weights:
         return self._weight(op, operand, case).array
 
     def borrow(self, session: Session, op: Op, operand: Operand, case: Case) -> Buffer:
-        """Return the weight's buffer on the device; upload it if needed. Raises DeviceOutOfMemory."""
+        """Return the buffer of the weight on the device, after uploading it if needed. Raises
+        DeviceOutOfMemory."""
         weight = self._weight(op, operand, case)
         if weight.buffer is None:
             session.sync()

@@ -70,8 +70,8 @@ def fenced_launch(timer: Timer) -> dict[str, list[float]]:
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Return the mean seconds of each step. `calls`: six clock readings of each call. `result_s` includes the
-    wait for the kernel."""
+    """Return the mean seconds of each step. `calls` contains six clock readings of each call. `result_s`
+    includes the wait for the kernel."""
     means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
     taking, upload, launch, result, giving = means
     return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}

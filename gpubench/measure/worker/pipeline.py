@@ -100,7 +100,7 @@ class PipelineTimer(Timer):
 
     @property
     def staging(self) -> Staging:
-        """How data reaches the device."""
+        """The way in which data reaches the device."""
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:

@@ -120,7 +120,7 @@ class Timer(Timed):
 
     @property
     def staging(self) -> Staging:
-        """How data reaches the device."""
+        """The way in which data reaches the device."""
         return self.transfers.staging
 
     def seconds(self, repeat: int) -> float:
@@ -317,7 +317,7 @@ class Timer(Timed):
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
         """Return buffers for the inputs and, if the kernel does not make its own, for the outputs. Operands
-        that travel get buffers from the pool; the others use those of the workspace or of this timer."""
+        that travel get buffers from the pool. The others use the buffers of the workspace or of this timer."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:
@@ -419,8 +419,8 @@ def _no_fewer(timer: Timed, hot_repeat: int) -> int:
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Return how many launches make a sample of HOT_SAMPLE_S on the device's clock. For a GPU without a clock
-    it is the result of `launches`; for other devices without one it is None."""
+    """Return how many launches make a sample of HOT_SAMPLE_S on the device's clock. For a GPU without a clock,
+    return the result of `launches`. For other devices without a clock, return None."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)
@@ -438,8 +438,9 @@ def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
     """Take one block: warm up, or run one launch that does not count, then take samples of about `target_s`
-    seconds. If launches are queued, device samples follow wall samples; calls of `transfer-always` note their
-    steps. The observers read after each sample. `since`: the monotonic time at which the session started."""
+    seconds. If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always`
+    record their steps. The observers read after each sample. `since` is the monotonic time at which the session
+    started."""
     began = time.perf_counter()
     times, wall = [began], list[float]()
     cold_s: list[float] = []
@@ -540,7 +541,7 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
     """Call `take` for `warmup_s` seconds of the session's clock, but no longer than that of the host's, since a
-    scripted clock may stand still."""
+    scripted clock may not advance."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()

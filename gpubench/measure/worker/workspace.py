@@ -45,8 +45,8 @@ _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let
 
 
 class Wrong(WrongResult):
-    """Error: the output is wrong. `check`: size and place of the largest error. `element`: text about the
-    values there. `hint`: what to do."""
+    """Error: the output is wrong. `check` is the largest error and its place, `element` describes the values
+    there, and `hint` says what to do."""
 
     def __init__(
         self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
@@ -139,8 +139,8 @@ class Workspace:
         ]
 
     def _caller_array(self, operand: Operand, array: Array) -> Array:
-        """Return the array in the memory in which a caller holds it: page-locked if that was requested, else as
-        it is."""
+        """Return the array in the memory in which a caller keeps it. It is page-locked if that was requested,
+        otherwise it is the array itself."""
         if not self._operands.page_locked:
             return array
         host = self.session.host_array(*self._kind(operand), "tuned")
@@ -185,12 +185,13 @@ class Workspace:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the outputs that move between host and device."""
+        """The bytes of the outputs that move between host and device."""
         return self._travelling(self.op.outputs)
 
     @property
     def input_bytes(self) -> int | None:
-        """Bytes of the inputs that move between host and device; None if all that is read moves."""
+        """The bytes of the inputs that move between host and device, or None if everything that is read
+        moves."""
         plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
         return None if plain else self._travelling(self.op.inputs)
 
@@ -291,15 +292,15 @@ class Workspace:
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
-        """Download the outputs of a launch. `travels`: True downloads only outputs that travel, False only the
-        others, None all."""
+        """Download the outputs of a launch. If `travels` is True, only outputs that travel are downloaded. If
+        it is False, only the others are, and None means all outputs."""
         for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
         """Compare all outputs of a launch with the references. If an earlier output that passed has the same
-        bits, its check is returned. `case`: None means the workspace's own. Raises Wrong."""
+        bits, its check is returned. If `case` is None, the case of the workspace is meant. Raises Wrong."""
         case = case or self.case
         outputs = each(launch.output)
         earlier = self._passed.recall(self.op, case, outputs)
@@ -316,8 +317,8 @@ class Workspace:
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
-        """Return the outputs as host arrays: the device's own memory if the host can read it, or else arrays
-        that they were downloaded into."""
+        """Return the outputs as host arrays. They are the memory of the device if the host can read it.
+        Otherwise they are copies."""
         kinds = [self._kind(operand) for operand in self.op.outputs]
         if isinstance(self.session, HostReadable):
             own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
@@ -414,7 +415,7 @@ def kind_of(op: Op) -> type[Workspace]:
 
 
 def no_library(op: Op) -> Unsupported | None:
-    """Return an error if the op calls a library that is not installed on the host, else None."""
+    """Return an error if the op calls a library that is not installed on the host, otherwise None."""
     if op.host is None or importlib.util.find_spec(op.host.name) is not None:
         return None
     why = f"{op.name} calls {op.host.name}, which is not installed"

@@ -111,7 +111,7 @@ class FakeBackend(Backend, Observed, Joins):
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The CPU, and the identical GPUs; if there are none, `gpu`."""
+        """The CPU and the identical GPUs, or the CPU and `gpu` if there are none."""
         return ("cpu", *(list_identical() or ["gpu"]))
 
     def devices(self) -> list[Device]:

@@ -68,8 +68,8 @@ class FakeBuffer:
 
 
 class FakeLaunch(Launch):
-    """A launch that computes the expression once, at its first run. `cost_s`: the seconds that each run
-    pretends to take."""
+    """A launch that computes the expression once, at its first run. `cost_s` is the number of seconds that each
+    run pretends to take."""
 
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute

@@ -58,17 +58,17 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def threads_x(self) -> int:
-        """Number of threads of a team along a row of C."""
+        """The number of threads of a team along a row of C."""
         return self.columns // self.thread_columns
 
     @property
     def threads_y(self) -> int:
-        """Number of threads of a team along a column of C."""
+        """The number of threads of a team along a column of C."""
         return self.rows // self.thread_rows
 
     @property
     def team(self) -> int:
-        """Number of threads that cover the block once."""
+        """The number of threads that cover the block once."""
         return self.threads_x * self.threads_y
 
     @property
@@ -77,13 +77,13 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """Number of vec4s of workgroup memory in which the teams add up, for half of their sums."""
+        """The number of vec4s of workgroup memory in which the teams add up, for half of their sums."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """Largest number of vec4s of workgroup memory that a group needs: the tiles of both operands, even if
-        each is transposed."""
+        """The largest number of vec4s of workgroup memory that a group needs: the tiles of both operands, even
+        if each is transposed."""
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:

@@ -61,23 +61,23 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def held_rows(self) -> int:
-        """Number of rows in the group's memory. It is a power of two, so that each thread has a row."""
+        """The number of rows in the group's memory. It is a power of two, so that each thread has a row."""
         return power_of_two_at_least(self.rows)
 
     @property
     def lanes(self) -> int:
-        """Number of threads for each row."""
+        """The number of threads for each row."""
         return max(1, self.threads // self.held_rows)
 
     @property
     def elements(self) -> int:
-        """Largest number of elements of a row that a thread holds."""
+        """The largest number of elements of a row that a thread holds."""
         return ceil_div(self.k, self.lanes)
 
     @property
     def chunks(self) -> int:
-        """Number of pairs of a row after the first join in WGSL. Both joins take about equally many pairs at
-        once."""
+        """The number of pairs of a row after the first join in WGSL. Both joins combine about the same number
+        of pairs at a time."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
@@ -103,7 +103,7 @@ const int AHEAD = {ahead};
 
     @property
     def wgsl_ahead(self) -> int:
-        """Number of weights that every thread loads before the norm."""
+        """The number of weights that every thread loads before the norm."""
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
@@ -124,7 +124,7 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that write the norms to `rows`, row by row. `source`: the expression of the row
+        """Return statements that write the norms to `rows`, row by row. `source` is the expression of the row
         that a thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
@@ -292,7 +292,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
     @property
     def along(self) -> int:
-        """Length of a row of the weights as they are stored: k if they are stored m x k, else m."""
+        """The length of a row of the weights as they are stored: k if they are stored as m x k, otherwise m."""
         return self.k if self.turned else self.m
 
     @property
@@ -485,9 +485,9 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """Return the whole text. `storage`: that of the weights. If the weights are not turned, results are stored
-    in the same units and elements of x are read one by one. If they are turned, rows of x are read in units and
-    results are stored one by one."""
+    """Return the whole text. `storage` is the storage of the weights. If the weights are not turned, results
+    are stored in the same units and elements of x are read one by one. If they are turned, rows of x are read
+    in units and results are stored one by one."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"

@@ -30,7 +30,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """How a group reads a tile of A or B."""
+    """The way in which a group reads a tile of A or B."""
 
     name: Literal["a", "b"]  # operand that is read
     tile: Tile  # block of C that the group computes
@@ -46,13 +46,13 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """Number of rows (A) or columns (B) of the tile."""
+        """The number of rows (A) or columns (B) of the tile."""
         return self.tile.rows if self.name == "a" else self.tile.columns
 
     @property
     def pitch(self) -> int:
-        """Number of vec4s from line to line in workgroup memory. For a turned operand it is one more than the
-        length of a line, so that its lines begin in different banks."""
+        """The number of vec4s from line to line in workgroup memory. For a turned operand it is one more than
+        the length of a line, so that its lines begin in different banks."""
         return self.length // 4 + self.turned
 
     @property
@@ -61,20 +61,20 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """Number of units of memory in a line. Units are vec4s, or elements if the operand is loose."""
+        """The number of units of memory in a line. Units are vec4s, or elements if the operand is loose."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
 
     @property
     def lines(self) -> int:
-        """Number of lines of the whole operand."""
+        """The number of lines of the whole operand."""
         return self.extent if self.turned else self.k
 
     @property
     def carried(self) -> list[Carried]:
-        """The vec4s that each thread holds: squares of 4 x 4 to be transposed if their number is right, or else
-        single vec4s."""
+        """The vec4s that each thread loads. They are squares of 4 x 4 to be transposed if their number fits the
+        threads, otherwise single vec4s."""
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -82,7 +82,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _each(self) -> int:
-        """Number of vec4s that a thread holds."""
+        """The number of vec4s that a thread holds."""
         return (self.length if self.turned else self.tile.depth) // self._apart
 
     @property
@@ -92,12 +92,12 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _quads(self) -> int:
-        """Number of vec4s of a line of memory that belong to the tile."""
+        """The number of vec4s of a line of memory that belong to the tile."""
         return (self.tile.depth if self.turned else self.length) // 4
 
     @property
     def _apart(self) -> int:
-        """Number of lines that all threads together read at once."""
+        """The number of lines that all threads together read at once."""
         return self.tile.threads // self._quads
 
     @property
@@ -224,19 +224,19 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 class Patches(msgspec.Struct, frozen=True):
     """B as the patches of an image: a row for each channel and tap of 3 x 3, and a column for each pixel. B is
-    read from the image itself; a tap outside the image is 0."""
+    read from the image itself, and a tap outside the image is 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
 
     @property
     def pixels(self) -> int:
-        """Number of columns of B."""
+        """The number of columns of B."""
         return self.side * self.side
 
     @property
     def taps(self) -> int:
-        """Number of rows of B."""
+        """The number of rows of B."""
         return 9 * self.channels
 
     def function(self, real: str) -> str:
@@ -309,19 +309,19 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def quads(self) -> int:
-        """Number of vec4s of a row of C. The last one may be only partly used."""
+        """The number of vec4s of a row of C. The last one may be only partly used."""
         return ceil_div(self.n, 4)
 
     @property
     def a(self) -> OperandTile:
-        """How A is read."""
+        """The way in which A is read."""
         begin = "(top >> 2u)" if self.ta else "top"
         loose = "a" in self.loose
         return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
 
     @property
     def b(self) -> OperandTile:
-        """How B, or the patches, are read."""
+        """The way in which B, or the patches of an image, are read."""
         begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
         gather = "patches_at(group.z" if self.patches else ""
         return OperandTile(
@@ -335,20 +335,20 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> int:
-        """Number of whole tiles along K, for each split."""
+        """The number of whole tiles along K, for each split."""
         return self.k // self.tile.depth // self.tile.splits
 
     @property
     def block(self) -> int:
-        """Number of whole tiles whose sums are added up separately; 0 if all are added up together. It is not 0
-        only if K is long and the longest side. Otherwise registers are scarce, and no sum is known that needs
-        it."""
+        """The number of whole tiles whose sums are added up separately, or 0 if all are added up together. It
+        is not 0 only if K is long and the longest side. Otherwise registers are scarce, and no sum is known
+        that needs it."""
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
     @property
     def rest(self) -> int:
-        """Number of steps of K after the whole tiles."""
+        """The number of steps of K after the whole tiles."""
         return self.k % self.tile.depth
 
     @property
@@ -363,7 +363,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps of K of one team in one tile."""
+        """The number of steps of K of one team in one tile."""
         return self.tile.depth // self.tile.slices
 
 

@@ -53,7 +53,7 @@ _LOOSE = 32
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """How A or B is stored in its buffer."""
+    """The storage of A or B in its buffer."""
 
     side: str  # the operand, a or b
     buffer: str  # name of its buffer
@@ -64,7 +64,7 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of lines, and number of elements in a line."""
+        """The number of lines, and number of elements in a line."""
         return (self.extent, self.k) if self.turned else (self.k, self.extent)
 
     @property
@@ -97,7 +97,7 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def deep(self) -> int:
-        """Length of K as it is read. It is a multiple of 4 if a line of A or B runs along K."""
+        """The length of K as it is read. It is a multiple of 4 if a line of A or B runs along K."""
         return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
 
     @property
@@ -253,7 +253,7 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """Return a program for teaching, with one element per thread. `source`: the text `NAIVE` or `TILED`."""
+    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or `TILED`."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"

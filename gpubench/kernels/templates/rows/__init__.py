@@ -38,7 +38,7 @@ EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a no
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """How the number and the length of an op's rows follow from its params."""
+    """The rules that give the number and the length of an op's rows from its params."""
 
     shape: Callable[[Params], tuple[int, int]]  # returns (number of rows, length of a row)
     params: str  # meaning of the size n
@@ -49,7 +49,8 @@ class RowShape(msgspec.Struct, frozen=True):
 
 
 def _columns(params: Params) -> int:
-    """Return the length of a row: the param `columns`, or else the largest divisor of n up to 1024.
+    """Return the length of a row: the param `columns` if it is given, otherwise the largest divisor of n up to
+    1024.
 
     If that divisor is below 32 and n is at most 65,536 (for example if n is prime), all of n is one row.
     """
@@ -98,7 +99,8 @@ def rowwise(
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
     """Return an op whose output is as long as its inputs, and whose rows do not depend on each other. An input
-    that is a weight is a single row, which is used for all rows. `declaration`: the other fields of the op."""
+    that is a weight is a single row, which is used for all rows. `declaration` contains the other fields of the
+    op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:

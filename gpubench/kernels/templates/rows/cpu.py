@@ -1,7 +1,7 @@
 """Rows compiled for the CPU: whole rows for each thread, or parts of a row if there are fewer rows than
 threads.
 
-Within a run of elements, sums are in the type of the arithmetic; over the runs they are in float64.
+Within a run of elements, sums are in the type of the arithmetic. Over the runs they are in float64.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def _values(self) -> list[str]:
-        """Names of the values of a row that its loops use."""
+        """The names of the values of a row that its loops use."""
         names = {"number": "number", "powers": "top"}
         return [f"{names[step.kind]}_{step.index}" for step in self.formula.steps if step.kind != "total"]
 

@@ -33,7 +33,7 @@ _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters support
 
 
 class CudaRows(msgspec.Struct, frozen=True):
-    """How rows are assigned to threads. A *unit* is what one load reads."""
+    """The assignment of rows to threads. A *unit* is the data that one load reads."""
 
     width: int  # elements of a unit: 16 bytes, or the largest part of them that divides the row
     units: int  # units of a row

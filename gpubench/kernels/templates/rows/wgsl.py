@@ -39,7 +39,7 @@ _LOWEST = "-3.4028234e38"
 
 
 class WgslRows(msgspec.Struct, frozen=True):
-    """How the threads of a group share rows."""
+    """The assignment of rows to the threads of a group."""
 
     storage: Storage  # unit of a load
     threads: int  # threads of a group
@@ -72,7 +72,7 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the whole text. `lines` can use `row`, the first unit of the thread's row. `shared`: names of
+        """Return the whole text. `lines` can use `row`, the first unit of the thread's row. `shared` names
         arrays with one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
