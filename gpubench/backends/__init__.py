@@ -45,7 +45,8 @@ _ORDER = (*KNOWN, *COMPOSED, DEVICE_GROUP)
 
 
 def names() -> tuple[str, ...]:
-    """List the built-in backends by the names of their files or folders, the baseline first, without importing any."""
+    """List the built-in backends by the names of their files or folders, the baseline first, without importing
+    any."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
@@ -115,7 +116,8 @@ def may_drive_cpu(name: str) -> bool:
 
 
 def is_hidden(device_id: str) -> bool:
-    """Return whether the device belongs to a hidden backend, or is composed with a device of a hidden backend."""
+    """Return whether the device belongs to a hidden backend, or is composed with a device of a hidden
+    backend."""
     return any(name in hidden_names() for name in names_of(device_id))
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def advise(options: AdviseOptions) -> None:
-    """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
+    """Say on which device one call should run, from measured results: expected time, gain, and what that rests
+    on."""
     from gpubench.analysis.advice import answer
     from gpubench.analysis.machine import runs
     from gpubench.report.advice import WIDTH, render

@@ -22,8 +22,8 @@ _BASE = 1 << 40  # the size at which a cost is evaluated to find its formula, wi
 
 
 def ops(options: OpsOptions) -> None:
-    """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, implementations and
-    --params."""
+    """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, implementations
+    and --params."""
     format = options.format
     if format == "table" and not options.names:
         streams.put(listing() + "\n")

@@ -30,8 +30,8 @@ from gpubench.result.run import Measurement, Run, RunWarning, Selection, Setting
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
     """Return what the run needs. `tell` is called as soon as the options are read.
 
-    Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is of
-    another machine, or was measured in another way.
+    Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is
+    of another machine, or was measured in another way.
     """
     append, like = options.append, options.like
     stored = _existing(append)

@@ -504,7 +504,8 @@ def _file(word: str, words: list[str]) -> sources.CodePlace:
 def trial_words(options: RunOptions) -> dict[str, Any]:
     """Return the sizes, the dtype and the time limit in seconds for the trial of functions.
 
-    `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is given.
+    `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is
+    given.
     """
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
     dtype = options.dtypes.split(",")[0].strip()

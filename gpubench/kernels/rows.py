@@ -142,7 +142,8 @@ def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return |z[label]| + max |z| + log(sum). The loss subtracts the maximum, and all three terms may cancel."""
+    """Return |z[label]| + max |z| + log(sum). The loss subtracts the maximum, and all three terms may
+    cancel."""
     largest = xp.max(z, axis=-1)
     total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
     return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)

@@ -225,8 +225,8 @@ _TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of 
 
 
 def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch from rows x columns to columns x rows. Raises Unsupported if the dtype or an array exceeds the
-    device's limits."""
+    """Build one dispatch from rows x columns to columns x rows. Raises Unsupported if the dtype or an array
+    exceeds the device's limits."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     storage = vectors(dtype)

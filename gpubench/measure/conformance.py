@@ -127,7 +127,8 @@ def members_of(kind: type) -> dict[str, object]:
 
 
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
-    """Return random values for a transfer. They repeat after a prime number of values, so no two pieces are alike."""
+    """Return random values for a transfer. They repeat after a prime number of values, so no two pieces are
+    alike."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
     return repeat_values(period, count)
 

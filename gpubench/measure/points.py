@@ -268,8 +268,8 @@ STEEPEST = 3.0
 # A TimeCurve is not used here: to fit it after each new time takes 0.3 to 2.5 ms, about 2 s of a default run,
 # and it has no value at larger sizes, which the ladder needs.
 def between(times: Mapping[int, float], n: int) -> float | None:
-    """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring measured
-    sizes. Below them it is the time of the smallest. Returns None above the measured sizes."""
+    """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring
+    measured sizes. Below them it is the time of the smallest. Returns None above the measured sizes."""
     above = min((m for m in times if m >= n), default=None)
     if above is None:
         return None
@@ -426,8 +426,8 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to its work
-        or bytes."""
+        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to
+        its work or bytes."""
         times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
             said_s = series.op.seconds(series.params(n)) if series.op.seconds else 0.0

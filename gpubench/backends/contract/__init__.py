@@ -109,7 +109,8 @@ class Transfers:
         self._session = session
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the device, in order with launches. The copy is complete when the session's `sync` returns."""
+        """Copy to the device, in order with launches. The copy is complete when the session's `sync`
+        returns."""
         self._session.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
@@ -360,8 +361,8 @@ class Session(ABC):
         """Return a launch that does no work but takes the same path as a real one."""
 
     def clock(self) -> float:
-        """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device has a clock of
-        its own."""
+        """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device has a
+        clock of its own."""
         return time.perf_counter()
 
     @abstractmethod

@@ -82,8 +82,8 @@ class HostReadable(Protocol):
 
     @abstractmethod
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the buffer's own memory as a host array. Returns None if the host cannot read it, or if the buffer has
-        another shape or dtype."""
+        """Return the buffer's own memory as a host array. Returns None if the host cannot read it, or if the
+        buffer has another shape or dtype."""
 
 
 @runtime_checkable
@@ -138,8 +138,8 @@ class BuildsAhead(Protocol):
 
     @abstractmethod
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the kernels of these cases, so that `compile` finds them. Skips kernels whose candidate is not chosen
-        yet. Raises BuildError."""
+        """Build the kernels of these cases, so that `compile` finds them. Skips kernels whose candidate is not
+        chosen yet. Raises BuildError."""
 
 
 @runtime_checkable

@@ -1,12 +1,13 @@
 """Building blocks of compiled CPU kernels: scalar functions that LLVM vectorizes, and the parallel region.
 
-A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the range of units to work on
-(elements, rows, tiles), the number of its slice, and two lengths whose meaning the kernel defines. `share` and `alone`
-call every kernel. They are compiled once for all kernels, so an op only compiles its own loops.
+A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the range of units to work
+on (elements, rows, tiles), the number of its slice, and two lengths whose meaning the kernel defines. `share`
+and `alone` call every kernel. They are compiled once for all kernels, so an op only compiles its own loops.
 
-- The functions of a body have only the flag {contract}: reassociation would delete the steps that make `exp` exact.
-  Loops that add up have {contract, reassoc, nsz}; without these flags LLVM does not vectorize them.
-- LLVM vectorizes `llvm.maximum` as a reduction, and it passes a NaN on, as NumPy does. A comparison does neither.
+- The functions of a body have only the flag {contract}: reassociation would delete the steps that make `exp`
+  exact. Loops that add up have {contract, reassoc, nsz}; without these flags LLVM does not vectorize them.
+- LLVM vectorizes `llvm.maximum` as a reduction, and it passes a NaN on, as NumPy does. A comparison does
+  neither.
 - Constants are typed: `0.5 * x` would be computed in float64.
 
 Only workers import this module: numba takes half a second.

@@ -225,8 +225,8 @@ def _slice_of(flat: Array, start: int) -> Array:
 def _cut(
     function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
 ) -> tuple[int, int, Callable[[int], Array]]:
-    """Return how many rows the inputs have, how many of them a slice has, and `function` of the slice that begins at a
-    row. Inputs that have no slices have 0 rows."""
+    """Return how many rows the inputs have, how many of them a slice has, and `function` of the slice that
+    begins at a row. Inputs that have no slices have 0 rows."""
     import numpy as np
 
     axes = _axes(op, join)

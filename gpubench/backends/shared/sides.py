@@ -81,8 +81,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def ask(side: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why a session cannot run a case. Returns None if it can. A kernel that is a library call is asked about as
-    the library implementation."""
+    """Return why a session cannot run a case. Returns None if it can. A kernel that is a library call is asked
+    about as the library implementation."""
     kernel = op.kernel(side.device.backend, case.dtype)
     if kernel is not None and kernel.library:
         case = msgspec.structs.replace(case, implementation="library")
@@ -111,8 +111,8 @@ class StageCase(NamedTuple):
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
-    """Return a stage of a workload's case as a resident case of the session: tuned, or the library implementation if
-    the session has no kernel. Two sides take the best that each has."""
+    """Return a stage of a workload's case as a resident case of the session: tuned, or the library
+    implementation if the session has no kernel. Two sides take the best that each has."""
     device, op, params = session.device, kernels.load(stage.op), dict(stage.params(case.params))
     library = not device.composed and op.kernel(device.backend, case.dtype) is None
     implementation: Implementation = "library" if library else "tuned"
