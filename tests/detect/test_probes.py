@@ -119,8 +119,8 @@ MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_pro
         *(({"nvmlDeviceGetDisplayActive": Nvml.NVMLError(code)}, "display_attached.status", status) for code, status in ERRORS.items()),
         *(({"nvmlDeviceGetComputeMode": mode}, "compute.mode.value", word) for mode, word in MODES.items()),
         *(({"nvmlDeviceGetVirtualizationMode": mode}, "kind.value", "vgpu" if mode == 2 else None) for mode in range(5)),
-        # It will be cut into instances (1) once it is free; now it is whole (0).
-        ({"nvmlDeviceGetMigMode": (0, 1), "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0),
+        # It will be cut into instances (1) once it is free, and is whole now (0); or how many it has is not told.
+        *(({"nvmlDeviceGetMigMode": mode, "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0) for mode in ((0, 1), (1, 1))),
         *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
           for name in ("Event", "Throttle") for mask, words in EVENTS.items()),
     ],
