@@ -25,6 +25,12 @@ def test_a_group_stands_above_its_columns_and_is_as_wide_as_its_label():
     ]  # fmt: skip
 
 
+def test_a_long_label_widens_the_last_column_of_its_group():
+    columns = (Column(""), *(Column(name, group="a long label") for name in "ab"), Column("c", group="next"))
+    lines = drawn(Table(columns, (cells("x", "1", "2", "3"),), bare=True), 60)
+    assert lines == ["   a long label   next", "   a  b           c", "x  1  2           3"]
+
+
 def test_groups_stand_below_each_other_where_both_do_not_fit():
     lines = drawn(GROUPED, 30)
     assert lines[0].strip() == "resident"
