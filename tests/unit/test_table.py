@@ -2,7 +2,17 @@
 
 import pytest
 
-from gpubench.base.table import Cell, Column, Table, cells, line_text, markdown_table, paint, table_lines
+from gpubench.base.table import (
+    Cell,
+    Column,
+    Table,
+    cells,
+    line_text,
+    mark_repeats,
+    markdown_table,
+    paint,
+    table_lines,
+)
 
 GROUPED = Table(
     (Column(""), Column("from", right=True, group="resident"), Column("gain", group="resident"),
@@ -50,6 +60,17 @@ def test_a_last_column_is_wrapped_before_others_go():
     text = "ten words of which no more than three fit it"
     lines = drawn(Table(columns, ((Cell("11"), Cell(text, more=(Cell("below"),))),), bare=True), 24)
     assert lines == ["a   b", "11  ten words of which", "    no more than three", "    fit it", "    below"]
+
+
+def test_leading_cells_that_repeat_the_row_above_are_marked_up_to_a_count():
+    texts = ("ab1", "ab1", "ac1", "bc1", "bc2")
+    rows = mark_repeats([cells(*text) for text in texts], 2)
+    assert ["".join(cell.text for cell in row) for row in rows] == [*texts]
+    assert [sum(cell.again for cell in row) for row in rows] == [0, 2, 1, 0, 2]
+
+
+def test_a_column_of_numbers_stays_unless_it_has_a_rank():
+    assert (number("a"), number("a", 2)) == (Column("a", right=True), Column("a", right=True, rank=2))
 
 
 def test_markdown_says_again_what_lines_leave_blank():
