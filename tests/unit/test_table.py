@@ -10,6 +10,7 @@ from gpubench.base.table import (
     line_text,
     mark_repeats,
     markdown_table,
+    number,
     paint,
     table_lines,
 )
