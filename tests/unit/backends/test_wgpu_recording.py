@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import kernels
+from gpubench.backends.wgpu import queues
 from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.queues import Library, Queue
 from gpubench.result.case import Case
@@ -119,3 +120,29 @@ def test_what_cannot_be_recorded_is_begun_anew(slices):
     for _ in range(slices):
         launch.record_ahead(slice_by_slice)
     assert launch.take_ahead() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(("asks", "well", "asked", "asleep"), [
+    (True, True, 1, 0), (True, False, 1, 1), (True, None, 1, 1), (False, None, 0, 1),
+])  # fmt: skip
+def test_a_wait_asks_for_a_while_and_sleeps_for_what_is_not_told_or_went_wrong(
+    asks, well, asked, asleep, monkeypatch
+):
+    numbers, waits = [], []
+
+    def poll(own, wait, null):
+        if well is not None:
+            queues._done[numbers[-1]] = well
+
+    monkeypatch.setattr(queues, "ASK_S", 0.01)
+    library = SimpleNamespace(
+        WGPUCallbackMode_AllowProcessEvents=1, wgpuDevicePoll=poll,
+        wgpuQueueOnSubmittedWorkDone=lambda queue, info: numbers.append(info["userdata1"]),
+    )  # fmt: skip
+    ffi = SimpleNamespace(NULL=None, new=lambda kind, fields: [fields], cast=lambda kind, number: number)
+    device = SimpleNamespace(
+        _internal=None, queue=SimpleNamespace(_internal=None), _poll_wait=lambda: waits.append("asleep")
+    )
+    Queue(device, Library(library, None, ffi, None, None), asks=asks).wait()
+    assert (len(numbers), len(waits)) == (asked, asleep)
+    assert not queues._done.keys() & {*numbers}
