@@ -200,10 +200,10 @@ def _publish(
     """
     import numpy as np
 
-    def widened(xp: Any, *parts: Array) -> Array:
+    def compute_wide(xp: Any, *parts: Array) -> Array:
         return xp.asarray(function(xp, *map(widen, parts)), xp.float64)
 
-    rows, step, of = _cut(widened, op, inputs, join)
+    rows, step, of = _cut(compute_wide, op, inputs, join)
     if rows > step and join is None and (first := of(0)).shape[:1] == (step,):
         _write(paths[0], (rows, *first.shape[1:]), of, rows, step)
         return

@@ -60,7 +60,7 @@ class Library(NamedTuple):
 Copies = Sequence[tuple[Any, int, Any, int, int]]
 
 _numbers = itertools.count(1)
-_done: dict[int, bool] = {}  # by the number of a wait that has ended: whether it succeeded
+done: dict[int, bool] = {}  # by the number of a wait that has ended: whether it succeeded
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def library() -> Library:
 
     def callback(kind: str, success: int) -> Any:
         def note(status: int, message: Any, number: Any, unused: Any) -> None:
-            _done[int(ffi.cast("uintptr_t", number))] = status == success
+            done[int(ffi.cast("uintptr_t", number))] = status == success
 
         return ffi.callback(f"void({kind}, WGPUStringView, void *, void *)", note)
 
@@ -163,9 +163,9 @@ class Queue:
         if self._asks:
             info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
-        if not (self._ask(number) and _done[number]):
+        if not (self._ask(number) and done[number]):
             self._device._poll_wait()  # which raises what went wrong
-        _done.pop(number, None)
+        done.pop(number, None)
 
     def await_mapping(self, number: int, behind: int | None = None) -> bool:
         """Wait until the library reports on mapping `number`, but not for submissions later than `behind`.
@@ -177,9 +177,9 @@ class Queue:
                 index = self.native.ffi.new("WGPUSubmissionIndex *", behind)
                 self.native.checked.wgpuDevicePoll(self._own, True, index)
             until = time.perf_counter() + TOLD_S
-            while number not in _done and time.perf_counter() <= until:
+            while number not in done and time.perf_counter() <= until:
                 time.sleep(1e-4)
-        return _done.pop(number, False)
+        return done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
         """Return the callback struct with which the library calls `call` with the number of a wait."""
@@ -195,15 +195,15 @@ class Queue:
         launch: WgpuLaunch | None = None
         with contextlib.suppress(IndexError):  # of two waits at once one records
             launch = self._next.pop()
-        while self._asks and number not in _done and clock() <= until:
+        while self._asks and number not in done and clock() <= until:
             poll(self._own, False, self._null)
-            if launch is not None and number not in _done:
+            if launch is not None and number not in done:
                 # What fails here is recorded by its own call, which says why.
                 more = False
                 with contextlib.suppress(Exception):
                     more = launch.record_ahead(self.recording)
                 launch = launch if more else None
-        return number in _done
+        return number in done
 
     def _finish(self, encoder: Any) -> Any:
         """Return the commands of the encoder. They are released together with the Python object."""

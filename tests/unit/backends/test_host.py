@@ -283,8 +283,11 @@ def test_a_fork_has_threads_of_its_own():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_thread_that_has_ended_does_not_run():
-    assert not host._is_running("no such thread")
+def test_a_thread_that_has_ended_does_not_run(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(host.os.path, "isdir", lambda path: True)
+        patch.setattr(host.os, "listdir", lambda path: ["no such thread"])
+        assert not host.others_run()
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((), "float64"), ((3, 5), "float16"), ((1001,), "int32")])
