@@ -299,7 +299,8 @@ class TorchSession(
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
-        """Return a launch that sets one element, the least work of a kernel. On the CPU it sets none."""
+        """Return a launch that sets one element, which is the least work of a kernel. On the CPU it does
+        nothing."""
         return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
 
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:

@@ -128,7 +128,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(source: StrPath, target: StrPath) -> None:
-    """Rename `source` to `target` in one step. An existing file `target` is replaced. Raises OSError.
+    """Rename `source` to `target` in one step. An existing file `target` is replaced. Raises OSError if that
+    fails.
 
     Windows refuses this while any program has either file open, such as a virus scanner for a moment. There it
     is repeated for up to `_PATIENCE_S`.

@@ -75,7 +75,7 @@ class _Part(NamedTuple):
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
-        """Return the value of one number: a whole number from 1 to 2^40. Raises UsageError."""
+        """Return the value of one number. Raises UsageError unless it is a whole number from 1 to 2^40."""
         part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
@@ -179,8 +179,8 @@ def _shorten(text: str, width: int = 60) -> str:
 
 
 def parse_duration(text: str, *, option: str = "--max-time") -> float:
-    """Return the seconds of `500ms`, `2s`, `5m` or `1h`: more than 0 and at most 30 days. A number without a
-    unit means seconds. Raises UsageError."""
+    """Return the seconds of a duration such as `500ms`, `2s`, `5m` or `1h`. A number without a unit means
+    seconds. Raises UsageError unless it is more than 0 and at most 30 days."""
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or "s"] if match else math.nan
     if not 0 < seconds <= MAX_DURATION_S:
@@ -192,8 +192,8 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
 
 def parse_percent(text: str, *, option: str = "--precision") -> float:
-    """Return a percentage as a share: 0.02 for `2` and for `2%`. It must be more than 0 % and at most 100 %.
-    Raises UsageError."""
+    """Return a percentage as a share, such as 0.02 for `2` and for `2%`. Raises UsageError unless it is more
+    than 0 % and at most 100 %."""
     match = _PERCENT.fullmatch(text.strip())
     percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:

@@ -116,7 +116,7 @@ def check(options: CheckOptions) -> int:
 
 
 def _measure(base: Version, new: Version, options: CheckOptions) -> None:
-    """Measure the sessions of both versions in turns. Raises GpubenchError."""
+    """Measure the sessions of both versions in turns. Raises GpubenchError if a version saves no result."""
     arguments = options.plan or []
     _tell(options, f"{_estimate(new, arguments, options.sessions)} Results: {new.result.parent}")
     began = time.monotonic()

@@ -218,7 +218,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
-    """Return the options as checked values. Raises UsageError."""
+    """Return the options as checked values. Raises UsageError if an option is wrong."""
     annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
@@ -278,7 +278,7 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 
 
 def parse_gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
-    """Return the requested gates as checked values. Raises UsageError."""
+    """Return the requested gates as checked values. Raises UsageError if a text is wrong."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(
@@ -301,7 +301,7 @@ def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
 
 
 def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
-    """Call `require_matches` with the cases of the files. Raises UsageError."""
+    """Call `require_matches` with the cases of the files. Raises UsageError if a gate selects none of them."""
     rows = [case for analysis in analyses for case in analysis.cases]
     on_cpu = {case.case.device_id: case.device_kind == "cpu" for case in rows}
     hint = "gpubench report --sections raw lists the cases with their ids"
@@ -309,7 +309,8 @@ def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
 
 
 def require_in_plan(gates: Gates, request: RunSpec) -> None:
-    """Call `require_matches` with the planned cases, as far as their sizes are known. Raises UsageError."""
+    """Call `require_matches` with the planned cases, as far as their sizes are known. Raises UsageError if a
+    gate selects none of them."""
     if gates.min_speedups:
         cases, on_cpu = _plan_cases(request)
         hint = "give the sizes with --sizes; --dry-run lists the case ids"

@@ -344,7 +344,8 @@ def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return every configured value for `command`, by the name of the option's field. Raises ConfigError."""
+    """Return every configured value for `command`, by the name of the option's field. Raises ConfigError if a
+    file or a variable is wrong."""
     if file and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     values: dict[str, Setting] = {}

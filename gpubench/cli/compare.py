@@ -29,7 +29,8 @@ class ComparisonPlan(NamedTuple):
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:
-    """Check the options that can be checked without a result. Raises UsageError and InputError."""
+    """Check the options that can be checked without a result. Raises UsageError if an option is wrong, and
+    InputError if a named file cannot be used."""
     from gpubench.cli import ci, delivery
     from gpubench.report.comparison import FORMATS
     from gpubench.result import store
@@ -74,7 +75,8 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
 
 
 def check(options: ComparisonOptions) -> CompareOptions:
-    """Return the options as checked values. Raises UsageError and InputError."""
+    """Return the options as checked values. Raises UsageError if an option is wrong, and InputError if a named
+    file cannot be used."""
     from gpubench.cli import ci
     from gpubench.compare.comparison import GATES, CompareOptions
     from gpubench.result.case import selector
@@ -124,7 +126,8 @@ def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
 
 
 def _noise(path: str) -> Thresholds:
-    """Return the thresholds from a file that `gpubench noise` wrote. Raises InputError."""
+    """Return the thresholds from a file that `gpubench noise` wrote. Raises InputError if the file cannot be
+    used."""
     from gpubench.cli.noise import load
     from gpubench.compare.comparison import Thresholds
 

@@ -51,7 +51,7 @@ def require_text(options: RunOptions) -> None:
 
 
 def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
-    """Check, before measuring, that every output file can be written. Raises UsageError.
+    """Check, before measuring, that every output file can be written. Raises UsageError if one cannot.
 
     Returns the paths without `-`, because the report is written to standard output in any case.
     """
@@ -68,7 +68,8 @@ def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions)
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written to, if the result is saved there. Raises UsageError."""
+    """Check that the results folder can be written to, if the result is saved there. Raises UsageError if it
+    cannot."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
@@ -406,7 +407,8 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
 
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`, or an empty tuple for None. Raises InputError."""
+    """Return the claims in the file `name`, or an empty tuple for None. Raises InputError if the file cannot be
+    used."""
     if name is None:
         return ()
     from gpubench.analysis.claims import load
@@ -515,7 +517,7 @@ def write_plots(
     analyses: Sequence[Analysis], options: PlotOptions, sections: Sequence[str] | None, time_unit: str
 ) -> None:
     """Write the charts and print their number on stderr. Does nothing if no folder was given. Raises
-    GpubenchError."""
+    GpubenchError if a chart cannot be written."""
     if options.plots is None:
         return
     from gpubench.report import plots
@@ -548,7 +550,8 @@ def write_report(
     analyses: Sequence[Analysis], style: ReportStyle, format: str, output: str | None,
     channels: CiChannels | None = None,
 ) -> None:  # fmt: skip
-    """Write a picture or text to the file `output`, or to standard output. Raises GpubenchError."""
+    """Write a picture or text to the file `output`, or to standard output. Raises GpubenchError if the file
+    cannot be written."""
     from gpubench.report import PICTURES, plots
 
     if format in PICTURES:

@@ -180,7 +180,8 @@ def _check_output(path: str) -> None:
 
 
 def _save(document: Noise, path: str) -> None:
-    """Write the document to the file `path`, or to standard output for `-`. Raises GpubenchError."""
+    """Write the document to the file `path`, or to standard output for `-`. Raises GpubenchError if the file
+    cannot be written."""
     from gpubench.cli import delivery
     from gpubench.result import store
 
@@ -191,7 +192,8 @@ def _save(document: Noise, path: str) -> None:
 
 
 def load(path: str) -> Noise:
-    """Return the document in `path` (`-`: standard input). Raises InputError."""
+    """Return the document in the file `path`, or in standard input for `-`. Raises InputError if it cannot be
+    used."""
     from gpubench.compare.two_runs import NAME, VERSION, Noise
     from gpubench.result import store
 

@@ -129,7 +129,7 @@ class SelectionOptions(CommandOptions):
         return [name for name, declared in cls.declared.items() if name in own or declared.answer]
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings that options of wings add. Raises UsageError."""
+        """Return the settings that options of wings add. Raises UsageError if such an option is wrong."""
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
@@ -138,7 +138,7 @@ class SelectionOptions(CommandOptions):
 
     def fit(self, spec: Any) -> Any:
         """Return the RunSpec `spec`, changed by options of wings for the devices that are there. Raises
-        RequiredUnavailable."""
+        RequiredUnavailable if a required device is missing."""
         return spec
 
 
@@ -470,7 +470,7 @@ class AdviseOptions(CommonOptions):
     )
 
     def amend(self, advice: Any) -> Any:
-        """Return the Advice, changed by options of wings. Raises UsageError."""
+        """Return the Advice, changed by options of wings. Raises UsageError if such an option is wrong."""
         return advice
 
 

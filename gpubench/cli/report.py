@@ -121,7 +121,8 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, 
 
 
 def document(path: str) -> Run | Collection:
-    """Return the result, or a document of a wing, in `path` (`-`: standard input). Raises InputError."""
+    """Return the result, or a document of a wing, in the file `path`, or in standard input for `-`. Raises
+    InputError if it cannot be used."""
     import msgspec
 
     from gpubench.result import store

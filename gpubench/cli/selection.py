@@ -151,20 +151,21 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
 
 
 def parse_dtypes(text: str) -> list[Dtype]:
-    """Return the dtypes in a list of long or short names. Raises UsageError."""
+    """Return the dtypes in a list of long or short names. Raises UsageError for an unknown name."""
     long = [LONG_DTYPES.get(word, word) for word in words(text, "--dtypes")]
     return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_implementations(text: str | None) -> list[str]:
-    """Return the named implementations, `library` or `tuned`, or both for None or `all`. Raises UsageError."""
+    """Return the named implementations, `library` or `tuned`, or both for None or `all`. Raises UsageError for
+    an unknown name."""
     named = words(text, "--implementations") if text is not None else ["all"]
     implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
-    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError.
+    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError for an unknown name.
 
     `resident` and `in-place` mean all regimes that begin with these words. `calls` is the number of calls per
     copy in transfer-once.
@@ -183,7 +184,7 @@ def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
 
 def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:
     """Return the request for these backends and device ids. A backend with a question mark, such as `cupy?`, is
-    optional. Raises UsageError."""
+    optional. Raises UsageError for an unknown backend or a malformed id."""
     required: list[str] = []
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
@@ -262,7 +263,7 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
 
 def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
     """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`. All combinations of the values are shapes.
-    Raises UsageError.
+    Raises UsageError for a text that the ops do not allow.
 
     Each text adds its shapes. OP may be a group. Without OP, the text applies to the ops that declare all of
     its names.

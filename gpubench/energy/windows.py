@@ -199,7 +199,7 @@ def _power(readings: Sequence[Reading]) -> MeanPower | None:
 
 
 def _name_fault(readings: Sequence[Reading]) -> str:
-    """Return the reason why the readings give no power."""
+    """Return the reason why no power can be computed from the readings."""
     if not readings:
         return UNREAD
     return UNCOUNTED if all(reading.energy_j is None for reading in readings) else STILL

@@ -142,7 +142,8 @@ def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlug
 
 
 def load_without_trial(name: str) -> Op:
-    """Load an op without a trial, in a process that may break. Raises KeyError and PluginError."""
+    """Load an op without a trial, in a process that may break. Raises KeyError if there is no such op, and
+    PluginError if its package cannot be loaded."""
     if name in names():
         return _built_in(name)
     from gpubench.kernels.contract import foreign

@@ -354,7 +354,7 @@ def _element_source(dtype: str) -> str:
 
 
 def sides(params: Params) -> tuple[int, int]:
-    """Return (m, n): rows and columns of x."""
+    """Return (m, n), the numbers of rows and columns of x."""
     return (params.get("m", params["n"]), params["n"])
 
 

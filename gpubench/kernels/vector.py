@@ -149,7 +149,7 @@ def _vector(name: str, values: Values = "normal") -> Operand:
 
 
 def _adam_rate(step: int) -> float:
-    """Return the rate with both bias corrections, which PyTorch also takes out of the quotient."""
+    """Return the rate with both bias corrections, which PyTorch also applies outside the quotient."""
     return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
 
 

@@ -52,7 +52,7 @@ Inputs = tuple[int, str]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One broken promise."""
+    """One promise that a check found broken."""
 
     what: str  # what was promised
     device: str  # the id of the device

@@ -212,8 +212,8 @@ class Passes:
         return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps in order: the ladders, the passes, the dropped tops, and what uses up a budget that
-        the user named."""
+        """Yield all steps in order: the ladders, the passes, the dropped tops, and steps that use up a budget
+        that the user named."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         yield from self._climb(reserve_s)

@@ -92,7 +92,7 @@ def _memory(room: int) -> Path | None:
 
 def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
     """Return a new folder in `place` (None: the folder for temporary files) and the lock of its marker. Raises
-    OSError.
+    OSError if the folder cannot be made.
 
     The folder has its final name from the start, since Windows cannot rename a folder that holds an open file.
     """
@@ -149,7 +149,8 @@ def _remove_orphans(temporary: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Return whether the path is a folder of this user and not a link. Raises OSError."""
+    """Return whether the path is a folder of this user and not a link. Raises OSError if the path does not
+    exist or cannot be read."""
     about = path.lstat()
     user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
     return stat.S_ISDIR(about.st_mode) and about.st_uid == user

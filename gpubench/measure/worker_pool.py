@@ -88,7 +88,7 @@ class Worker:
         return self.wait(request, deadline_s)
 
     def send(self, request: protocol.WorkerRequest) -> None:
-        """Send a request. Raises WorkerGone."""
+        """Send a request. Raises WorkerGone if the worker has ended."""
         try:
             self._child.write(protocol.encode(request))
         except OSError:
@@ -287,7 +287,8 @@ class WorkerPool:
         self.monitor = of_session(devices, machine, since)
 
     def worker(self, device_id: str) -> Worker:
-        """Return the open worker of this device, and open the device if needed. Raises DeviceGone."""
+        """Return the open worker of this device, and open the device if needed. Raises DeviceGone if that is
+        impossible."""
         if device_id in self._gone:
             raise self._gone[device_id]
         while device_id not in self.workers:
@@ -498,8 +499,8 @@ class WorkerPool:
         self.workers.clear()
 
     def _measure(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
-        """Return the record with the overhead of an empty launch and the facts of the clock. Raises
-        WorkerGone."""
+        """Return the record with the overhead of an empty launch and the facts about the clock. Raises
+        WorkerGone if the worker ends meanwhile."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
@@ -512,7 +513,7 @@ class WorkerPool:
 
     def _asked_to_open(self, device_id: str) -> Start:
         """Return a worker that was asked to open the device, a spare if there is one. The worker dies with the
-        calling thread. Raises WorkerGone."""
+        calling thread. Raises WorkerGone if it ends before."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
         request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)

@@ -160,7 +160,7 @@ class DeviceStream(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait until all work in this queue is done. Raises DeviceLost."""
+        """Wait until all work in this queue is done. Raises DeviceLost if the device has failed."""
 
     def close(self) -> None:
         """Free what the queue holds. The default frees nothing."""
@@ -322,7 +322,8 @@ class Session(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait until all enqueued work is done and its results are readable. Raises DeviceLost."""
+        """Wait until all enqueued work is done and its results are readable. Raises DeviceLost if the device
+        has failed."""
 
     def sync_asleep(self) -> None:
         """Wait like `sync`, but without spinning, so that the CPU can do other work. The default calls

@@ -134,8 +134,8 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None: there is no CUDA kernel for the tuned implementation, the
-        device lacks the dtype or TF32, or the operands do not fit."""
+        """Return why the case cannot run, or None if it can. It cannot run without a CUDA kernel for the tuned
+        implementation, if the device lacks the dtype or TF32, or if the operands do not fit."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -250,7 +250,7 @@ class CupySession(
             return self._programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Compile our own kernels by NVRTC, on all CPUs."""
+        """Compile the tuned kernels of these cases with NVRTC, on all CPUs."""
         with vendor_errors():
             self._programs.build(
                 [(op, case) for op, case in cases if case.implementation == "tuned"], self.enter

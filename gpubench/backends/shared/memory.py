@@ -39,7 +39,7 @@ def open_in_place(session: Session, memory: str) -> Session:
 
 
 class PageLocked:
-    """The page-locked bytes with CUDA's array interface (version 3)."""
+    """Page-locked memory with CUDA's array interface (version 3)."""
 
     def __init__(self, array: Array) -> None:
         self.array, self.address = array, int(array.ctypes.data)

@@ -306,7 +306,7 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
 
 def _reserve(descriptor: int, size: int) -> None:
     """Reserve disk space before the file is written through memory, because then a full disk would end the
-    process by SIGBUS. Raises OSError."""
+    process by SIGBUS. Raises OSError if there is too little space."""
     reserve = getattr(os, "posix_fallocate", None)  # Linux has it
     if reserve is None or not size:
         return

@@ -321,7 +321,7 @@ class WgpuSession(
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """Return a launch. Pipelines are cached by source text, and bind groups by buffers. Raises BuildError
-        and DeviceOutOfMemory."""
+        if a kernel does not compile, and DeviceOutOfMemory if scratch memory does not fit."""
         try:
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)

@@ -111,8 +111,8 @@ def package(entry: EntryPoint) -> str:
 
 
 def load(entry: EntryPoint) -> Any:
-    """Import the object that the entry point names, then restore the state of this process. Raises
-    PluginError."""
+    """Import the object that the entry point names, then restore the state of this process. Raises PluginError
+    if the import fails."""
     from gpubench.base.plugins.containment import contain
 
     try:

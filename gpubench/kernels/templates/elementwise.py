@@ -93,7 +93,7 @@ def gelu_on_arrays(xp: Array, x: Array) -> Array:
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
-    """Return 0.5 |x| (1 + |tanh|), because for negative x the two terms cancel."""
+    """Return the scale of gelu, 0.5 |x| (1 + |tanh|). For negative x its two terms cancel."""
     return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 

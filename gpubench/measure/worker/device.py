@@ -187,7 +187,7 @@ class Kept:
         return self._in_place[case.memory]
 
     def forget_buffers(self) -> None:
-        """Make ops share newly allocated buffers from now on."""
+        """Forget the shared buffers, so that ops get newly allocated buffers from now on."""
         self._shared.forget_buffers()
 
     def _make(self, op: Op, case: Case) -> PreparedWorkload:

@@ -108,8 +108,8 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
 
 
 def _memory_rate(session: Session, request: PeakRequest) -> float:
-    """Return the rate of memory in bytes/s: that of copying or, on a GPU, that of reading alone if it is
-    higher. Raises _NoPeak.
+    """Return the rate of memory in bytes/s: the rate of copying or, on a GPU, the rate of reading alone if it
+    is higher. Raises _NoPeak if it cannot be measured.
 
     A CPU reads each cache line before it writes it, so a copy moves 1.5 times its payload. An op that writes
     less may exceed the payload rate.
@@ -123,7 +123,8 @@ def _memory_rate(session: Session, request: PeakRequest) -> float:
 
 
 def _stream(session: Session, name: str, size: int) -> float:
-    """Return the bytes/s of the op `name` on arrays of `size` bytes. Raises _NoPeak."""
+    """Return the bytes/s of the op `name` on arrays of `size` bytes. Raises _NoPeak if they cannot be
+    measured."""
     trial = _Trial(session, name, "float32", size // ITEMSIZE["float32"])
     try:
         seconds = trial.seconds()
@@ -137,7 +138,7 @@ def _stream(session: Session, name: str, size: int) -> float:
 
 def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
     """Return the rates in bytes/s to the device and back, each from the best of TIMINGS transfers. Raises
-    _NoPeak."""
+    _NoPeak if they cannot be measured."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
@@ -195,7 +196,7 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     """Return the FLOP/s of multiply-adds alone. Used for a device that offers them because its matrix product
-    is chosen by trials at each size. Raises _NoPeak."""
+    is chosen by trials at each size. Raises _NoPeak if the rate cannot be measured."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < request.limit_s / 2:

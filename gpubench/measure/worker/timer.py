@@ -408,7 +408,8 @@ def count(target: float, seconds: float) -> int:
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the launches per sample on the device's clock to those on the wall clock, if these are more."""
+    """Raise the number of launches per sample on the device's clock to the number on the wall clock, if that is
+    larger."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
 

@@ -288,7 +288,8 @@ class FakeSession(
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
-        """Take the time of the pool. The array is freed with its last reference."""
+        """Advance the clock by the time of returning memory to the pool. Python frees the array with its last
+        reference."""
         self._spend(FREE_S)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -455,7 +456,7 @@ class FakeSession(
         return self._host.read()
 
     def close(self) -> None:
-        """Do nothing: the session holds nothing."""
+        """Do nothing, because the session has nothing to free."""
 
     def _wait(self) -> None:
         self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S

@@ -63,7 +63,7 @@ class WgslRows(msgspec.Struct, frozen=True):
         return fold_lanes(array, joined, self.lanes)
 
     def loop(self, lines: list[str]) -> list[str]:
-        """Return the lines within a loop over every unit u that is not held."""
+        """Return the lines inside a loop over every unit u that is not kept in registers."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
@@ -143,8 +143,8 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a kernel. `x0`, `x1`, ... are the held units of an input x, and `x` is a unit that is not
-    held."""
+    """The text of a kernel. `x0`, `x1`,... are the units of an input x that are kept in registers, and `x` is
+    any other unit of it."""
 
     formula: RowFormula  # formula of a row
     rows: WgslRows  # threads and units of a row
