@@ -9,14 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.base.errors import (
-    NO_FILES,
-    BackendError,
-    BackendUnavailable,
-    DeviceLost,
-    DeviceOutOfMemory,
-    Unsupported,
-)
+from gpubench.base import errors
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor_child, protocol
 from gpubench.measure.monitor import Begin, MonitorTarget, Pause, Paused, Reading, Ready, Watch, encode
@@ -29,12 +22,12 @@ from tests.unit.measure.builders import case, device
 WRONG = Check(ok=False, max_error=1.0, limit=0.1, scale="value", index=[3])
 REFUSED, BROKE = protocol.Refused, protocol.Broke
 ERRORS = [
-    (BackendUnavailable("no driver", hint="install it"), REFUSED(id=7, reason="unavailable", detail="no driver", hint="install it")),
-    (Unsupported("no float64", reason="no-dtype"), REFUSED(id=7, reason="no-dtype", detail="no float64")),
-    (DeviceOutOfMemory("it is full"), REFUSED(id=7, reason="out-of-memory", detail="it is full")),
+    (errors.BackendUnavailable("no driver", hint="install it"), REFUSED(id=7, reason="unavailable", detail="no driver", hint="install it")),
+    (errors.Unsupported("no float64", reason="no-dtype"), REFUSED(id=7, reason="no-dtype", detail="no float64")),
+    (errors.DeviceOutOfMemory("it is full"), REFUSED(id=7, reason="out-of-memory", detail="it is full")),
     (MemoryError("8 GiB"), REFUSED(id=7, reason="out-of-memory", detail="host memory: 8 GiB")),
-    (BackendError("it broke", reason="odd"), BROKE(id=7, reason="error", detail="odd: it broke", phase="check")),
-    (DeviceLost("it fell off"), BROKE(id=7, reason="device-lost", detail="it fell off", phase="check", fatal=True)),
+    (errors.BackendError("it broke", reason="odd"), BROKE(id=7, reason="error", detail="odd: it broke", phase="check")),
+    (errors.DeviceLost("it fell off"), BROKE(id=7, reason="device-lost", detail="it fell off", phase="check", fatal=True)),
     (Wrong(WRONG, hint="mend it", detail="it is wrong"),
         BROKE(id=7, reason="wrong-result", detail="it is wrong", hint="mend it", phase="check", check=WRONG)),
 ]  # fmt: skip
@@ -53,11 +46,11 @@ def test_an_error_that_was_expected_is_a_reply(monkeypatch, error, reply):
 
 @pytest.mark.parametrize(("error", "detail"), [
     (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
-    (OSError(errno.EMFILE, "too many"), f"OSError: [Errno {errno.EMFILE}] too many: {NO_FILES}"),
+    (OSError(errno.EMFILE, "too many"), f"OSError: [Errno {errno.EMFILE}] too many: {errors.NO_FILES}"),
 ])  # fmt: skip
 def test_any_other_error_is_named_with_the_limit_behind_it(error, detail):
     reply = DeviceWorker(io.BytesIO()).unforeseen(protocol.Close(id=3), error)
-    assert reply == protocol.Broke(id=3, reason="error", detail=detail)
+    assert reply == BROKE(id=3, reason="error", detail=detail)
 
 
 def test_what_a_step_uses_stays_however_little_memory_there_is(tmp_path):
@@ -107,9 +100,9 @@ def test_a_device_is_opened_in_fresh_processes_and_once_to_see_that_it_can_be(op
     timer.verify()
     assert timer.seconds(2) == 0.375
     replies += [reply_after(None), protocol.Refused(id=1, reason="unavailable", detail="it is in use")]
-    with pytest.raises(BackendUnavailable, match="it is in use"):
+    with pytest.raises(errors.BackendUnavailable, match="it is in use"):
         timer.seconds(1)
-    with pytest.raises(BackendUnavailable, match="a second process cannot open the device"):
+    with pytest.raises(errors.BackendUnavailable, match="a second process cannot open the device"):
         timer.seconds(1)
 
 

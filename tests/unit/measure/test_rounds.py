@@ -164,7 +164,7 @@ class SlowWorker:
 
     def __init__(self, clock, block_s=25.0, launch_s=None):
         self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
-        self.deadlines, self.asked, self.samples, self.warmed_up, self.warm_ups = {}, [], [], [], []
+        self.deadlines, self.asked, self.samples, self.warm_ups = {}, [], [], []
 
     def launch(self):
         return self.launch_s or 1.0
@@ -184,7 +184,6 @@ class SlowWorker:
             case protocol.Sample():
                 self.clock[0] += self.block_s
                 self.samples.append(request.samples)
-                self.warmed_up.append(request.warm_up)
                 self.warm_ups.append((request.warm_up, request.warmup_s))
                 # Each block is slower than the one before: equal ones would be precise.
                 taken = [value * self.launch() * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
@@ -304,7 +303,7 @@ def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     wanted = Settings(min_samples=2, max_samples=6, precision=1e-9, max_time_s=1000.0)
     worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
     assert worker.samples == samples
-    assert worker.warmed_up == [count > 1 for count in samples]
+    assert [warm for warm, _ in worker.warm_ups] == [count > 1 for count in samples]
 
 
 @pytest.mark.parametrize(("launch_s", "loops"), [(2 * case_run.ONCE_S, False), (2 * case_run.LONG_S, True)])
