@@ -129,14 +129,10 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(chec
     assert not (tmp_path / "measured").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "saving_s", "number", "code"),
-    [
-        ('trap "touch kept/base.json; exit 143" TERM; sleep 60 >&- 2>&- & wait $!', 15.0, signal.SIGINT, 130),
-        ('trap "" TERM; exec sleep 60', 0.2, signal.SIGTERM, 143),
-    ],
-    ids=["one that saves its session", "one that goes on"],
-)
+@pytest.mark.parametrize(("script", "saving_s", "number", "code"), [
+    ('trap "touch kept/base.json; exit 143" TERM; sleep 60 >&- 2>&- & wait $!', 15.0, signal.SIGINT, 130),
+    ('trap "" TERM; exec sleep 60', 0.2, signal.SIGTERM, 143),
+], ids=["one that saves its session", "one that goes on"])  # fmt: skip
 def test_an_interrupted_run_ends_and_quiet_says_nothing(starter, tmp_path, script, saving_s, number, code):
     program(tmp_path / "base", planned(f"sleep 0.5; echo $$ > number; mv number began; {script}"))
     words, module = ("check", "base", "base", "--results-dir", "kept", "-q"), "gpubench.cli.check"
