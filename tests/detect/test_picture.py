@@ -127,7 +127,10 @@ def test_a_machine_in_one_line(look):
 
 
 def test_every_fact_is_explained(look):
-    facts = [line for line in picture.explain_facts(look(LAPTOP)) if not line.startswith("reason ")]
+    for tree, reason in ((HOST, "reason NO_GPU: "), (LAPTOP, "reason VRAM_GE_4GIB pci:0000:03:00.0: At least")):
+        lines = list(picture.explain_facts(look(tree)))
+        assert next(line for line in lines if line.startswith("reason ")).startswith(reason)
+    facts = [line for line in lines if not line.startswith("reason ")]
     assert all(" = " in line for line in facts)
     assert len(facts) > 100
 

@@ -71,7 +71,7 @@ class Handle:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
         except self.nvml.NVMLError as error:
-            code = getattr(error, "value", None)
+            code = _code(error)
             self.errors[code] = error
             return {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
         except Exception:  # the binding or the library is too old, or the answer has another form
@@ -96,6 +96,11 @@ class Handle:
         return bool(self.value("nvmlDeviceGetMigMode", read=lambda mode: mode[0] == _MIG_ON))
 
 
+def _code(error: Exception) -> Any:
+    """Return NVML's number of the error. Return None if the error is not one of NVML."""
+    return getattr(error, "value", None)
+
+
 def text(value: Any) -> str | None:
     """Return bytes, which older bindings return, as text. Other values are returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -112,7 +117,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
     try:
         handles, lost = _start(nvml)
     except nvml.NVMLError as error:
-        code = getattr(error, "value", None)
+        code = _code(error)
         status: Any = _STATUS.get(code, "invalid")
         raise ProbeFailure(status, str(error), _HINTS.get(code, str(error))) from error
     system = Handle(nvml)
@@ -170,7 +175,7 @@ def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
 
 def _unreachable(index: int, error: Exception) -> dict[str, Any]:
     """Return the record of a GPU that NVML counts but cannot reach."""
-    code = getattr(error, "value", None)
+    code = _code(error)
     size = {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
     return {
         "source": "nvml", "ordinal": index, "bdf": None, "uuid": None, "vendor_id": NVIDIA,
