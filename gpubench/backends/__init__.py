@@ -1,7 +1,7 @@
 """Backends. A backend drives the devices of one library: it opens a session, allocates memory, launches kernels
 and reads a clock. Each one is a file or folder here with the backend's name.
 
-Only workers load a backend; the parent process asks this module for names. No backend imports another one.
+Only workers load a backend. The parent process asks this module for names. No backend imports another one.
 `hidden` holds backends that are not listed, and `shared` holds code that backends have in common. Another
 package brings a backend through an entry point.
 """

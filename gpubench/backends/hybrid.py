@@ -130,7 +130,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
 
 
 class Sides:
-    """A GPU's session and the CPU that works with it. `cpu_s`: the seconds of all runs of the CPU's share."""
+    """A GPU's session and the CPU that works with it. `cpu_s` is the time of all runs of the CPU's share."""
 
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
@@ -161,7 +161,7 @@ class Sides:
         """Compute on this thread while a second thread moves the GPU's data and runs its kernel. This thread
         moves small data itself, since waking the second thread would take longer.
 
-        `host_output` gets the whole result. `again`: send all inputs that travel, even if they are unchanged.
+        `host_output` gets the whole result. `again` means that unchanged inputs are sent, too.
         """
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
@@ -242,8 +242,8 @@ class Sides:
         self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
-        """Download the GPU's share of the last result to `host`, and copy the CPU's share. Shares that only an
-        array of the caller holds are computed again; if the GPU's data came in pieces, everything is."""
+        """Download the GPU's share of the last result to `host`, and copy the CPU's share. Shares that exist
+        only in a caller's array are computed again, or everything if the data came in pieces."""
         self.gpu.sync()
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             self.together(launch, 1, host, again=True)

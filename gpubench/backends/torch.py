@@ -418,9 +418,9 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 class _Names:
-    """PyTorch's functions under NumPy's names, for the expressions of ops. Most of PyTorch's functions accept
-    NumPy's `axis` and `keepdims`. The functions defined here replace those that do not, that return something
-    else, or that take no plain numbers."""
+    """The functions of PyTorch under NumPy's names, for the expressions of ops. Most of PyTorch's functions
+    accept NumPy's `axis` and `keepdims`. The functions defined here replace those that do not, that return
+    something else, or that take no plain numbers."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

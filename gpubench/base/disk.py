@@ -95,7 +95,7 @@ def write_regular(path: StrPath, data: bytes, *, append: bool = False) -> None:
 def create_beside(target: Path) -> tuple[int, Path]:
     """Create an empty file under an unused name in the folder of `target`. Returns its descriptor and path.
 
-    Raises OSError. Existing files and links, even planted ones, are left alone.
+    Raises OSError if it cannot be created. Existing files and links, even planted ones, are left alone.
     """
     while True:
         fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")

@@ -59,7 +59,8 @@ def guard(arguments: Sequence[str]) -> int:
 
 
 def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
-    """Print what happened, why, and what to do. `verbose` prints the traceback first. Returns the exit code."""
+    """Print what happened, why, and what to do, and return the exit code. If `verbose` is true, print the
+    traceback first."""
     if verbose:
         import traceback
 

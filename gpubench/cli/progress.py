@@ -238,7 +238,7 @@ class _Lines(Display):
         self._say(text, whole=True)
 
     def searches(self) -> None:
-        """Do not show the number of cases from now on."""
+        """Stop showing the number of cases."""
         self._grows = True
 
     def __call__(self, event: Event) -> None:
@@ -313,7 +313,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def searches(self) -> None:
-        """Do not show the number of cases from now on."""
+        """Stop showing the number of cases."""
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:

@@ -151,7 +151,7 @@ CLOSE = 1.05
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
     """Return the advice for the least energy. Its answer is unknown if the energy of the CPU's or the GPU's
-    side is unknown, or if fewer than two devices have one."""
+    side is unknown, or if the energy of fewer than two devices is known."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}

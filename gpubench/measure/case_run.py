@@ -225,7 +225,7 @@ class CaseRun:
                 self._enter(reply)
 
     def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
-        """Give each note as a warning, once per run. `lacks`: why the CPU is slower than it could be."""
+        """Warn of each note once per run. `lacks` is the reason why the CPU is slower than it could be."""
         hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
         slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
         for warning in (*slow, *notes):
@@ -299,7 +299,7 @@ class CaseRun:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
-        """Ask on which side each stage could run, and record the times that decide it. May return None."""
+        """Measure and record the times that decide on which side each stage runs. May return None."""
         reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
         if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None

@@ -1,7 +1,7 @@
 """Choose what a run measures next: first the ladders of all ops, then sizes that narrow the break-evens most.
 
 A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
-for. Its value is how much it is expected to narrow the break-evens of that op; Wishes are compared by value per
+for. Its value is how much it is expected to narrow the break-evens of that op. Wishes are compared by value per
 second. New sizes come before more blocks of old sizes. The best wishes of several ops form one step. The blocks
 of a case then lie about a second apart, so that one slow second does not affect all of them. Steps are chosen
 one at a time, because each choice depends on the measurements before it.

@@ -337,8 +337,8 @@ class _Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def _search_left_s(self) -> float:
-        """Return the seconds left to the search: the first session's share of the budget without what comes
-        after the search."""
+        """Return the seconds left to the search: the first session's share of the budget without the work that
+        comes after the search."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
             self.spec.constraints
         )

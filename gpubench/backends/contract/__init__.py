@@ -435,9 +435,9 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open one device; only now import the library. Raises BackendUnavailable.
+        """Import the library and open one device. Raises BackendUnavailable.
 
-        `autotune`: whether kernels are chosen by trials. False means the default kernels.
+        `autotune` says whether kernels are chosen by trials. False means the default kernels.
         """
 
     def host_devices(self) -> list[Device]:

@@ -107,8 +107,8 @@ class PinnedMemory:
 
 
 class PinnedTransfers(Transfers):
-    """Transfers of the tuned implementation. Page-locked arrays move directly, other arrays through page-locked
-    chunks.
+    """The transfers of the tuned implementation. Page-locked arrays move directly, other arrays through
+    page-locked chunks.
 
     Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the
     other. A thread takes the interpreter's lock only a few times per piece, and no step waits for all threads,

@@ -266,7 +266,7 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
 
 def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
     """Return a buffer for the output, or a tuple of buffers for several outputs. With `inputs`, an updated
-    operand shares the buffer of its input. Raises DeviceOutOfMemory, and then frees what it took."""
+    operand shares the buffer of its input. Raises DeviceOutOfMemory, after freeing the buffers that it took."""
     updated = op.updated if inputs else {}
     taken: list[Buffer] = []
     try:

@@ -46,7 +46,7 @@ def each(output: Any) -> tuple[Any, ...]:
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """Values of an input that are drawn from [low, high), because the op has no meaning for other values.
+    """The values of an input that are drawn from [low, high), because the op has no meaning for other values.
 
     Rounding to the dtype of the case may turn the largest values into `high`.
     """

@@ -1,7 +1,7 @@
 """A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, instead of
 36.
 
-A tile of 4 x 4 pixels and a filter become 16 numbers each; a tile shares two rows or columns with each
+A tile of 4 x 4 pixels and a filter become 16 numbers each. A tile shares two rows or columns with each
 neighbour. These numbers are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2
 pixels of the result. Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015),
 section 4.1, F(2 x 2, 3 x 3).

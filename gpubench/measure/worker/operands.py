@@ -176,7 +176,7 @@ def copies_bytes(device: Device) -> int:
 
 
 class Passed:
-    """Copies of outputs that passed the whole comparison. The most recently used copies stay.
+    """The copies of outputs that passed the whole comparison. The most recently used copies stay.
 
     An output is right if its bits equal those of a copy, or those of the beginning of a larger copy if the op's
     outputs of different sizes begin alike. Outputs of the lowest, a middle and the top size of the ladder are
@@ -302,7 +302,7 @@ class Weight:
 
 
 class Weights:
-    """Weights by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of the op.
+    """The weights by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of the op.
 
     Weights that no case uses stay as long as they take at most `spare` bytes, the most recently used ones
     first.

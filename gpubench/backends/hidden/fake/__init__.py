@@ -1,7 +1,7 @@
 """fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
 
 It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so that
-tests of the whole program are deterministic. `fake:cpu` and `fake:gpu` behave well; every other device acts out
+tests of the whole program are deterministic. `fake:cpu` and `fake:gpu` behave well. Every other device acts out
 one failure. Environment variables change the script:
 
 GPUBENCH_FAKE_NOISE=0.1: costs are log-normal with that deviation, seeded by device and process.

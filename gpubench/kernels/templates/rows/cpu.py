@@ -107,7 +107,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [f"{names[step.kind]}_{step.index}" for step in self.formula.steps if step.kind != "total"]
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Return the call of a function of the elements at index i."""
+        """Return the text that calls a function with the elements at index i."""
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
