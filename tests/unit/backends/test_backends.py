@@ -152,6 +152,12 @@ def test_blocks_cover_every_element_once(length, grain, threads):
     assert threading.active_count() == before
 
 
+def test_the_beginning_of_an_array_is_in_its_memory_and_only_to_be_read():
+    whole = np.arange(8.0)
+    part = backends.load("numpy").open("numpy:0", 1).beginning(whole, (2, 3))
+    assert (part.tolist(), part.base is whole, part.flags.writeable) == ([[0, 1, 2], [3, 4, 5]], True, False)
+
+
 def test_invalid_values_are_results_and_not_warnings(recwarn):
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("div")

@@ -305,6 +305,13 @@ def test_what_the_sizes_around_took_needs_no_margin_but_the_default_has_it(tmp_p
     assert tuning.choose(NAMES, builders=2, margin=1.35) == name
 
 
+def test_where_building_is_cheap_a_rung_is_tried_whatever_the_sizes_around_it_took(tmp_path):
+    tuning = Tuning(tmp_path, n=RUNG)
+    for other in (RUNG >> 1, RUNG << 1):
+        tuning.choices.put(choice_key(Tuning(tmp_path, other).case, NAMES), Chosen("slow"))
+    assert (tuning.choose(NAMES), tuning.trials) == ("fast", 1)
+
+
 def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
     """Else the choice of one rung would wander along a search to sizes that have nothing to do with it."""
     tuning = Tuning(tmp_path, n=3 * RUNG)

@@ -6,7 +6,7 @@ from itertools import cycle
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
@@ -280,6 +280,7 @@ def test_a_vector_beyond_one_binding_takes_windows_and_beyond_one_buffer_is_name
 @given(
     total=st.integers(0, 2**33), itemsize=st.one_of(st.sampled_from([2, 4, 8]), st.integers(1, 2**16)), device=limits,
 )  # fmt: skip
+@example(total=2**33, itemsize=4, device=msgspec.structs.replace(WEBGPU, max_binding_bytes=2**34))
 def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device):
     found = windows(total, itemsize, device)
     assert sum(window.count for window in found) == total
