@@ -216,150 +216,131 @@ PARTS = {
         ),
     ),
 }  # fmt: skip
-# Changes without an effect that a test could notice: the file, the beginning of the line, a text in the changed
-# line (empty:
-# any), and the reason.
-EQUIVALENT = (
-    (
-        "backends/shared/reference.py",
-        "name = hashlib",
-        "[:17]",
-        "any number of digits that tells keys apart will do",
+# Changes without an effect that a test could notice, by file: the beginning of the line, a text in the changed line
+# (empty: any), and the reason.
+# fmt: off
+EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "backends/shared/reference.py": (
+        ("name = hashlib", "[:17]", "any number of digits that tells keys apart will do"),
+        ("if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
+        ("within = largest <=", "<", "no largest error is that very number"),
     ),
-    ("backends/shared/reference.py", "if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
-    ("backends/shared/reference.py", "within = largest <=", "<", "no largest error is that very number"),
-    ("backends/shared/blocks.py", "self.written[start:", "+= 2", "any write empties a cache"),
-    ("backends/shared/host.py", "while others_run()", "<= end", "no look ends at that very moment"),
-    ("backends/shared/host.py", "step = max(1, SLICE", "max(2", "rows are as right two by two"),
-    ("backends/shared/host.py", "memory = np.empty(size + 64", "65", "a byte more is touched by nobody"),
-    ("backends/hybrid.py", "CHUNK = 8", "", "one launch more in a submit changes no result"),
-    (
-        "backends/shared/sides.py",
-        "if stop - start < op.units",
-        "<=",
-        "a part of all units has the op's own params",
+    "backends/shared/blocks.py": (
+        ("self.written[start:", "+= 2", "any write empties a cache"),
     ),
-    ("curves/time_curve.py", "if not ", "x < self.last + 1e-09", "no size lies at that very distance"),
-    ("curves/time_curve.py", "if not ", "x < grid[-1][0] + 1e-09", "no size lies at that very distance"),
-    ("curves/time_curve.py", "if not ", "1.5000000000000002e-09", "no size lies at that very distance"),
-    ("compare/two_runs.py", "sides = [(b, a) if flip", "not flip", "of two mirror images either one will do"),
-    (
-        "compare/judge.py",
-        "return distance * math.sqrt(",
-        "len(new) * (len(base)",
-        "as many runs stand about each place, so their sum orders nothing",
+    "backends/shared/host.py": (
+        ("while others_run()", "<= end", "no look ends at that very moment"),
+        ("step = max(1, SLICE", "max(2", "rows are as right two by two"),
+        ("memory = np.empty(size + 64", "65", "a byte more is touched by nobody"),
     ),
-    (
-        "analysis/contenders.py",
-        "return any((low <= n <= high",
-        "(low < n <= high",
-        "no size is that very place",
+    "backends/hybrid.py": (
+        ("CHUNK = 8", "", "one launch more in a submit changes no result"),
     ),
-    (
-        "analysis/contenders.py",
-        "return any((low <= n <= high",
-        "(low <= n < high",
-        "no size is that very place",
+    "backends/shared/sides.py": (
+        ("if stop - start < op.units", "<=", "a part of all units has the op's own params"),
     ),
-    ("analysis/advice.py", "return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),
-    ("analysis/advice.py", "return 'clear' if wrong", "cost < HIGHEST", "no cost is that very number"),
-    ("analysis/speedup.py", "return math.sqrt((self.lo", "or 2)", "a bracket has both ends, and none is 0"),
-    ("analysis/winners.py", "largest = 0.0 if cell.gain", "1.0 if", "any key above all negative ones will do"),
-    (
-        "compare/judge.py",
-        "values = [value - centre",
-        "+ centre",
-        "moving all values changes no difference of means",
+    "curves/time_curve.py": (
+        ("if not ", "x < self.last + 1e-09", "no size lies at that very distance"),
+        ("if not ", "x < grid[-1][0] + 1e-09", "no size lies at that very distance"),
+        ("if not ", "1.5000000000000002e-09", "no size lies at that very distance"),
+        ("gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
+        ("chance += sum(", "p or q", "a pair has both or is none"),
+        ("steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
+        ("if excess ** 2 <= sure", "< sure", "no excess has that very square"),
+        ("return around[-1].x", "< STEP", "no size lies at that very distance"),
     ),
-    ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
-    ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
-    ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
-    ("curves/time_curve.py", "chance += sum(", "p or q", "a pair has both or is none"),
-    ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
-    ("measure/worker/operands.py", "GUARD = ", "65", "an element more behind the longest input does as well"),
-    ("curves/threshold.py", "inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
-    (
-        "curves/threshold.py",
-        "for i in range(steps + 1)",
-        "steps + 2",
-        "beyond the last size no curve is looked at",
+    "compare/two_runs.py": (
+        ("sides = [(b, a) if flip", "not flip", "of two mirror images either one will do"),
     ),
-    ("curves/time_curve.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
-    ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
-    ("curves/relatives.py", "reduces = all(", "written <= ", "no whole number of bytes is that very share"),
-    (
-        "curves/relatives.py",
-        "rest = [(point.y - math.log1p(",
-        "2 / point",
-        "weights that are all doubled weigh the same",
+    "compare/judge.py": (
+        ("return distance * math.sqrt(", "len(new) * (len(base)",
+         "as many runs stand about each place, so their sum orders nothing"),
+        ("values = [value - centre", "+ centre", "moving all values changes no difference of means"),
     ),
-    ("curves/relatives.py", "grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
-    (
-        "curves/relatives.py",
-        "grid = [low + ",
-        "steps - 1",
-        "the profile ends earlier; the next one has those places",
+    "analysis/contenders.py": (
+        ("return any((low <= n <= high", "(low < n <= high", "no size is that very place"),
+        ("return any((low <= n <= high", "(low <= n < high", "no size is that very place"),
     ),
-    ("curves/time_curve.py", "return around[-1].x", "< STEP", "no size lies at that very distance"),
-    ("curves/stats.py", "MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
-    (
-        "curves/stats.py",
-        "if n > MOST_EXACT:",
-        ">=",
-        "on either side of the limit both ways give the same digits",
+    "analysis/advice.py": (
+        ("return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),
+        ("return 'clear' if wrong", "cost < HIGHEST", "no cost is that very number"),
     ),
-    (
-        "curves/stats.py",
-        "low, high = (-9.0, 9.0)",
-        "13.5",
-        "the same end: 60 halvings leave less than the last digit",
+    "analysis/speedup.py": (
+        ("return math.sqrt((self.lo", "or 2)", "a bracket has both ends, and none is 0"),
     ),
-    ("curves/stats.py", "for _ in range(60):", "", "one step more halves what is far below the last digit"),
-    (
-        "result/store/files.py",
-        "data = gzip.compress(data, mtime=0)",
-        "mtime=1",
-        "any time that is always the same will do",
+    "analysis/winners.py": (
+        ("largest = 0.0 if cell.gain", "1.0 if", "any key above all negative ones will do"),
     ),
-    (
-        "result/store/files.py",
-        "return data[:end]",
-        "return None",
-        "then the whole file is read, which says the same",
+    "curves/threshold.py": (
+        ("if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
+        ("return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
+        ("inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
+        ("for i in range(steps + 1)", "steps + 2", "beyond the last size no curve is looked at"),
+        ("NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     ),
-    ("result/store/files.py", "parts, rest = ", "+ 2", "any byte too many is too many"),
-    ("result/store/files.py", "data = _read_standard_input() if", "+ 2", "any byte too many is too many"),
-    ("result/store/files.py", "_PIECE = ", "", "pieces of any size add up"),
-    (
-        "result/store/files.py",
-        "_HEAD_PIECE, _MOST_HEAD = ",
-        "",
-        "a head is found, or the whole file is read, which says the same",
+    "measure/worker/operands.py": (
+        ("GUARD = ", "65", "an element more behind the longest input does as well"),
     ),
-    (
-        "result/store/document.py",
-        "MAX_",
-        "",
-        "bounds with room on both sides; tests hold what is done at each of them",
+    "curves/relatives.py": (
+        ("reduces = all(", "written <= ", "no whole number of bytes is that very share"),
+        ("rest = [(point.y - math.log1p(", "2 / point", "weights that are all doubled weigh the same"),
+        ("grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
+        ("grid = [low + ", "steps - 1", "the profile ends earlier; the next one has those places"),
     ),
-    ("result/store/document.py", "require(source, 'bytes in one", "default=1", "no text is within every limit"),
-    ("result/store/document.py", "devices = max(", "default=1", "no run is within every limit"),
-    ("result/store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
-    ("result/store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
-    (
-        "workloads/training.py",
-        "reads[2] = x @ w",
-        "b - margin",
-        "one training goes up and one down, whichever is first",
+    "curves/stats.py": (
+        ("MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
+        ("if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
+        ("low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),
+        ("for _ in range(60):", "", "one step more halves what is far below the last digit"),
     ),
-    ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
-    (
-        "detect/merge.py",
-        "return 0 if record.adapter_type in kinds",
-        "else 3 if other",
-        "any number beyond 1 comes last",
+    "result/store/files.py": (
+        ("data = gzip.compress(data, mtime=0)", "mtime=1", "any time that is always the same will do"),
+        ("return data[:end]", "return None", "then the whole file is read, which says the same"),
+        ("parts, rest = ", "+ 2", "any byte too many is too many"),
+        ("data = _read_standard_input() if", "+ 2", "any byte too many is too many"),
+        ("_PIECE = ", "", "pieces of any size add up"),
+        ("_HEAD_PIECE, _MOST_HEAD = ", "", "a head is found, or the whole file is read, which says the same"),
     ),
-)
+    "result/store/document.py": (
+        ("MAX_", "", "bounds with room on both sides; tests hold what is done at each of them"),
+        ("require(source, 'bytes in one", "default=1", "no text is within every limit"),
+        ("devices = max(", "default=1", "no run is within every limit"),
+    ),
+    "result/store/journal.py": (
+        ("self._flushed = 0.0", "= 1.0", "any time long ago"),
+        ("os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
+    ),
+    "workloads/training.py": (
+        ("reads[2] = x @ w", "b - margin", "one training goes up and one down, whichever is first"),
+    ),
+    "detect/merge.py": (
+        ("return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
+        ("return 0 if record.adapter_type in kinds", "else 3 if other", "any number beyond 1 comes last"),
+    ),
+    "workloads/chains.py": (
+        ("LONG_S = ", "", "how long is long moves no result"),
+        ("TOGETHER = ", "", "any number that a device has stamps for will do"),
+    ),
+    "multi/identical_gpus.py": (
+        ("", "id=1", "the worker's next number replaces it"),
+    ),
+    "multi/device_group.py": (
+        ("limits = Limits(", "41", "no buffer is so large"),
+        ("limits = Limits(", "2 << 40", "no buffer is so large"),
+        ("GUARD = ", "", "a guard that is longer by one sees as much"),
+        ("PIECE = ", "25", "pieces of any length make the same whole"),
+        ("PIECE = ", "2 <<", "pieces of any length make the same whole"),
+        ("FETCHED_BYTES = ", "65", "the host and the device compare alike"),
+        ("FETCHED_BYTES = ", "21", "the host and the device compare alike"),
+        ("if held.nbytes <= FETCHED", "< FETCHED", "the host and the device compare alike"),
+        ("if size <= INLINE", "< INLINE", "one thread and several move the same"),
+        ("WARM_UP = ", "", "one exchange more warms up as well"),
+    ),
+    "multi/scaling.py": (
+        ("SLICES = ", "", "one slice more scatters as much"),
+    ),
+}
+# fmt: on
 
 _COMPARE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
@@ -664,11 +645,8 @@ def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple
 
 def _why_equivalent(mutant: Mutant) -> str:
     before, _, after = mutant.change.partition("  ->  ")
-    reasons = (
-        why
-        for file, line, part, why in EQUIVALENT
-        if mutant.file == f"gpubench/{file}" and before.startswith(line) and part in after
-    )
+    rows = EQUIVALENT.get(mutant.file.removeprefix("gpubench/"), ())
+    reasons = (why for line, part, why in rows if before.startswith(line) and part in after)
     return next(reasons, "")
 
 
