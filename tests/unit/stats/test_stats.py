@@ -111,6 +111,10 @@ def test_one_block_has_the_width_of_its_prior(value, prior):
     assert math.log(ratio.high) == pytest.approx(1.96 * sigma * math.sqrt(2), rel=5e-3)
 
 
+def test_an_interval_around_another_estimate_has_the_same_relative_width():
+    assert stats.Interval(1.0, 2.0, 6.0, "prior").around(4.0) == (2.0, 4.0, 12.0, "prior")
+
+
 def test_without_a_prior_one_block_tells_nothing():
     assert stats.run_interval([[2.0]], None)[:3] == (0.0, 2.0, math.inf)
     assert stats.ratio_interval([([2.0, 2.1], [1.0])], None)[0] == 0.0
