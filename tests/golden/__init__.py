@@ -36,9 +36,11 @@ from tests.unit.report.answer_runs import (
     named_run,
     no_gpu_run,
     one_op_run,
+    op_case,
+    op_rows,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, case, failed, run_of
+from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of
 from tests.unit.report.parts import (
     CONTEST,
     HERE,
@@ -283,6 +285,9 @@ ENDINGS = {
         "a function, at named sizes": lambda: function(COMPILED, ON_GPU, sizes=(2**12, 2**20)), "a function, faster on the GPU alone": lambda: function(("cupy:0", "tuned", 2e-5, 1e-11)),
     }.items()},
     "many rows": lambda: screen_of(SCREENS["four dtypes"](), height=20), "every row by its device": lambda: screen_of(SCREENS["equal GPUs, and others"](), by_device=True),
+    "a wrong result at named sizes": lambda: screen_of(answer_run(
+        [*op_rows("add", {WAITED: {1024: 2.0}, ALWAYS: {1024: 0.5}}), *op_rows("mul", {WAITED: {1024: 2.0}}), measured(op_case("gelu", 1024), 1e-3), failed(op_case("gelu", 1024, WAITED, "cupy:0"))],
+        named={op: [1024] for op in ("add", "gelu", "mul")})),
     "several runs": lambda: screen_of(full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
     "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
     **{f"a GPU of a long name at {width}": (lambda width=width: screen_of(contest(gpu=replace(GPU, name="x" * 50)), width=width)) for width in (60, 80, 100, 120, 140)},
