@@ -48,7 +48,7 @@ class Held(msgspec.Struct, frozen=True):
     rss_bytes: int  # the resident memory
     handles: int  # the number of open files or handles
     threads: int
-    device_bytes: int | None = None  # the device memory in use; None if unknown
+    device_bytes: int | None = None  # the device memory in use, or None if it is unknown
 
 
 class Trace(msgspec.Struct, frozen=True):

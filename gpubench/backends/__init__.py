@@ -27,7 +27,7 @@ class Facts(NamedTuple):
     """The facts about a backend that the parent process knows without loading it. The fields are the attributes
     of `Backend` with the same names."""
 
-    implementations: tuple[Implementation, ...]  # that it has
+    implementations: tuple[Implementation, ...]  # the implementations that the backend has
     kinds: tuple[DeviceKind, ...]  # the kinds of its devices
     yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
     kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by the name of the op

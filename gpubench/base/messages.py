@@ -14,7 +14,7 @@ class Entry(NamedTuple):
     """A message of the list."""
 
     sentence: str  # the meaning of its code
-    remedy: str  # what to do, unless the code that reports it knows something better
+    remedy: str  # the remedy, used unless the code that reports the problem has a better one
 
 
 # fmt: off

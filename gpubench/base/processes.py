@@ -277,7 +277,7 @@ def foreign(text: str) -> str:
 class Ended(msgspec.Struct, frozen=True):
     """The result of a child that ran one command."""
 
-    status: int | None  # None: it did not end in time
+    status: int | None  # the exit status; None if the process did not end in time
     output: str  # text of its stdout
     errors: str  # text of its stderr
     took_s: float  # seconds until it had written everything

@@ -29,7 +29,7 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str  # text of the heading
     right: bool = False  # align to the right, as for numbers
-    rank: int = 0  # columns of the highest rank are dropped first if the table is too wide; 0 is never dropped
+    rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
     # width to which the last column is wrapped, or the first one cut, before columns are dropped; 0: all of its
     # text
@@ -43,7 +43,7 @@ class Cell(msgspec.Struct, frozen=True):
     text: str  # one line of text
     tone: Tone = "plain"  # meaning of the text
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
-    again: bool = False  # it repeats the cell above, so it is left blank in text
+    again: bool = False  # whether it repeats the cell above and is therefore blank in text
 
 
 Line = tuple[Cell, ...]  # a line of a terminal, without gaps between the cells

@@ -51,7 +51,7 @@ MAX_DIGITS = 4
 class _Part(NamedTuple):
     """A part of a typed list of sizes. It knows its position, so that an error can show it."""
 
-    text: str  # its characters
+    text: str  # the characters of the part
     start: int  # index of its first character in the whole text
     whole: str  # the whole text
     option: str  # name of the option

@@ -27,10 +27,10 @@ OWN_END_S, SAVING_S = 1.0, 15.0
 class Version(NamedTuple):
     """One of the two compared versions."""
 
-    name: str  # its name in messages
+    name: str  # the name of the version in messages
     program: str  # the program that runs this gpubench
     folder: Path  # the working folder of its runs
-    result: Path  # its result file
+    result: Path  # the result file of the version
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `gpubench run` of this version. Raises UsageError if the program cannot be started.

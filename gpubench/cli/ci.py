@@ -34,7 +34,7 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a command for continuous integration."""
 
-    verdict: OutcomeWord  # the first of failed, slower and unsure that is true, or else ok
+    verdict: OutcomeWord  # the first of failed, slower and unsure that is true, otherwise ok
     exit_code: int  # exit code of the command
     slower: int | None = None  # number of slower cases of a comparison
     faster: int | None = None  # number of faster cases of a comparison

@@ -25,7 +25,7 @@ class ComparisonPlan(NamedTuple):
     format: str  # format of the report
     style: RenderOptions  # look of the report
     channels: CiChannels  # outputs for continuous integration
-    checked: CompareOptions  # how runs are compared
+    checked: CompareOptions  # the checked options of the comparison
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:

@@ -13,15 +13,15 @@ HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
 class Declaration(NamedTuple):
     """The declaration of an option or, if it has no heading, of an argument."""
 
-    help: str  # its text in `--help`
-    heading: str | None  # its heading in `--help`; None: it is an argument
+    help: str  # the text of the option in `--help`
+    heading: str | None  # the heading in `--help`; None for an argument
     metavar: str | None  # name of its value in `--help`
-    brief: str | None  # its text in `-h`; None: `-h` does not show it
+    brief: str | None  # the text of the option in `-h`; None if `-h` does not show it
     default: Any = None  # value if none is given
-    letter: str | None = None  # its short form, such as `-o`
+    letter: str | None = None  # the short form, such as `-o`
     least: int | None = None  # least value of a number
     most: int | None = None  # largest value of a number
-    long_name: str | None = None  # its name on the command line; None: that of the field
+    long_name: str | None = None  # the name on the command line; None means the name of the field
     # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
     # value.
     answer: str | None = None

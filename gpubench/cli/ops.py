@@ -124,7 +124,7 @@ class Listed(NamedTuple):
     """A backend as a column of the list."""
 
     name: str  # name of the backend
-    implementations: tuple[str, ...]  # its implementations
+    implementations: tuple[str, ...]  # the implementations of the op
     brought: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by op
     kind: str | None = None  # kind of its devices
 

@@ -378,8 +378,8 @@ _MANY_CPUS = 8
 class Host(NamedTuple):
     """The facts about the host on which the sizes for a CPU depend."""
 
-    memory_bytes: int | None  # free memory; None: unknown
-    cpus: int | None  # usable CPUs; None: unknown
+    memory_bytes: int | None  # the free memory in bytes; None if it is unknown
+    cpus: int | None  # the number of usable CPUs; None if it is unknown
 
 
 def find_presets(text: str | None) -> list[str]:

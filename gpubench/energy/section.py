@@ -28,14 +28,14 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     id: str  # id of the case
     device_id: str  # device on which it ran
     kind: str  # kind of that device
-    joules: float | None  # energy of one call; None: unknown
+    joules: float | None  # the energy of one call; None if it is unknown
     power_w: float | None  # mean power while it ran
     idle_w: list[float]  # power of the idle device, before and after
     sensor_w: float | None  # mean power while it ran, by the device's sensor
     window_s: float  # seconds for which it ran
     steps: int  # steps of the counter in that time
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
-    reason: str | None  # why the energy is unknown
+    reason: str | None  # the reason why the energy is unknown
 
 
 @derive_once

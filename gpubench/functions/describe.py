@@ -67,7 +67,7 @@ class Description(msgspec.Struct, frozen=True):
     high: int  # the largest size of a search
     dtypes: list[Dtype]  # the dtypes to measure
     pair: bool = False  # whether the function has two programs
-    backends: list[str] | None = None  # the backends to measure; None: all
+    backends: list[str] | None = None  # the backends to measure; None means all
     flops: Points | None = None  # the operations of a call; None if the user gave no `flops`
     operations: int | None = None  # the operations for each element; None if the formula is not compiled
     untraced: str = ""  # the reason why the formula is not compiled
@@ -125,8 +125,8 @@ class Code(msgspec.Struct, frozen=True):
 
     expr: Callable[..., Array]  # the function; a placeholder in the parent, which has no user code
     formula: Callable[..., Any] | None = None  # the function that is traced and compiled; None in the parent
-    tolerance: Tolerance | None = None  # the tolerance of the result; None: the default
-    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # how to make each input
+    tolerance: Tolerance | None = None  # the tolerance of the result; None means the default
+    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # the functions that make the inputs
     calls: Any = None  # the function itself, if it may take objects other than arrays
 
 

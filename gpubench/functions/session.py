@@ -277,7 +277,7 @@ def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
     from torch.utils._device import DeviceContext, _device_constructors
 
     class Noted(DeviceContext):  # type: ignore[misc, no-untyped-call, unused-ignore]
-        creates: bool | None = None  # None until the first call
+        creates: bool | None = None  # whether a call created a tensor; None until the first call
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.creates = self.creates or func in _device_constructors()

@@ -31,7 +31,7 @@ class CodePlace(NamedTuple):
     """A word of the command line that names functions."""
 
     where: str  # the path of a file, or the name of a module
-    name: str  # the name of one function; empty: all functions
+    name: str  # the name of one function; empty if all functions are meant
 
 
 def parse_place(word: str) -> CodePlace | None:

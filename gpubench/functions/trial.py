@@ -63,9 +63,9 @@ class TrialRequest(msgspec.Struct):
     """Request: try the functions of a source."""
 
     source: CodeSource  # the source of the functions
-    names: list[str] | None = None  # the names of the functions; None: all
+    names: list[str] | None = None  # the names of the functions; None means all functions
     skip: list[str] = []  # the names of functions that an earlier child process has tried
-    sizes: list[int] = []  # the sizes that the user requested; empty: a search
+    sizes: list[int] = []  # the sizes that the user requested; empty for a search
     dtype: str = "float32"  # the dtype of the elements
     limit_s: float | None = None  # the seconds allowed for the calls of each function
 

@@ -64,17 +64,17 @@ class Runtime(msgspec.Struct, frozen=True):
     """The objects and settings that all cases of one session share."""
 
     pool: WorkerPool  # drives the devices of this session
-    recorder: Recorder  # holds the document
-    settings: Settings  # how to measure
+    recorder: Recorder  # the recorder of the document
+    settings: Settings  # the settings of the measurement
     sink: Sink  # receives each event
     progress: Progress  # counts cases for the display of progress
     session: int  # index of the session in the file
     budget: Budget  # the time that is left
-    kinds: Mapping[str, DeviceKind]  # by device id
+    kinds: Mapping[str, DeviceKind]  # the kinds of the devices by device id
     check_only: bool = False  # outputs are checked, but nothing is timed
     repeats: Mapping[str, Block] = {}  # by case id: a block whose repeat counts are used again
     first_session: int = 0  # index of the first session of this call of the program
-    pace: Pace = msgspec.field(default_factory=Pace)  # what launches took so far
+    pace: Pace = msgspec.field(default_factory=Pace)  # the times of launches so far
 
 
 SHORTEST_DEADLINE_S = 1.0

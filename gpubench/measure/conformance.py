@@ -54,10 +54,10 @@ Inputs = tuple[int, str]
 class Finding(msgspec.Struct, frozen=True):
     """One promise that a check found broken."""
 
-    what: str  # what was promised
+    what: str  # the promise
     device: str  # the id of the device
-    op: str  # name of the op; empty if the finding is not about an op
-    detail: str  # what happened instead
+    op: str  # the name of the op; empty if the finding is not about an op
+    detail: str  # the behaviour that was found instead
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the suite."""
 
     sizes: Callable[[Op], Sequence[int]] = usual_sizes  # returns the sizes at which an op is tried
-    seeds: Sequence[int] = (1, 2)  # of the inputs
+    seeds: Sequence[int] = (1, 2)  # the seeds of the inputs
     kinds: Sequence[str] = ("random",)  # kinds of random inputs (`shared.host.random_inputs`)
     around: bool = True  # also try transfers, memory and the clock
     exhaust: bool = False  # also ask for more memory than there is

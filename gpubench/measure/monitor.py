@@ -298,9 +298,9 @@ class CounterFile(msgspec.Struct, frozen=True):
 class MonitorTarget(msgspec.Struct, frozen=True):
     """A device to read. If the driver does not know the device, its backend may read it."""
 
-    device_id: str  # its id in this run
+    device_id: str  # the id of the device in this run
     uuid: str | None = None  # UUID by which the driver knows it
-    pci: str | None = None  # its address, as in `0000:09:00.0`
+    pci: str | None = None  # the PCI address, such as `0000:09:00.0`
     files: list[CounterFile] = []  # energy counters that are read instead of asking the driver
 
     @property
@@ -348,8 +348,8 @@ class Users(msgspec.Struct, frozen=True):
 class Ready(FromMonitor, frozen=True):
     """The answer to Begin."""
 
-    absent: dict[str, str]  # by device that cannot be read: the reason
-    users: dict[str, Users] = {}  # by device that reports its users
+    absent: dict[str, str]  # the reason for each device that cannot be read, by device id
+    users: dict[str, Users] = {}  # the users of each device that reports them, by device id
 
 
 class Reading(FromMonitor, frozen=True):
@@ -358,10 +358,10 @@ class Reading(FromMonitor, frozen=True):
     device_id: str  # the device that was read
     # By `perf_counter`, which all processes of a machine share; `monotonic` has steps of 1/64 s on Windows.
     t_s: float
-    clock_hz: float | None = None  # of the SMs
-    memory_clock_hz: float | None = None  # of the memory
-    temperature_c: float | None = None  # of the chip
-    power_w: float | None = None  # of the board
+    clock_hz: float | None = None  # the clock of the SMs
+    memory_clock_hz: float | None = None  # the clock of the memory
+    temperature_c: float | None = None  # the temperature of the chip
+    power_w: float | None = None  # the power of the board
     energy_j: float | None = None  # a counter, of which only differences mean something
     throttle: list[str] = []  # reasons for a lowered clock, in the words of nvidia-smi
     pcie_generation: int | None = None  # current generation of the link to the host

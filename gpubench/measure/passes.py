@@ -88,8 +88,8 @@ class Unsharp(NamedTuple):
     cpu: bool  # the CPU's curves make the interval wide
     gpu: bool  # the device's curves make the interval wide
     sizes: tuple[float, ...]  # ln(n) at which those sides were timed
-    share: float  # share of the variance that more sizes can remove; the rest is how much runs differ
-    around: int = 0  # how many of the sizes lie in or near the interval
+    share: float  # the share of the variance that more sizes can remove
+    around: int = 0  # the number of sizes in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
         """Return a copy of this break-even in which `more` sizes, as ln(n), count as measured."""
@@ -119,7 +119,7 @@ class Wish(NamedTuple):
 
     rungs: Rungs  # the ladder of the op
     slots: Mapping[int, set[Slot]]  # the contenders to measure, by size
-    value: float  # how much it is expected to shrink ln(high / low) of the op's break-evens, in all
+    value: float  # the sum over the op's break-evens of the expected decrease of ln(high / low)
     cost_s: float  # predicted seconds
 
     @property

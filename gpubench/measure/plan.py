@@ -44,17 +44,17 @@ EXTRA_LAUNCHES = 12
 class Target(msgspec.Struct, frozen=True):
     """A device to measure."""
 
-    device: Device  # as its backend lists it
-    implementations: tuple[str, ...]  # those of its backend
+    device: Device  # the device as its backend lists it
+    implementations: tuple[str, ...]  # the implementations of its backend
 
 
 class Workload(msgspec.Struct, frozen=True):
     """An op, a size and a dtype, with the cases on all devices. The cases are measured interleaved."""
 
-    op: Op  # what is computed
+    op: Op  # the op to compute
     params: dict[str, int]  # the size `n` and the other params
-    dtype: Dtype  # of the operands
-    cases: tuple[Case, ...]  # to measure
+    dtype: Dtype  # the dtype of the operands
+    cases: tuple[Case, ...]  # the cases to measure
     skips: tuple[Skip, ...] = ()  # cases that cannot be measured, with the reason
     explained: bool = True  # also time the parts of its calls, and its launches on the device's clock
 
@@ -104,8 +104,8 @@ class Workload(msgspec.Struct, frozen=True):
 class Series(msgspec.Struct, frozen=True):
     """An op, a dtype and the params other than the size: one curve over the sizes for each contender."""
 
-    op: Op  # what is computed
-    dtype: Dtype  # of the operands
+    op: Op  # the op to compute
+    dtype: Dtype  # the dtype of the operands
     shape: dict[str, int] = {}  # the params other than the size
 
     @property
@@ -146,12 +146,12 @@ class Constraints(msgspec.Struct, frozen=True):
 
     targets: tuple[Target, ...]  # the devices
     selection: Selection  # ops, sizes, dtypes, implementations and regimes
-    host_bytes: int | None  # free memory of the host; None: unknown
+    host_bytes: int | None  # the free memory of the host; None if it is unknown
     keep: Callable[[Case], bool] | None = None  # returns False for a case to leave out
-    settings: Settings = Settings()  # how to measure
+    settings: Settings = Settings()  # the settings of the measurement
     # The user chose the implementations. If a backend lacks one, its case is a Skip; otherwise it is left out.
     named_implementations: bool = False
-    named_regimes: bool = False  # the user chose the regimes, which then also hold for unified memory
+    named_regimes: bool = False  # whether the user chose the regimes, which then also apply to unified memory
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:

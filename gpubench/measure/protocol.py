@@ -58,21 +58,21 @@ class Reply(Message, frozen=True, kw_only=True):
 class ListDevices(WorkerRequest, frozen=True):
     """Request the devices of a backend, without opening one."""
 
-    backend: str  # its name
-    host_only: bool = False  # its CPUs do, where they are told sooner
+    backend: str  # the name of the backend
+    host_only: bool = False  # whether to list only CPUs, if they can be listed sooner
 
 
 class Preload(WorkerRequest, frozen=True):
     """Import the modules that opening a device needs. Nobody waits for the reply."""
 
-    backend: str  # of the device
+    backend: str  # the backend of the device
 
 
 class Open(WorkerRequest, frozen=True, kw_only=True):
     """Open a device."""
 
     device_id: str  # the device
-    threads: int | None  # threads of a CPU; None: all
+    threads: int | None  # the number of CPU threads; None means all threads
     seed: int  # seed of the inputs
     inputs: str  # kind of inputs: how they are drawn
     scratch: str  # the folder of the references that workers share
@@ -81,8 +81,8 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     page_locked: bool = False  # keep the caller's arrays in page-locked memory if the GPU has it
     # Bytes of memory to overwrite before every sample, which empties caches; None: caches stay warm.
     flush_bytes: int | None = None
-    host_bytes: int | None = None  # host memory that the worker may use; None: unknown
-    cpus: int | None = None  # CPUs that the worker may keep busy; None: unknown
+    host_bytes: int | None = None  # the host memory that the worker may use; None if it is unknown
+    cpus: int | None = None  # the number of CPUs that the worker may keep busy; None if it is unknown
     alike: list[str] = []  # lists of CPUs (`0-7,16-23`) that have the same cores or the same memory node
     sample_s: float = 5e-3  # least seconds of a sample
     ops: list[str] = []  # ops whose tuned implementations will be requested
@@ -123,7 +123,7 @@ class Build(WorkerRequest, frozen=True):
     """Build the launch of a case and check its output, while other workers do the same. Errors are not reported
     here, but by `Prepare`."""
 
-    case: Case  # to build
+    case: Case  # the case to build
 
 
 class Choose(WorkerRequest, frozen=True):
@@ -136,11 +136,11 @@ class Choose(WorkerRequest, frozen=True):
 class Prepare(WorkerRequest, frozen=True):
     """Prepare a case: inputs, buffers, build, correctness gate, times of the parts of a call."""
 
-    case: Case  # to prepare
-    session: int  # its index
-    repeat: int | None = None  # launches per sample, as a Block stores them; None: not settled yet
+    case: Case  # the case to prepare
+    session: int  # the index of the session
+    repeat: int | None = None  # the launches per sample, as a Block stores them; None if they are not settled
     hot_repeat: int | None = None  # launches per sample on the device's clock
-    part_samples: int = PART_SAMPLES  # how often each part of a call is timed
+    part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
     device_clock: bool = True  # also read the device's own clock
     # The GPU's share of a split case, or the stage assignment of a workload; None: the current one.
@@ -154,7 +154,7 @@ class Sample(WorkerRequest, frozen=True):
     """Take one block of a prepared case."""
 
     case_id: str  # the case
-    session: int  # its index
+    session: int  # the index of the session
     round: int  # number of the round
     position: int  # place of the block in its round
     samples: int  # number of samples to take
@@ -177,7 +177,7 @@ class TimeStages(WorkerRequest, frozen=True):
     """Time the stages of a prepared workload, or find the sides on which they could run."""
 
     case_id: str  # the case
-    session: int  # its index
+    session: int  # the index of the session
     limit_s: float  # about the most seconds
     assignment_times: bool = False  # find the sides on which the stages could run
 
@@ -209,9 +209,9 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     in the worker."""
 
     language: str  # language in which it is written
-    variant: str  # its name among the kernels of the op
+    variant: str  # the name of the kernel among the kernels of the op
     library: bool  # whether it is a library call
-    dtypes: tuple[str, ...] | None  # its dtypes; None: those of the op
+    dtypes: tuple[str, ...] | None  # the dtypes of the kernel; None means the dtypes of the op
 
 
 def _in_worker(*_: object) -> None:
@@ -221,17 +221,17 @@ def _in_worker(*_: object) -> None:
 class Listing(msgspec.Struct, frozen=True):
     """The devices of a backend and the properties that it declares, or the reason why it has no devices."""
 
-    backend: str  # its name
-    devices: tuple[Device, ...] = ()  # its devices
-    implementations: tuple[str, ...] = ()  # its implementations
+    backend: str  # the name of the backend
+    devices: tuple[Device, ...] = ()  # the devices of the backend
+    implementations: tuple[str, ...] = ()  # the implementations of the backend
     version: str | None = None  # version of its library
-    default_devices: tuple[str, ...] | None = None  # measure only these unless devices are named; None: all
+    default_devices: tuple[str, ...] | None = None  # the devices to measure by default; None means all
     yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs and are preferred
     scripted: tuple[str, ...] = ()  # devices with a scripted clock
     kernels: dict[str, tuple[KernelFacts, ...]] = {}  # kernels that it brings, by op
-    reason: Reason | None = None  # why it has no devices
+    reason: Reason | None = None  # the reason why it has no devices
     detail: str = ""  # a sentence about that reason
-    hint: str = ""  # what to do about it
+    hint: str = ""  # the remedy for a missing device
 
     @property
     def brought(self) -> dict[str, tuple[Kernel, ...]]:
@@ -251,7 +251,7 @@ class Devices(Reply, frozen=True):
 class Opened(Reply, frozen=True):
     """Reply to Open: the device is open."""
 
-    device: Device  # with the facts that are known once it is open
+    device: Device  # the device with the facts that are known after opening it
     record: WorkerRecord  # the record of this worker for the file
     once_s: float = 0.0  # seconds of work that this machine need not do again
 
@@ -273,23 +273,23 @@ class MeasuredPeaks(Reply, frozen=True):
 class Prepared(Reply, frozen=True, kw_only=True):
     """Reply to Prepare: the case passed its check and can be sampled."""
 
-    check: Check  # that it passed
+    check: Check  # the check that the case passed
     answer: list[float] | None = None  # some elements of the result of a user's function
     op_hash: str  # changes when the meaning of the op changes
     kernel_hash: str | None  # hash of the kernel's code
     kernel: str | None = None  # name of the kernel
     tune_s: float = 0.0  # seconds of choosing kernels
-    lacks: str | None = None  # why the CPU is slower than it could be
+    lacks: str | None = None  # the reason why the CPU is slower than it could be
     notes: list[RunWarning] = []  # warnings about the cache
     blas: bool = False  # whether a BLAS computes it
     flops: int  # operations of a launch
     bytes: int  # bytes that a launch moves
     output_bytes: int | None = None  # bytes that move to the host
-    input_bytes: int | None = None  # bytes that move to the device; None: all inputs
+    input_bytes: int | None = None  # the bytes that move to the device; None means all inputs
     parts: Parts  # seconds of building the launch, and of the parts of a call
-    staging: Staging  # how bytes travel
+    staging: Staging  # the way in which bytes travel
     sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline
-    one_piece: OnePiece | UnsetType = UNSET  # why the GPU's part of a split moves in one piece
+    one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's part of a split moves in one piece
     # The GPU's share of a split case, rounded to whole units, or the stage assignment of a workload.
     split: float | str | None = None
 
@@ -331,17 +331,17 @@ class Undecided(Reply, frozen=True):
 class Refused(Reply, frozen=True):
     """Reply: the case was not attempted, or the device is not available."""
 
-    reason: Reason  # of the list of messages
-    detail: str  # why
-    hint: str = ""  # what to do
+    reason: Reason  # a code of the list of messages
+    detail: str  # the reason in one sentence
+    hint: str = ""  # the remedy
 
 
 class Broke(Reply, frozen=True):
     """Reply: the case was attempted and failed."""
 
-    reason: Reason  # of the list of messages
-    detail: str  # why
-    hint: str = ""  # what to do
+    reason: Reason  # a code of the list of messages
+    detail: str  # the reason in one sentence
+    hint: str = ""  # the remedy
     phase: str | None = None  # the phase in which it failed
     check: Check | None = None  # the check that it did not pass
     fatal: bool = False  # whether a new worker is needed

@@ -396,9 +396,9 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 class RunStarted(msgspec.Struct, frozen=True):
     """Event: the run begins."""
 
-    cases: int  # number of planned cases; a search may add more
+    cases: int  # the number of planned cases, to which a search may add more
     sessions: int  # number of sessions that the file will have
-    budget_s: float | None  # seconds of the budget; None: there is none
+    budget_s: float | None  # the seconds of the budget; None if there is no budget
 
 
 class CaseUnderWay(msgspec.Struct, frozen=True):
@@ -406,9 +406,9 @@ class CaseUnderWay(msgspec.Struct, frozen=True):
 
     id: str  # id of the case
     number: int  # number of the case in this run, from 1
-    cases: int  # in all, as far as that is known
-    session: int  # its index
-    sessions: int  # in all
+    cases: int  # the number of all cases, as far as it is known
+    session: int  # the index of the session
+    sessions: int  # the number of all sessions
     remaining_s: float | None  # until the end, if that is known
 
 
@@ -427,10 +427,10 @@ class BlockDone(CaseUnderWay, frozen=True):
 class CaseDone(msgspec.Struct, frozen=True):
     """Event: the case is over in this session."""
 
-    outcome: Outcome  # as the file has it
-    cases: int  # in all, as far as that is known
-    session: int  # its index
-    estimate_s: float | None  # seconds per launch; None if it has no samples
+    outcome: Outcome  # the outcome in the form of the result file
+    cases: int  # the number of all cases, as far as it is known
+    session: int  # the index of the session
+    estimate_s: float | None  # the seconds per launch; None if there are no samples
     precision: float | None  # relative half-width of its interval
     remaining_s: float | None  # until the end, if that is known
 
@@ -445,22 +445,22 @@ class CaseDone(msgspec.Struct, frozen=True):
 class Warned(msgspec.Struct, frozen=True):
     """Event: a warning that the user should see now."""
 
-    warning: RunWarning  # as the file has it
+    warning: RunWarning  # the warning in the form of the result file
 
 
 class SessionAgain(msgspec.Struct, frozen=True):
     """Event: a session is measured again, because other programs used the CPUs."""
 
     share: float  # share of the CPUs that other programs took
-    session: int  # its index
-    cases: int  # in all
+    session: int  # the index of the session
+    cases: int  # the number of all cases
 
 
 class RunDone(msgspec.Struct, frozen=True):
     """Event: the run is over and saved."""
 
     exit_code: int  # exit code of the program
-    exit_reason: str  # as the file has it
+    exit_reason: str  # the reason for the end, in the form of the result file
 
 
 Event = RunStarted | CaseStarted | BlockDone | CaseDone | Warned | SessionAgain | RunDone

@@ -43,7 +43,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     """A complete description of what to measure and how."""
 
     run: Run  # the document to fill
-    ops: Mapping[str, Op]  # by name
+    ops: Mapping[str, Op]  # the ops by name
     constraints: Constraints  # devices, selection and limits of the plan
     began: float  # the monotonic time from which the budget counts
     # Devices that the user named. The run ends with exit code 5 if one of them cannot be opened.
@@ -429,7 +429,7 @@ class Occasion(msgspec.Struct, frozen=True):
     pool: WorkerPool  # the workers that drive its devices
     index: int  # index of the session
     first: bool  # whether it is the first session of this run
-    plan: Sequence[Workload]  # what the run measures
+    plan: Sequence[Workload]  # the plan of the run
     budget: Budget  # the time that is left
 
 

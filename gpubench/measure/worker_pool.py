@@ -159,7 +159,7 @@ AHEAD = 5
 class Spare(NamedTuple):
     """A worker that imports the libraries of its backend before it is needed."""
 
-    backend: str  # its name
+    backend: str  # the name of the backend
     worker: Worker  # the process
     importing: protocol.Preload  # the request under way
 
@@ -244,7 +244,7 @@ class DeviceGone(Exception):
 class Loss(NamedTuple):
     """A worker that ended before its cases were prepared."""
 
-    gone: WorkerGone  # how it ended
+    gone: WorkerGone  # the error that describes the end of the worker
     case: Case | None  # the case that it worked on
 
 

@@ -37,7 +37,7 @@ class Launch:
     output: Buffer = None
     kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel
     kernel_name: str | None = None  # the chosen candidate, if there was a choice
-    staging: Staging | None = None  # how it moves its data; None: as the session's transfers do
+    staging: Staging | None = None  # the way in which it moves its data; None means the session's
 
 
 class Call(Launch):
@@ -102,7 +102,7 @@ class Transfers:
     `copies` says whether it has threads that copy between the caller's array and staging memory.
     """
 
-    staging: Staging = "pageable"  # how data reaches the device
+    staging: Staging = "pageable"  # the way in which data reaches the device
     copies = False
 
     def __init__(self, session: Session) -> None:
@@ -139,7 +139,7 @@ class DeviceStream(ABC):
     returns.
     """
 
-    staging: Staging = "pinned"  # how data reaches the device
+    staging: Staging = "pinned"  # the way in which data reaches the device
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
@@ -265,7 +265,7 @@ class Session(ABC):
     limits: Limits  # the limits of its kernels
     threads: int | None = None  # number of threads of a CPU
     blas: Blas | None = None  # the BLAS that the library calls for matrix products
-    lacks: str | None = None  # why the CPU is slower than it could be; known once a case was compiled
+    lacks: str | None = None  # the reason why the CPU is slow, known after a case was compiled
 
     @abstractmethod
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -416,13 +416,13 @@ class Backend(ABC):
     """A library that drives devices. A file in gpubench/backends/ defines BACKEND, an instance of a
     subclass."""
 
-    name: str  # its name in options and ids
-    implementations: tuple[Implementation, ...]  # that it has
+    name: str  # the name of the backend in options and ids
+    implementations: tuple[Implementation, ...]  # the implementations that the backend has
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
     # Tuned kernels that it brings. They are preferred to those that the op declares for it.
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # by the name of the op
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels of the backend by the name of the op
     # The devices that the name of the backend alone stands for, by the part of the id after the colon.
-    default_devices: tuple[str, ...] | None = None  # None: all of its devices
+    default_devices: tuple[str, ...] | None = None  # the devices of a default run; None means all
     # Backends that are preferred on a GPU that both drive, unless the user names this one.
     yields_to: tuple[str, ...] = ()  # names of backends
     # Whether its sessions have a scripted clock, which the load of the machine does not affect.

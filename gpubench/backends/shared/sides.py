@@ -105,8 +105,8 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 class StageCase(NamedTuple):
     """A stage on a session."""
 
-    stage: Stage  # of the workload
-    op: Op  # at its params
+    stage: Stage  # the stage of the workload
+    op: Op  # the op of the stage with its params
     case: Case  # resident
 
 

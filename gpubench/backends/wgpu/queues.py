@@ -49,10 +49,10 @@ def first_line(error: Exception) -> str:
 class Library(NamedTuple):
     """The functions of wgpu-native, where wgpu-py 0.32 has them."""
 
-    lib: Any  # its functions
-    checked: Any  # its functions, wrapped so that they raise errors
-    ffi: Any  # its types
-    worked: Any  # callback for the end of work; it gets the number of a wait
+    lib: Any  # the functions of the library
+    checked: Any  # the same functions, wrapped so that they raise errors
+    ffi: Any  # the types of the library
+    worked: Any  # the callback for the end of work, which gets the number of a wait
     mapped: Any  # callback for the end of a mapping
 
 

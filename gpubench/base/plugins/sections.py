@@ -34,7 +34,7 @@ _DECLARED = re.compile(
 class SectionDeclaration(NamedTuple):
     """The declaration of a section as its file states it."""
 
-    key: str  # its name in `--sections`
+    key: str  # the name of the section in `--sections`
     order: int  # sorts the sections of a report
     more: str  # text of the other arguments
     module: str  # module that declares it
@@ -108,14 +108,14 @@ class Maker(NamedTuple):
     order: int  # sorts the sections of a report
     make: Callable[..., Any]  # the function
     help: str = ""  # the title of a table without a section
-    together: bool = False  # it draws several files together: `make(analyses, options)`
+    together: bool = False  # whether it draws several files together, as `make(analyses, options)`
 
 
 class Rows(NamedTuple):
     """The rows that a section adds to the JSON document under a name. The file of a section lists its rows in
     the tuple ROWS."""
 
-    name: str  # key in the document; `a.b` means the key b of the object a
+    name: str  # the key in the document; `a.b` means the key b of the object a
     kind: type[msgspec.Struct]  # struct type of the rows
     make: Callable[[Any], Iterable[Any]]  # returns the rows of an analysis
     order: int  # sorts the rows of the document

@@ -20,7 +20,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_workgroup_bytes: int = 16384  # most bytes that the threads of a group share
     max_workgroup_threads: int = 256  # most threads of a group
     max_groups_per_dimension: int = 65535  # most groups of a launch in each dimension
-    multiprocessors: int | None = None  # number of multiprocessors, or CPU threads; None: unknown
+    multiprocessors: int | None = None  # the number of multiprocessors or CPU threads; None if unknown
     float16: bool = False  # supports float16
     float64: bool = False  # supports float64
     software: bool = False  # a software adapter
@@ -54,7 +54,7 @@ class WgslPass(msgspec.Struct, frozen=True):
 class WgslProgram(msgspec.Struct, frozen=True):
     """The dispatches of one launch."""
 
-    passes: tuple[WgslPass, ...]  # in order
+    passes: tuple[WgslPass, ...]  # the passes in order
     scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
 
 
@@ -88,7 +88,7 @@ class CudaProduct(msgspec.Struct, frozen=True):
 class CudaProgram(msgspec.Struct, frozen=True):
     """The CUDA passes of one launch."""
 
-    passes: tuple[CudaPass | CudaProduct, ...]  # in order
+    passes: tuple[CudaPass | CudaProduct, ...]  # the passes in order
     # bytes of each scratch buffer; it is filled with zeros before the first launch only
     scratch: Mapping[str, int] = {}
 
@@ -104,7 +104,7 @@ class NumbaPass(msgspec.Struct, frozen=True):
     granule: int = 1  # slices begin at multiples of this
     m: int = 0  # a length that is passed to the kernel
     s: int = 0  # another length
-    slices: int | None = None  # number of slices; None: one per thread
+    slices: int | None = None  # the number of slices; None means one for each thread
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 
     # the text of a Python module that defines the kernels by means of `gpubench.backends.numpy.native`
     source: str
-    passes: tuple[NumbaPass, ...]  # in order
+    passes: tuple[NumbaPass, ...]  # the passes in order
     threads: int = 1  # threads that run them
     scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
     behind: NumpyPass | None = None  # a NumPy step after the passes
@@ -130,14 +130,14 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    name: str  # what distinguishes it; without a size, so that a choice holds for other sizes
+    name: str  # the distinction from other candidates; without a size, so that it applies to all sizes
     build: Callable[[], Any]  # builds its program
 
 
 class Kernel(msgspec.Struct, frozen=True):
     """One tuned implementation of an op on one backend."""
 
-    language: str  # the kind of program that `build` returns; a backend may define its own
+    language: str  # the kind of program that `build` returns; a backend may define new kinds
     # "wgsl", "cuda", "numba": `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or
     # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads

@@ -115,8 +115,8 @@ class Operand(msgspec.Struct, frozen=True):
     # as inputs and as outputs, and the shape of a weight does not depend on the size. A host input is read on
     # the host, whatever the device is
     role: Role = "activation"
-    dtype: Literal["int32", "uint8"] | None = None  # None means the dtype of the case
-    tolerance: Tolerance | None = None  # the tolerance of an output; None means the op's
+    dtype: Literal["int32", "uint8"] | None = None  # the dtype; None means the dtype of the case
+    tolerance: Tolerance | None = None  # the tolerance of an output; None means the tolerance of the op
 
     @property
     def travels(self) -> bool:
@@ -212,7 +212,7 @@ class Overhead(msgspec.Struct, frozen=True):
     """
 
     call: SessionCall | Literal["exchange"]  # the call
-    implementations: tuple[Implementation, ...] = ("library",)  # those in which the call differs
+    implementations: tuple[Implementation, ...] = ("library",)  # the implementations in which the call differs
 
     @property
     def moves(self) -> bool:
@@ -322,11 +322,11 @@ class Op(msgspec.Struct, frozen=True):
     """The declaration of an op."""
 
     name: str  # the name that a user types
-    group: str  # its heading in listings
-    summary: str  # its formula in one line
-    params: Mapping[str, str]  # its params, each with its meaning; `n` is the size
+    group: str  # the heading of the op in listings
+    summary: str  # the formula of the op in one line
+    params: Mapping[str, str]  # the params of the op, each with its meaning; `n` is the size
     sizes: Ladder  # the default sizes
-    inputs: tuple[Operand, ...]  # in the order of the expression's arguments
+    inputs: tuple[Operand, ...]  # the inputs in the order of the expression's arguments
     output: Operand  # the first output
     flops: Callable[[Params], int]  # floating-point operations of a launch
     # `expr(xp, *inputs)` is the array expression as a user of NumPy or CuPy writes it, the library
@@ -375,7 +375,7 @@ class Op(msgspec.Struct, frozen=True):
     digest: str = ""
     # in a worker: a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
-    only: tuple[str, ...] = ()  # backends on which it is measured; empty: all
+    only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
     # returns the approximate seconds of a call on NumPy, as a trial measured them
     seconds: Callable[[Params], float] | None = None
 

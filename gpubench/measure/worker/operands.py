@@ -163,7 +163,7 @@ class Copy(NamedTuple):
     """A copy, on the device, of the outputs of one size that passed the check."""
 
     case: Case  # the case that made the outputs
-    buffers: tuple[Buffer, ...]  # on the device
+    buffers: tuple[Buffer, ...]  # the buffers on the device
     size: int  # bytes of all buffers
     check: Check  # the check that the outputs passed
 

@@ -60,9 +60,9 @@ class Timed:
     adjusts = False  # a block may correct the repeat count
     settled = True  # a block has confirmed the repeat count
     flush: Callable[[], None] | None = None  # called before every sample, which is then one launch
-    steps: Times | None = None  # collects the seconds of each step of calls that copy; None: they are not timed
+    steps: Times | None = None  # collects the seconds of the steps of copying calls; None if they are not timed
     sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: samples that side alone
-    observers: Sequence[Observer] = ()  # read beside each block
+    observers: Sequence[Observer] = ()  # observers that read after each block
     gpu_pieces: int | UnsetType = UNSET  # number of pieces of a split's GPU share
     resident_launch: Launch | None = None  # the launch that all regimes with data on the device share
 

@@ -37,7 +37,7 @@ class OperandTile(msgspec.Struct, frozen=True):
     real: str  # type of the arithmetic
     extent: int  # rows of A or columns of B
     k: int  # length of K; a multiple of 4 if the operand is turned
-    turned: bool  # a line of memory runs along K and has k / 4 vec4s; otherwise it runs along the extent
+    turned: bool  # whether a line of memory runs along K, with k / 4 vec4s, or along the extent
     loose: bool  # the operand is read element by element
     begin: str  # expression of the group's first row or column, in vec4s unless it is `turned`
     inside: bool  # no group reads past an edge

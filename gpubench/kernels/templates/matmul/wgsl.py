@@ -57,7 +57,7 @@ class Lines(msgspec.Struct, frozen=True):
 
     side: str  # the operand, a or b
     buffer: str  # name of its buffer
-    turned: bool  # a line runs along K; otherwise along the extent
+    turned: bool  # whether a line runs along K or along the extent
     extent: int  # rows of A or columns of B
     k: int  # length of K
     deep: int  # length of K with padding

@@ -39,7 +39,7 @@ class CudaRows(msgspec.Struct, frozen=True):
     units: int  # units of a row
     threads: int  # threads of a block
     lanes: int  # threads of each block that share a row
-    held: int  # units that a thread holds in registers; 0: it loops over its units and reads the row twice
+    held: int  # the units that a thread keeps in registers; 0 if it loops and reads the row twice
     cluster: int = 1  # blocks that share a row
 
     @property
@@ -121,8 +121,8 @@ class _Body(msgspec.Struct, frozen=True):
     """The statements of a kernel."""
 
     formula: RowFormula  # formula of a row
-    held: bool  # a thread holds its units in registers; otherwise it loops over them
-    packed: bool  # halves are held as halves; otherwise they are held as floats
+    held: bool  # whether a thread keeps its units in registers or loops over them
+    packed: bool  # whether halves are kept as halves or as floats
 
     def source(self) -> str:
         """Return all statements."""

@@ -46,7 +46,7 @@ class WgslRows(msgspec.Struct, frozen=True):
     lanes: int  # threads of a row
     held: int  # units that a thread keeps in registers
     whole: bool  # lanes x held is exactly the row
-    rest: bool  # the row is longer than lanes x held; a loop reads the rest
+    rest: bool  # whether the row is longer than lanes x held, so that a loop reads the rest
 
     def index(self, k: int) -> str:
         """Return the expression of the k-th unit that a lane holds. After the end of the row it is the first
