@@ -86,6 +86,18 @@ def test_any_group_is_masked_as_its_recording(paths):
     assert numbers.rename("/docker/1") == "/docker/2"
 
 
+def test_groups_have_one_name_in_files_folders_and_refusals():
+    mounts, group = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup"
+    files = {"/proc/self/mounts": mounts, f"{group}/alice/cpu.max": "max 1"}
+    cleaned = recording.clean(TouchedFiles(files, {f"{group}/alice": []}, {}, {f"{group}/bob/cpu.max"}))
+    assert cleaned.files == {
+        "/proc/self/mounts": f"{mounts}\n",
+        f"{group}/2/cpu.max": "max 1\n",
+        f"{group}/1/cpu.max": "",
+    }
+    assert (cleaned.folders, cleaned.refused) == ({f"{group}/2": []}, {f"{group}/1/cpu.max"})
+
+
 def test_a_recording_can_be_read_but_for_what_was_refused(tmp_path):
     with open(tmp_path / "r.tar.gz", "w+b") as stream:
         recording._pack(stream, TouchedFiles({"/a": "x", "/d/b": ""}, {"/d": ["b"]}, {"/c": "a"}, {"/d/b"}))

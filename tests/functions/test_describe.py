@@ -417,9 +417,14 @@ def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
         return xp.sqrt(x)
 
     monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**50))
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=sizes)
     *_, told = trial.describe("timed", UserFunction(timed), request)
     assert [n for n, _ in told.seconds] == tried
+    quick = not (first_s or call_s or peak)
+    assert not quick or told.high == (100 << 17 if sizes else 1 << 24), (
+        "the largest power of two times the lowest"
+    )
     assert [calls.count(n) for n in tried] == [
         6 if n == tried[0] else 5 for n in tried
     ] or first_s + call_s > 0.1
