@@ -404,7 +404,7 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or not for long
+    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured for long
     enough."""
 
     foreign: float | None  # taken by other processes

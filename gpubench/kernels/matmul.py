@@ -1,8 +1,8 @@
 """matmul: C = A B, the op in which a GPU's arithmetic counts: 2 n^3 operations on 3 n^2 elements.
 
 A is n x n, or `m` x `k` with B `k` x n if these params are given. With `batch`, A and B have one more axis in
-front: that many separate products in one launch. With `ta` or `tb` that matrix is stored transposed, as a
-backward pass needs it.
+front, and one launch computes that many separate products. With `ta` or `tb` that matrix is stored transposed,
+as a backward pass needs it.
 
 gemv: out = A x, a matrix times a vector. Every element of A is read once, so it is bound by memory. A is n x n,
 or `m` x n if the param `m` is given.

@@ -60,7 +60,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The id of the workload: `matmul/n=1024/float32`."""
+        """The id of the workload, such as `matmul/n=1024/float32`."""
         return workload_key(self.op.name, self.params, self.dtype)
 
     @property

@@ -327,8 +327,9 @@ class CupySession(
 
 
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
-    """Return why the case needs CUDA, or None if CuPy's own functions are enough. Our kernels use NVIDIA's
-    registers, shuffles and matrix units, which hipRTC lacks, and TF32 is a type of NVIDIA's tensor cores."""
+    """Return why the case needs CUDA, or None if CuPy's own functions are enough. gpubench's kernels use
+    NVIDIA's registers, shuffles and matrix units, which hipRTC lacks, and TF32 is a type of NVIDIA's tensor
+    cores."""
     if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
     if case.variant is not None:

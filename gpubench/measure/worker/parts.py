@@ -1,5 +1,5 @@
-"""Child side: measurements in addition to the samples: the parts of a call's time, and quantities of the
-device."""
+"""Child side: the parts of a call's time and quantities of the device, which are measured in addition to the
+samples."""
 
 from __future__ import annotations
 

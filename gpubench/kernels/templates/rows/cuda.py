@@ -187,8 +187,8 @@ class _Body(msgspec.Struct, frozen=True):
         return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
 
     def _store(self) -> str:
-        """Return the stores. Rows that are not held are read backwards here, because their end is still in the
-        cache. An input that is one row for all has no unit after the end of a row."""
+        """Return the stores. Rows that are not kept in registers are read backwards here, because their end is
+        still in the cache. An input with a single row for all rows has no unit after the end of a row."""
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
 {self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
