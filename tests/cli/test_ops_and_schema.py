@@ -90,5 +90,14 @@ def test_schemas(gpubench, name):
     full = json.loads(gpubench("schema", name).stdout)
     jsonschema.Draft202012Validator.check_schema(full)
     assert full["title"] == name
+    if "report" not in name:  # whose rows are made from the analysis
+        fields = [
+            (field, about)
+            for struct in full["$defs"].values()
+            for field, about in struct.get("properties", {}).items()
+        ]
+        assert [
+            field for field, about in fields if "description" not in about and len(about.get("enum", ())) != 1
+        ] == []
     assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
     assert name != "gpubench-result" or json.loads(gpubench("schema").stdout) == full, "it is the default"

@@ -8,9 +8,9 @@ names the format. Every other line replaces an earlier statement: the head (the 
 outcomes), a session by its index, or an outcome by its id; or the line says that an outcome is forgotten. A
 kill can cut the last line, so readers drop an incomplete one.
 
-Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above
-every real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it
-is decoded, because decoding alone may take all memory. A result is checked again after it is decoded.
+Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above every
+real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it is decoded,
+because decoding alone may take all memory. A result is checked again after it is decoded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 
 MIB = 2**20
 MAX_BYTES = 256 * MIB
-# TOML is written by hand, and its decoder takes seconds for each MiB.
-MAX_TOML_BYTES = MIB // 2
+MAX_TOML_BYTES = MIB // 2  # TOML is written by hand, and its decoder takes seconds for each MiB
 MAX_VALUES = 10_000_000
 MAX_STRINGS = 2_000_000
 MAX_CONTAINERS = 2_000_000
@@ -353,36 +352,42 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of `kind`, a struct or a union of structs, under the title `name`.
-
-    The comment after a field becomes its description in the schema.
-    """
+    """Return the JSON Schema of `kind`, a struct or a union of structs, under the title `name`. The comment above or
+    after a field becomes its description in the schema."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     document = msgspec.json.schema(kind)
     for struct in _structs(msgspec.Struct):
-        properties = document["$defs"].get(struct.__name__, {}).get("properties", {})
-        notes = _field_notes(struct.__module__).get(struct.__name__, {}) if properties else {}
-        for field in msgspec.structs.fields(struct) if notes else ():
-            if field.name in notes and field.encode_name in properties:
-                properties[field.encode_name]["description"] = notes[field.name]
+        notes: dict[str, str] = {}
+        for base in reversed(struct.__mro__):
+            notes |= _field_notes(base.__module__).get(base.__name__, {})
+        for key, definition in document["$defs"].items():  # Fact_str_ is Fact[str]
+            properties = definition.get("properties", {}) if key.partition("_")[0] == struct.__name__ else {}
+            for field in msgspec.structs.fields(struct) if properties else ():
+                if field.name in notes and field.encode_name in properties:
+                    properties[field.encode_name]["description"] = notes[field.name]
     return {"$schema": dialect, "title": name, **document}
 
 
 _CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)#]|\Z)", re.MULTILINE | re.DOTALL)
-_FIELD_NOTE = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
+_FIELD_NOTE = re.compile(r"^((?:    # .+\n)*)    (\w+): (?:.*  # (.+))?", re.MULTILINE)
 
 
 @functools.cache
 def _field_notes(module: str) -> dict[str, dict[str, str]]:
-    """Return, by class and field, the comments after the fields in a module. The result is empty for a module
-    without source text."""
+    """Return, by class and field, the comments above and after the fields in a module that has a source text."""
     import inspect  # no other command needs it
 
     try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
         text = inspect.getsource(sys.modules[module])
     except (OSError, TypeError, KeyError):
         return {}
-    return {match[1]: dict(_FIELD_NOTE.findall(match[0])) for match in _CLASS.finditer(text)}
+    return {match[1]: dict(_comments(match[0])) for match in _CLASS.finditer(text)}
+
+
+def _comments(text: str) -> Iterator[tuple[str, str]]:
+    for above, name, after in _FIELD_NOTE.findall(text):
+        if note := " ".join([*above.replace("    # ", "").splitlines(), after]).strip():
+            yield name, note
 
 
 def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
