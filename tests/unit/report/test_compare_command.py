@@ -7,8 +7,7 @@ import jsonschema
 import pytest
 
 from gpubench.result.store import save
-from tests.unit.report import comparisons
-from tests.unit.report.sides import CASES, on_machine, pair
+from tests.unit.report.sides import CASES, broken, changed, on_machine, pair
 
 
 @pytest.fixture
@@ -21,10 +20,10 @@ def gpubench(in_process, monkeypatch):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("sides")
-    (base, new), (_, broken) = comparisons.changed(), comparisons.broken()
+    (base, new), (_, lacking) = changed(), broken()
     few_base, few_new = pair({CASES[1].id: 1.3}, k=3)
     runs = {
-        "base": base, "new": new, "alike": pair(sigma=0.004, seed=2)[1], "few-base": few_base, "few-new": few_new, "broken": broken,
+        "base": base, "new": new, "alike": pair(sigma=0.004, seed=2)[1], "few-base": few_base, "few-new": few_new, "broken": lacking,
         "here": on_machine(base, cpu="A"), "there": on_machine(new, cpu="B"),
     }  # fmt: skip
     for name, run in runs.items():
