@@ -497,7 +497,13 @@ class Frequencies(NamedTuple):
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     """Read the files of each cpufreq policy once. The current clock is read only if `now` is True, because some
     kernels take milliseconds to measure it."""
-    files = {BASE: _kilohertz, MOST: _kilohertz, NOW: _kilohertz, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
+    clocks = dict.fromkeys((BASE, MOST, NOW), parse_kilohertz)
+    files: dict[str, Any] = {**clocks, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
+        BASE: parse_kilohertz,
+        MOST: parse_kilohertz,
+        NOW: parse_kilohertz,
+        GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}"),
+    }
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}
     invalid = set()
     policies = _policies(root, online)
@@ -531,7 +537,7 @@ def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:
     return [policy for policy in policies if policy[1]]
 
 
-def _kilohertz(text: str) -> int | None:
+def parse_kilohertz(text: str) -> int | None:
     if is_placeholder(text.strip("<>")):
         return None
     value = size(text)

@@ -36,11 +36,11 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
     try:
         if target.name.lower().endswith((".tar.gz", ".tgz")):
             with target.open("xb") as stream:
-                _pack(stream, trace)
+                pack(stream, trace)
         else:
             target.mkdir(parents=True)
             buffer = io.BytesIO()
-            _pack(buffer, trace)
+            pack(buffer, trace)
             buffer.seek(0)
             # Python before 3.11.4, such as Debian 12's, has no filters.
             trusted: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
@@ -70,7 +70,7 @@ def folders(trace: TouchedFiles) -> list[str]:
     return sorted(path for path in paths - set(trace.links) if path)
 
 
-def _pack(stream: IO[bytes], trace: TouchedFiles) -> None:
+def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
     entries = [(path, tarfile.DIRTYPE, b"", "") for path in folders(trace)]
     entries += [(path, tarfile.REGTYPE, text.encode(), "") for path, text in sorted(trace.files.items())]
     entries += [(path, tarfile.SYMTYPE, b"", link) for path, link in sorted(trace.links.items())]

@@ -167,12 +167,12 @@ def _ask(
         )  # fmt: skip
     if not (options.quiet or options.no_progress):
         print(f"{len(nodes)} node{'s are' if len(nodes) != 1 else ' is'} asked", file=sys.stderr)
-        driver.tell = _tell_end
+        driver.tell = tell_end
     ends = driver.run([PlacedNode(node, name, arguments(name)) for name, node in nodes.items()])
     return Answers(ends, absent, driver.interrupted)
 
 
-def _tell_end(end: NodeEnd) -> None:
+def tell_end(end: NodeEnd) -> None:
     words = f"{end.reason}: {end.error}" if end.reason else "done"
     print(f"{end.name}: {' '.join(words.split())[:300]}", file=sys.stderr, flush=True)
 

@@ -255,7 +255,7 @@ class RayEngine:
             raise
         except Exception as error:
             self.close()
-            raise RequiredUnavailable("no-cluster", why=_words(error)) from error
+            raise RequiredUnavailable("no-cluster", why=error_text(error)) from error
         except BaseException:
             self.close()
             raise
@@ -327,7 +327,7 @@ class RayEngine:
             return Arrival(node, reason="died", why="its task ended before its run did")
         except Exception as error:
             self._tasks.pop(node, None)
-            return Arrival(node, reason=_reason(error), why=_words(error))
+            return Arrival(node, reason=error_reason(error), why=error_text(error))
         if not isinstance(message, bytes):
             self.cancel(node)
             return Arrival(node, reason="failed", why=f"it sent a {type(message).__name__} and no bytes")
@@ -366,12 +366,12 @@ _REASONS: dict[str, NodeReason] = {
 }  # fmt: skip
 
 
-def _reason(error: Exception) -> NodeReason:
+def error_reason(error: Exception) -> NodeReason:
     names = [kind.__name__ for kind in type(error).__mro__]
     return next((_REASONS[name] for name in names if name in _REASONS), "failed")
 
 
-def _words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return Ray's message as one line of at most 600 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:600] or type(error).__name__

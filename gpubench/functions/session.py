@@ -50,7 +50,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
         super().__init__(inner)
-        self._function = function
+        self.function = function
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
         self._idle: list[ObjectBuffer] = []
@@ -71,7 +71,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
         It runs only the library implementation, on a device whose arrays the function takes.
         """
-        device, function = self._inner.device, self._function
+        device, function = self._inner.device, self.function
         if case.implementation != "library" or case.variant is not None:
             return Unsupported(
                 f"{op.name} has no {case.implementation_id} implementation of its own",
@@ -101,7 +101,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input to the device."""
         assert self._to_device is not None
-        with Translated(self._function):
+        with Translated(self.function):
             buffer.value = self._to_device(plain(host))
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
@@ -124,14 +124,14 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         """Wait for the whole device, then move a result to the host in the form that the caller gets."""
         host.value = None
         self.sync()
-        with Translated(self._function):
+        with Translated(self.function):
             # The scripted device stores its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
 
     def _fetch(self, result: Any) -> Any:
-        if self._function.to_cpu is not None and self._inner.device.kind != "cpu":
-            return self._function.to_cpu(result)
+        if self.function.to_cpu is not None and self._inner.device.kind != "cpu":
+            return self.function.to_cpu(result)
         if isinstance(result, tuple | list):
             return [self._fetch(item) for item in result]
         if isinstance(result, dict):
@@ -153,7 +153,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
-        function, on_cpu = self._function, self._inner.device.kind == "cpu"
+        function, on_cpu = self.function, self._inner.device.kind == "cpu"
         program = function.cpu if function.gpu is None or on_cpu else function.gpu
         translated = Translated(function)
         last = CallResult(None)
@@ -188,7 +188,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Return the device seconds of a call. Returns None for a pair, which may use streams that the events
         do not measure, and for a device without a clock."""
-        if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
+        if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
 
@@ -222,7 +222,7 @@ class Translated(contextlib.AbstractContextManager[None]):
     case is skipped."""
 
     def __init__(self, function: UserFunction) -> None:
-        self._function = function
+        self.function = function
 
     def __enter__(self) -> None:
         return None
@@ -237,7 +237,7 @@ class Translated(contextlib.AbstractContextManager[None]):
         detail = (
             f"{lacks[1].removeprefix('array_api_compat.')} has no {lacks[2]}"
             if isinstance(error, AttributeError) and lacks
-            else f"it raises {where(error, self._function)}"
+            else f"it raises {where(error, self.function)}"
         )
         raise Unsupported(detail, reason="bad-function") from error
 

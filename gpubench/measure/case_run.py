@@ -127,7 +127,7 @@ class CaseRun:
             protocol.PART_SAMPLES if workload.explained and workload.is_taken_apart(case) else 0
         )
         self._used: list[list[float]] = []  # samples of each block
-        self._clean: list[list[float]] = []  # those that were not throttled, of each block that has some
+        self.clean: list[list[float]] = []  # those that were not throttled, of each block that has some
         self._pauses_s = list(PAUSES_S)
         self._number = 0
         self._sampling_s = 0.0
@@ -505,8 +505,8 @@ class CaseRun:
     def _counted(self) -> list[list[float]]:
         """The samples that count, by block. If throttling leaves too few, they are all samples of the
         session."""
-        enough = sum(map(len, self._clean)) >= self.runtime.settings.min_samples
-        return self._clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
+        enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
+        return self.clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 
     @property
     def kept(self) -> list[float]:
@@ -523,7 +523,7 @@ class CaseRun:
         """Note the samples of a block, and those of them that were not discarded."""
         self._used.append(block.wall_s[block.warmup :])
         clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]
-        self._clean += [clean] if clean else []
+        self.clean += [clean] if clean else []
 
     # ---------------------------------------------------------------- its outcome
 

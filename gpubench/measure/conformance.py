@@ -166,7 +166,7 @@ class _Trial:
     def is_a(self, base: type, thing: object) -> None:
         self.expect(
             isinstance(thing, base),
-            f"a {base.__name__} derives from that of model.backend",
+            f"a {base.__name__} derives from {base.__module__}.{base.__name__}",
             type(thing).__name__,
         )
 

@@ -74,7 +74,7 @@ REPEATS = 2
 
 def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
     """Carry out the run and return its saved document, complete or not. Ctrl-C and SIGTERM end it early."""
-    runner = _Runner(spec, sink, save)
+    runner = Runner(spec, sink, save)
     try:
         runner.sessions()
         code, reason = verdict(
@@ -114,7 +114,7 @@ def _telling(save: Save, sink: Sink) -> Save:
     return attempt
 
 
-class _Runner:
+class Runner:
     def __init__(self, spec: RunSpec, sink: Sink, save: Save) -> None:
         self.spec = spec
         self.settings = spec.settings
@@ -131,7 +131,7 @@ class _Runner:
         self._budget = Budget(self.settings.budget_s, spec.began, spec.once_s)
         self._sessions = self._sharing = spec.sessions
         self.first_session = self._next_index()
-        self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
+        self.progress = Progress(0, self.first_session + self._sessions, self.remaining_s)
         self._schedule = Schedule(spec, self.recorder, self.progress)
         if not (self._schedule.count or spec.searches):  # all of the plan is skipped
             self._sessions = 0
@@ -200,7 +200,7 @@ class _Runner:
         self.recorder.session(record)
         runtime = self._runtime(pool, index)
         search = Passes(
-            open_curves(self.spec), alone(self.spec.constraints), self.recorder, self._search_left_s,
+            open_curves(self.spec), alone(self.spec.constraints), self.recorder, self.search_left_s,
             whole=self.spec.whole,
         )  # fmt: skip
         # Calls that are known to be long would take the time of the start.
@@ -209,7 +209,7 @@ class _Runner:
         self._budget.once_s += pool.once_s
         if self._begun == 1:
             self._budget.forgive(START_SHARE)
-            if self._search_left_s() <= 0:  # one session that measures is worth more than several that do not
+            if self.search_left_s() <= 0:  # one session that measures is worth more than several that do not
                 self._sharing = 1
         self.recorder.clocks(pool.clocks)
         self.recorder.session(pool.enter_into(record))
@@ -336,7 +336,7 @@ class _Runner:
                 for session in turn:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
-    def _search_left_s(self) -> float:
+    def search_left_s(self) -> float:
         """Return the seconds left to the search: the first session's share of the budget without the work that
         comes after the search."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
@@ -346,7 +346,7 @@ class _Runner:
         share -= sum(companion.share for companion in self._companions)
         return self._budget.left_s(share / max(self._sharing, 1))
 
-    def _remaining_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Return the estimated seconds left, by the budget or by the mean time per case. May return None."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())

@@ -248,7 +248,7 @@ class GroupBackend(Backend):
         others are used only if their id is given.
         """
         device_groups = [
-            device_group for name in backends.built_in() for device_group in _device_groups(_members(name))
+            device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
         self.default_devices = tuple(
             device_group.id.removeprefix(f"{DEVICE_GROUP}:")
@@ -256,7 +256,7 @@ class GroupBackend(Backend):
             if _usual(device_group.id, device_groups)
         )
         for name in backends.hidden_names():
-            device_groups += _device_groups(_members(name))
+            device_groups += make_device_groups(_members(name))
             device_groups += [_name_device_group(name, word) for word in backends.load(name).device_groups]
         return device_groups + [_software(count) for count in _SOFTWARE]
 
@@ -284,7 +284,7 @@ def _members(name: str) -> list[Device]:
     return []
 
 
-def _device_groups(members: Sequence[Device]) -> list[Device]:
+def make_device_groups(members: Sequence[Device]) -> list[Device]:
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))

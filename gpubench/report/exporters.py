@@ -75,7 +75,9 @@ class Rate(NamedTuple):
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
     """Return the cases with an estimate, in the order of the report. Implausible cases have no estimate."""
     run, ratios = analysis.run, speedup_of(analysis)
-    blocks = {row.id: main_blocks(run, row) for row in run.outcomes if isinstance(row, Measurement)}
+    blocks = {
+        outcome.id: main_blocks(run, outcome) for outcome in run.outcomes if isinstance(outcome, Measurement)
+    }
     return tuple(
         Estimated(
             row=case, time=case.time, speedup=ratios.get(case.id),

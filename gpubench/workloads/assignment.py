@@ -73,7 +73,7 @@ class _Step(NamedTuple):
     replaced: int  # both bits of every value that the stage writes
 
 
-class _Chain:
+class StageChain:
     """The costs in a form in which many stage assignments are tried quickly. It leaves out values that are on
     the CPU and on the GPU from the start and that no stage writes."""
 
@@ -144,10 +144,10 @@ def _sides(step: StageCost) -> tuple[str, ...]:
 
 def predicted_s(costs: AssignmentCosts, assignment: str) -> float:
     """Return the predicted seconds of one call with this stage assignment."""
-    return _predicted_s(_Chain(costs), assignment)
+    return _predicted_s(StageChain(costs), assignment)
 
 
-def _predicted_s(chain: _Chain, assignment: str) -> float:
+def _predicted_s(chain: StageChain, assignment: str) -> float:
     valid, before, seconds = chain.begin, CPU, 0.0
     for number, side in enumerate(assignment):
         own_s, valid = chain.walk(number, side, valid, before)
@@ -158,7 +158,7 @@ def _predicted_s(chain: _Chain, assignment: str) -> float:
 def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
     """Return the stage assignment of least predicted time and others that take at most `near` times as long.
     The result has at most `most` items, the fastest first."""
-    chain = _Chain(costs)
+    chain = StageChain(costs)
     limit_s = near * min(_predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
     # The exact search has to consider only what is faster than the result of a narrow search.
     narrow = _search(chain, limit_s, most, WIDTH)
@@ -168,7 +168,7 @@ def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> lis
     return [assignment for assignment in best if assignment.seconds <= near * best[0].seconds]
 
 
-def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
+def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
     """Return the fastest stage assignments that take at most `limit_s` seconds, `most` of them at most.
 
     A state is the set of valid copies together with the side that ran the last stage. For every state the

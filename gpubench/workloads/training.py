@@ -121,7 +121,7 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
     return values
 
 
-def _swing(op_name: str, value: str) -> Callable[..., Array]:
+def swing(op_name: str, value: str) -> Callable[..., Array]:
     """Return a function that gives the slack of `value`, which is needed because round-off decides the sign of
     hidden values near 0.
 
@@ -211,13 +211,13 @@ def _training(
 def _perceptron(*, name: str, moments: Mapping[str, Values] | None = None, **declared: Any) -> Op:
     # 8 units for each stage on the longest path through a step: hidden, logits, loss, grad_h, grad_w1, update.
     judged: dict[str, Any] = {
-        value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=_swing(name, value))
+        value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=swing(name, value))
         for value in _name_results(MLP_WEIGHTS)
     }
     return _training(
         name=name, params=MLP_PARAMS, sizes=MLP_SIZES, weights=MLP_WEIGHTS,
         stages=(*FORWARD[:2], *LOSS, *BACKWARD), classes=lambda params: CLASSES, moments=moments,
-        judged={_LAST: _swing(name, _LAST), **judged}, **declared,
+        judged={_LAST: swing(name, _LAST), **judged}, **declared,
     )  # fmt: skip
 
 

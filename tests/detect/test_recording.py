@@ -100,7 +100,7 @@ def test_groups_have_one_name_in_files_folders_and_refusals():
 
 def test_a_recording_can_be_read_but_for_what_was_refused(tmp_path):
     with open(tmp_path / "r.tar.gz", "w+b") as stream:
-        recording._pack(stream, TouchedFiles({"/a": "x", "/d/b": ""}, {"/d": ["b"]}, {"/c": "a"}, {"/d/b"}))
+        recording.pack(stream, TouchedFiles({"/a": "x", "/d/b": ""}, {"/d": ["b"]}, {"/c": "a"}, {"/d/b"}))
     with tarfile.open(tmp_path / "r.tar.gz") as archive:
         entries = {entry.name: (entry.mode, entry.size, entry.linkname) for entry in archive}
     assert entries == {"d": (0o755, 0, ""), "a": (0o644, 1, ""), "d/b": (0, 0, ""), "c": (0o644, 0, "a")}

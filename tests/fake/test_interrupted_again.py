@@ -68,6 +68,6 @@ def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch, en
         raise ending
 
     monkeypatch.setattr(runner, "hold_signals", lambda: None)
-    monkeypatch.setattr("gpubench.measure.runner._Runner._open_all", interrupt)
+    monkeypatch.setattr("gpubench.measure.runner.Runner._open_all", interrupt)
     run = carry_out(plan(["fake:cpu"], SIZES, op=OP))
     assert ([session.index for session in run.sessions], run.complete, run.exit_code) == ([0], False, code)

@@ -271,7 +271,7 @@ def test_a_call_has_the_memory_of_the_one_before_it():
     session = CallSession(backends.load("numpy").open("numpy:0", 1), UserFunction(call))
     shown = [Shown("x", [[(8, 8)]], [(8, 32)])]
     about = Description("mine", "f", "", "", shown, shown, [], [(8, 1e-3)], 8, 8, ["float32"])
-    op = make_op(about, Code(lambda xp, x: x, calls=session._function))
+    op = make_op(about, Code(lambda xp, x: x, calls=session.function))
     case = Case("mine.f", "function", {"n": 8}, "float32", "library", "resident", "numpy:0")
     session.run(session.compile(op, case, [session.allocate((8,), "float32")], None), 3)
     session.close()

@@ -308,7 +308,7 @@ class OpenDevice:
         self, session: Session, used: Sequence[Backend], opening: protocol.Open, announce: Callable[[str], None]
     ) -> None:
         self._session, self._backends, self._announce = session, used, announce
-        self._kept = Kept(session, opening)
+        self.kept = Kept(session, opening)
         self._flush = None if opening.flush_bytes is None else Flush(session, opening.flush_bytes)
         gpu = session.device.kind == "gpu"
         self._turns = CpuTurns(opening.alike, f"{opening.device_id} {opening.since}") if gpu else None
@@ -325,13 +325,13 @@ class OpenDevice:
 
     def measure_peaks(self, request: protocol.MeasurePeaks) -> protocol.MeasuredPeaks:
         """Measure the peaks after all cases. First free the memory that the cases hold."""
-        self._kept.release_all()
+        self.kept.release_all()
         self._announce("peaks")
         return protocol.MeasuredPeaks(id=request.id, peaks=hardware.measure_peaks(self._session, request.peaks))
 
     def load(self, request: protocol.Load) -> None:
         """Make the inputs of a case. If requested, also make the reference, which other workers then read."""
-        self._kept.begin()
+        self.kept.begin()
         workspace = self._workload(request.case).workspace
         if request.reference:
             self._announce("reference")
@@ -354,22 +354,22 @@ class OpenDevice:
         case = request.case
         with contextlib.suppress(BackendError, MemoryError):
             workload = self._workload(case)
-            self._kept.suspects.look()
+            self.kept.suspects.look()
             with workload.workspace.guard_inputs():
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Return whether to build the case now: it can run here, is not built yet, and is no split, whose
         launch depends on the share."""
-        op, workload = self._op(case.op), self._kept.find(case)
-        session = self._kept.session_of(op, case)
+        op, workload = self._op(case.op), self.kept.find(case)
+        session = self.kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
         return not (session.device.composed or built or refusal(session, op, case) is not None)
 
     def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
         case, op = request.case, self._op(request.case.op)
         self._announce("supports")
-        session = self._kept.session_of(op, case)
+        session = self.kept.session_of(op, case)
         refused = refusal(session, op, case)
         if refused is not None:
             raise Unsupported(refused.detail, hint=refused.hint, reason=refused.reason)
@@ -450,8 +450,8 @@ class OpenDevice:
     def _check(self, workload: PreparedWorkload, case: Case, name: str) -> tuple[CheckedLaunch, float]:
         if name in workload.checked:
             return workload.checked[name], 0.0
-        self._kept.suspects.look()  # what others changed is not this one's fault
-        checked = self._kept.with_room(lambda: gate(workload.workspace, case, self._announce))
+        self.kept.suspects.look()  # what others changed is not this one's fault
+        checked = self.kept.with_room(lambda: gate(workload.workspace, case, self._announce))
         workload.checked[name] = checked
         return checked, checked.tune_s
 
@@ -469,7 +469,7 @@ class OpenDevice:
         if case.regime != STREAMED:
             return Timer(workspace, case, launch)
         most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
-        return self._kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
+        return self.kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
         """Return the seconds of each side of a split, or of each rank of a device group."""
@@ -483,7 +483,7 @@ class OpenDevice:
         case = request.case
         workload = self._workload(case)
         kind = wings.for_op("timers", op) or OverheadTimer
-        timed: OverheadTimer = kind(self._session, op, case, self._kept.opening)
+        timed: OverheadTimer = kind(self._session, op, case, self.kept.opening)
         workload.set_timer(case.id, timed)
         self._announce("check")
         check = timed.verify()
@@ -496,7 +496,7 @@ class OpenDevice:
         )  # fmt: skip
 
     def _workload(self, case: Case) -> PreparedWorkload:
-        return self._kept.workload(self._op(case.op), case, self._announce)
+        return self.kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
         """Return the seconds of the parts of a launch, timed once per implementation, as they do not depend on
@@ -518,9 +518,9 @@ class OpenDevice:
 
     def sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")
-        workload = self._kept.of_case(request.case_id)
+        workload = self.kept.of_case(request.case_id)
         timed = workload.timers[request.case_id]
-        self._kept.suspects.add(timed, request.case_id)
+        self.kept.suspects.add(timed, request.case_id)
         if self._turns is not None:
             self._turns.next()
         on_cpu = self._session.device.kind == "cpu" or self._session.device.composed
@@ -539,12 +539,12 @@ class OpenDevice:
     def work(self, request: protocol.Work) -> protocol.Worked:
         self._announce("sample")
         timed = self._timer_of(request.case_id)
-        self._kept.suspects.add(timed, request.case_id)
+        self.kept.suspects.add(timed, request.case_id)
         return timer.work(timed, request)
 
     def time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
         self._announce("stages")
-        workload = self._kept.of_case(request.case_id)
+        workload = self.kept.of_case(request.case_id)
         timed, workspace = workload.timers[request.case_id], workload.workspace
         if request.assignment_times:
             assignment_times = workspace.assign_stages(timed, request.session, request.limit_s)
@@ -555,14 +555,14 @@ class OpenDevice:
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
         """Check the output of the last launch, and that of one more. Regimes with data on the device share a
         launch, so it is checked only once."""
-        timed, suspects = self._timer_of(request.case_id), self._kept.suspects
-        self._kept.end()
+        timed, suspects = self._timer_of(request.case_id), self.kept.suspects
+        self.kept.end()
         suspects.judge(request.case_id)
         launch = timed.resident_launch
         if launch is not None and id(launch) in suspects.passed:
             return None
         self._announce("check")
-        workload = self._kept.of_case(request.case_id)
+        workload = self.kept.of_case(request.case_id)
         notes = workload.workspace.require_fresh(request.limit_s) if workload.holds else []
         timed.verify()
         if launch is not None:
@@ -572,18 +572,18 @@ class OpenDevice:
     def reallocate(self, request: protocol.Reallocate) -> None:
         """Free all memory, so that later cases use newly allocated memory."""
         self._announce("release")
-        self._kept.release_all()
-        self._kept.forget_buffers()
+        self.kept.release_all()
+        self.kept.forget_buffers()
 
     def close(self) -> None:
         """Free all memory and close the session."""
-        self._kept.release_all()
+        self.kept.release_all()
         if self._flush is not None:
             self._flush.close()
         self._session.close()
 
     def _timer_of(self, case_id: str) -> Timed:
-        return self._kept.of_case(case_id).timers[case_id]
+        return self.kept.of_case(case_id).timers[case_id]
 
     def _op(self, name: str) -> Op:
         return equip(name, self._backends)

@@ -313,8 +313,8 @@ class OverheadTimer(Timed):
         self.kernel: str | None = None
         self._call = op.overhead.call
         self._opening = opening
-        self._transfers = session.transfers(case.implementation)
-        self.staging: Staging = self._transfers.staging
+        self.transfers = session.transfers(case.implementation)
+        self.staging: Staging = self.transfers.staging
         self._empty: Launch = session.empty_launch()
         self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)
         self._buffer: Buffer = None
@@ -344,7 +344,7 @@ class OverheadTimer(Timed):
             self._prepare_arrays(self.case.implementation)
             if self._buffer is None:
                 self._buffer = self.session.allocate(self._shape, self.case.dtype)
-            _expect(self._there_and_back(self._buffer, self._transfers), self._host)
+            _expect(self._there_and_back(self._buffer, self.transfers), self._host)
         elif self._call == "allocate":
             self._prepare_arrays("library")
             buffer = self._memory.take()
@@ -414,7 +414,7 @@ class OverheadTimer(Timed):
         return (clock() - start) / repeat
 
     def _upload(self, repeat: int) -> float:
-        upload, sync, clock = self._transfers.upload, self.session.sync, self.session.clock
+        upload, sync, clock = self.transfers.upload, self.session.sync, self.session.clock
         start = clock()
         for _ in range(repeat):
             upload(self._buffer, self._host)
@@ -422,7 +422,7 @@ class OverheadTimer(Timed):
         return (clock() - start) / repeat
 
     def _download(self, repeat: int) -> float:
-        download, clock = self._transfers.download, self.session.clock
+        download, clock = self.transfers.download, self.session.clock
         start = clock()
         for _ in range(repeat):
             download(self._buffer, self._host_output)

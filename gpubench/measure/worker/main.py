@@ -58,7 +58,7 @@ class DeviceWorker:
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages
         self._phase: str | None = None
-        self._device: OpenDevice | None = None
+        self.device: OpenDevice | None = None
 
     def answer(self, request: protocol.WorkerRequest) -> protocol.Reply:
         """Carry out one request and return the reply. Expected errors become replies, too."""
@@ -79,19 +79,19 @@ class DeviceWorker:
         reply: protocol.Reply | None = None
         match request:
             case protocol.ListDevices():
-                self._announce("devices")
+                self.announce("devices")
                 reply = list_devices(request)
             case protocol.Preload():
                 gpubench.backends.load(request.backend).preload()
             case protocol.Open():
                 reply = self._open(request)
             case protocol.Close():
-                if self._device is not None:
-                    self._device.close()
+                if self.device is not None:
+                    self.device.close()
             case _:
-                if self._device is None:
+                if self.device is None:
                     raise BackendUnavailable("no device is open")
-                reply = _ASKED[type(request)](self._device, request)
+                reply = _ASKED[type(request)](self.device, request)
         return reply or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
@@ -106,12 +106,12 @@ class DeviceWorker:
     ) -> protocol.Broke:
         return protocol.Broke(id=number, phase=self._phase, check=check, fatal=fatal, **describe_error(error))
 
-    def _announce(self, phase: str) -> None:
+    def announce(self, phase: str) -> None:
         self._phase = phase
         self._messages.write(protocol.encode(protocol.Phase(name=phase)))
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
-        self._announce("open")
+        self.announce("open")
         cache.fall_back_to(Path(request.scratch) / "cache")
         bound_cpus(request.cpus)
         start = time.perf_counter()
@@ -134,7 +134,7 @@ class DeviceWorker:
         once_s = 0.0
         if isinstance(session, Foresees):
             once_s = session.foresee([equip(name, used) for name in request.ops], request.dtypes)
-        self._device = OpenDevice(session, used, request, self._announce)
+        self.device = OpenDevice(session, used, request, self.announce)
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,
             env={name: value for name, value in os.environ.items() if name in RECORDED or name.startswith("NCCL_")},

@@ -67,7 +67,7 @@ def test_a_fleet_is_measured_saved_told_and_gone_on_with(asked, tmp_path, capsys
 
 
 def test_the_end_of_a_node_is_one_short_line(capsys):
-    cluster._tell_end(NodeEnd(name="a", reason="hung", error="x\n y" + "z" * 400))
+    cluster.tell_end(NodeEnd(name="a", reason="hung", error="x\n y" + "z" * 400))
     assert capsys.readouterr().err == f"a: hung: x y{'z' * 291}\n"
 
 

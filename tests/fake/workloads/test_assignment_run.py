@@ -76,5 +76,5 @@ def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
     reply = worker.answer(protocol.Prepare(id=2, case=case, session=0, time_it=time_it))
     assert isinstance(reply, protocol.Prepared), reply
     assert reply.tune_s == 4.0, "of both sides"
-    assert worker._device._kept.of_case(case.id).timers[case.id].split == reply.split
+    assert worker.device.kept.of_case(case.id).timers[case.id].split == reply.split
     assert {frozenset(side) for side in sides} == ({frozenset("c"), frozenset("g")} if time_it else set())

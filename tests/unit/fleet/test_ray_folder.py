@@ -177,8 +177,11 @@ def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(
 
 
 def test_what_ray_says_is_one_line_and_an_unknown_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [node_module._words(RuntimeError(text)) for text in ("a" * 700, "")] == ["a" * 600, "RuntimeError"]
-    assert [node_module._reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
+    assert [node_module.error_text(RuntimeError(text)) for text in ("a" * 700, "")] == [
+        "a" * 600,
+        "RuntimeError",
+    ]
+    assert [node_module.error_reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequiredUnavailable, match="Ray is not installed"):
         RayEngine("auto")

@@ -36,7 +36,7 @@ ERRORS = [
 @pytest.mark.parametrize(("error", "reply"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
 def test_an_error_that_was_expected_is_a_reply(monkeypatch, error, reply):
     def fail(request):
-        worker._announce("check")
+        worker.announce("check")
         raise error
 
     worker = DeviceWorker(io.BytesIO())
@@ -120,7 +120,7 @@ def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
     seen = []
     for place, names in (
         (session, {"sync": "wait", "run": "run"}),
-        (timer._transfers, {"upload": "up", "download": "down"}),
+        (timer.transfers, {"upload": "up", "download": "down"}),
     ):
         for name, word in names.items():
             monkeypatch.setattr(place, name, lambda *asked, word=word: seen.append(word))

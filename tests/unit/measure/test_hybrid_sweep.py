@@ -49,7 +49,7 @@ def test_a_sweep_settles_on_the_fastest_share_or_that_of_the_model(monkeypatch, 
 
     def take(trial, number, position):
         seconds = {0.0: cpu_s, 1.0: gpu_s}.get(trial.split, abs(trial.split - 0.6))
-        trial._clean = [] if cpu_s is None else [[seconds] * 9]
+        trial.clean = [] if cpu_s is None else [[seconds] * 9]
         return True
 
     monkeypatch.setattr(CaseRun, "prepare", prepare)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.units import format_bytes
+from gpubench.kernels.contract.op import Stage
 from gpubench.measure import plan
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, STREAMED, Case, parse_case_id
@@ -301,13 +302,15 @@ def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_s
     scope = Constraints(
         (target("cupy:0", 2**40),), Selection(ops=[], regimes=["resident-queued", STREAMED]), None
     )
-    for name, streams in (("add", True), ("ffn", False)):
-        found = plan.workload(Series(kernels.load(name), "float32"), 16, scope)
+    add = kernels.load("add")
+    in_stages = msgspec.structs.replace(add, stages=(Stage("add", "add", ("x", "y"), ("z",), dict),))
+    for op, streams in ((add, True), (in_stages, False)):
+        found = plan.workload(Series(op, "float32"), 16, scope)
         assert {case.regime for case in found.cases} == {"resident-queued", *([STREAMED] * streams)}
         assert {(skip.case.regime, skip.reason) for skip in found.skips} == {(STREAMED, "no-streams")} - {
             streams and (STREAMED, "no-streams")
         }
-    op, params = kernels.load("add"), {"n": N}
+    op, params = add, {"n": N}
     case = Case("add", "vector", params, "float32", "library", STREAMED, "cupy:0", 4)
     held, (on_host, on_device) = op.held_bytes(params, "float32"), plan.needs(op, params, "float32")
     for sets in (2, 3):

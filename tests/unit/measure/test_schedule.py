@@ -76,7 +76,7 @@ def made():
     runners = []
 
     def make(asked):
-        runners.append(runner._Runner(asked, lambda event: None, lambda run: None))
+        runners.append(runner.Runner(asked, lambda event: None, lambda run: None))
         return runners[-1]
 
     yield make
@@ -90,15 +90,15 @@ def made():
 ])  # fmt: skip
 def test_the_search_leaves_time_for_what_comes_behind_it(made, asked, share):
     usual = {"sessions": 1, "budget_s": 1e5}
-    assert made(spec(**usual | asked))._search_left_s() == pytest.approx(share * 1e5, abs=60)
+    assert made(spec(**usual | asked)).search_left_s() == pytest.approx(share * 1e5, abs=60)
 
 
 def test_the_rest_is_told_by_the_budget_or_by_the_cases_so_far(made):
-    assert made(spec(budget_s=1e5, began=5e4))._remaining_s() == pytest.approx(5e4, abs=60)
-    assert made(spec(budget_s=1.0, began=5.0))._remaining_s() == 0.0
+    assert made(spec(budget_s=1e5, began=5e4)).remaining_s() == pytest.approx(5e4, abs=60)
+    assert made(spec(budget_s=1.0, began=5.0)).remaining_s() == 0.0
     open_end = made(spec(began=1e5))
-    assert open_end._remaining_s() is None
+    assert open_end.remaining_s() is None
     open_end.progress.finished, open_end.progress.cases = 4, 10
-    assert open_end._remaining_s() == pytest.approx(1.5e5, abs=60)
+    assert open_end.remaining_s() == pytest.approx(1.5e5, abs=60)
     open_end.progress.finished = 12
-    assert open_end._remaining_s() == 0.0
+    assert open_end.remaining_s() == 0.0

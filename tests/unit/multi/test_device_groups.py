@@ -332,7 +332,7 @@ def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
         )
         for i, room in enumerate(rooms)
     ]
-    groups = device_group_module._device_groups(members)
+    groups = device_group_module.make_device_groups(members)
     ids = ["0+1", "0+2", "0+3", "1+2", "1+3", "2+3", "1+0", "2+0", "2+1", "3+0", "3+1", "3+2", "0-2", "0-3"]
     assert [group.id.rpartition(":")[2] for group in groups] == ids
     assert (groups[0].name, groups[2].name, groups[-1].name) == ("2 x A", "2 x A and B", "4 x A and B")

@@ -93,13 +93,13 @@ def test_stages_add_up_to_the_whole_and_keep_their_order(steps_s, whole_s):
 
 
 def test_what_a_narrow_search_finds_bounds_the_exact_one(monkeypatch):
-    draw, tried, walk = random.Random(1), [], assignment._Chain.walk
+    draw, tried, walk = random.Random(1), [], assignment.StageChain.walk
     steps = [
         StageCost(1 + draw.random() / 5, 1 + draw.random() / 5, tuple(f"v{j}" for j in sorted({i, max(0, i - 3), max(0, i - 7)})), (f"v{i + 1}",))
         for i in range(18)
     ]  # fmt: skip
     copies = {f"v{i}": 0.01 + draw.random() / 50 for i in range(19)}
-    monkeypatch.setattr(assignment._Chain, "walk", lambda *given: (tried.append(given), walk(*given))[1])
+    monkeypatch.setattr(assignment.StageChain, "walk", lambda *given: (tried.append(given), walk(*given))[1])
     best = nearest(AssignmentCosts(steps, copies, copies, 0.02, {"v0": "cg"}, ("v18",)))
     assert best[0].assignment == "cggcgggccgcgcccccc"
     assert len(tried) < 2000, "without the bound twice as many stages are tried"

@@ -207,7 +207,7 @@ def test_the_slack_of_a_training_is_four_times_the_distance_of_its_extremes(monk
         "_train",
         lambda op, xp, arrays, margin: dict.fromkeys((x.name for x in op.outputs), margin * shift),
     )
-    slack = training._swing("mlp_sgd", "w1.3")
+    slack = training.swing("mlp_sgd", "w1.3")
     assert slack(np, 0.5, np.ones(2)).tolist() == [4 * 2 * 8 * 0.5 * 3.0, 4 * 2 * 8 * 0.5 * 4.0]
     assert slack(np, 0.25, np.ones(2)).tolist() == [48.0, 64.0], "of another precision"
 
