@@ -333,7 +333,7 @@ def situations(
         for device_id in dict.fromkeys(curve.device_id for curve in curves)
         for op in answer_rows(curves, compared, device_id)
         for regime, cell in op.cells.items()
-        if cell.gain is not None and cell.kind not in ("wrong", "failed")
+        if cell.gain is not None
     ]
     by_op = group_by(
         outcomes, lambda pair: (pair[0], pair[1].op.op, pair[1].op.dtype, _words(pair[1].op.params))
