@@ -35,9 +35,7 @@ def without(tmp_path_factory) -> Path:
     return folder
 
 
-RUN = (
-    "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--quick", "-o", "r.json",
-)  # fmt: skip
+RUN = ("run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--quick", "-o", "r.json")
 EVERYTHING = """
 import importlib, pkgutil, gpubench
 for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):

@@ -288,13 +288,8 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
         assert not name or seen != "none", name
         reached.add(name)
     for name in (
-        "SELECT series",
-        "INPUT every on",
-        "A matmul",
-        "SELECT data",
-        "BUTTON pays from",
-        "BUTTON Save",
-    ):
+        "SELECT series", "INPUT every on", "A matmul", "SELECT data", "BUTTON pays from", "BUTTON Save",
+    ):  # fmt: skip
         assert any(other.startswith(name) for other in reached), name
     page.locator(".lanes a", has_text="relu").first.focus()
     choose(page, lambda: page.keyboard.press("Enter"))

@@ -28,10 +28,9 @@ def test_names_are_unique_per_case_and_say_all_of_it():
     ]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(600.0, "600"), (1.23456789e-7, "0.000000123457"), (134227726.4, "134228000"), (0.1, "0.1")],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    (600.0, "600"), (1.23456789e-7, "0.000000123457"), (134227726.4, "134228000"), (0.1, "0.1"),
+])  # fmt: skip
 def test_numbers_have_no_exponent(value, text):
     assert decimal(value) == text
 

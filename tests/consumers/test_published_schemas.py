@@ -13,8 +13,7 @@ from tests.unit.report.samples import cpu_run, full_run, interrupted_run, softwa
 RUNS = [full_run, cpu_run, software_run, interrupted_run, small_run]
 # Bencher publishes this at bencher.dev/bmf.json; a benchmark's name has at most 1024 characters.
 BENCHER = {
-    "$schema": "http://json-schema.org/draft-07/schema",
-    "type": "object",
+    "$schema": "http://json-schema.org/draft-07/schema", "type": "object",
     "patternProperties": {".+": {"type": "object", "patternProperties": {".+": {
         "type": "object", "required": ["value"],
         "properties": {name: {"type": "number"} for name in ("value", "lower_value", "upper_value")},
@@ -23,9 +22,7 @@ BENCHER = {
 }  # fmt: skip
 # The interface BenchmarkResult of github-action-benchmark; its action fails on an empty array.
 GITHUB_ACTION = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "type": "array",
-    "minItems": 1,
+    "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "array", "minItems": 1,
     "items": {
         "type": "object", "required": ["name", "value", "unit"], "additionalProperties": False,
         "properties": {"name": {"type": "string"}, "value": {"type": "number"}, "unit": {"type": "string"},

@@ -183,16 +183,14 @@ def test_without_a_base_it_reports_and_its_gates_count(runner):
     assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("inputs", "code", "reported"),
-    [
-        ({"base_ref": "main"}, 2, "base-ref needs packages"),
-        ({"base_ref": "main", "base_file": "x.json", "packages": "."}, 2, "leave one of them out"),
-        ({"base_file": "absent.json"}, 1, "absent.json"), ({"ops": "adds"}, 2, "did you mean 'add'?"),
-        ({"base_ref": "absent", "packages": "."}, 128, "absent"),
-        ({"ops": '$(touch "$RUNNER_TEMP/evil")'}, 2, "there is no"), ({"args": "; touch evil"}, 2, "is not a file with functions"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("inputs", "code", "reported"), [
+    ({"base_ref": "main"}, 2, "base-ref needs packages"),
+    ({"base_ref": "main", "base_file": "x.json", "packages": "."}, 2, "leave one of them out"),
+    ({"base_file": "absent.json"}, 1, "absent.json"), ({"ops": "adds"}, 2, "did you mean 'add'?"),
+    ({"base_ref": "absent", "packages": "."}, 128, "absent"),
+    ({"ops": '$(touch "$RUNNER_TEMP/evil")'}, 2, "there is no"),
+    ({"args": "; touch evil"}, 2, "is not a file with functions"),
+])  # fmt: skip
 def test_bad_inputs_end_the_job_at_once(runner, inputs, code, reported):
     assert runner.act(**{**SMALL, **inputs}) == code, runner.log
     assert reported in runner.log

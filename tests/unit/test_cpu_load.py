@@ -24,10 +24,9 @@ def test_what_is_not_ours_is_foreign(after, share):
     assert processes.load_between(START, after) == pytest.approx(share)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "theirs", "share"),
-    [(2.0, 0.1, 0.025), (1.0, 0.21, 0.105), (1.0, 1.6, 0.8), (0.5, 0.21, 0.21), (0.2, 0.3, 0.75)],
-)
+@pytest.mark.parametrize(("seconds", "theirs", "share"), [
+    (2.0, 0.1, 0.025), (1.0, 0.21, 0.105), (1.0, 1.6, 0.8), (0.5, 0.21, 0.21), (0.2, 0.3, 0.75),
+])  # fmt: skip
 def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
     """A repeat that was too short to be measured stood in for longer ones on a machine that was busy all the time."""
     assert processes.load_between(START, later(seconds=seconds, theirs=theirs)).foreign == pytest.approx(share)
@@ -50,10 +49,9 @@ def test_this_system_can_be_read():
     assert 0 < reading.busy_s <= reading.total_s
 
 
-@pytest.mark.parametrize(
-    ("foreign", "steal", "busy"),
-    [(None, None, False), (0.05, 0.05, False), (0.051, 0.0, True), (0.0, 0.06, True), (None, 0.06, True)],
-)
+@pytest.mark.parametrize(("foreign", "steal", "busy"), [
+    (None, None, False), (0.05, 0.05, False), (0.051, 0.0, True), (0.0, 0.06, True), (None, 0.06, True),
+])  # fmt: skip
 def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
     record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
     assert record.contended == busy

@@ -39,10 +39,9 @@ class Broken(io.StringIO):
     flush = lambda self: self.write("") and None  # noqa: E731
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "full"), BrokenPipeError(), OSError(errno.EIO, "gone"), ValueError("closed file")],
-)
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "full"), BrokenPipeError(), OSError(errno.EIO, "gone"), ValueError("closed file"),
+])  # fmt: skip
 def test_what_cannot_be_noted_is_lost_and_nothing_else(error: Exception) -> None:
     stream = streams.surviving(Broken(error, good=1))
     print("first", file=stream, flush=True)

@@ -21,10 +21,7 @@ def op_case(op, n, regime="resident", device="numpy:0", **more):
     return replace(found, calls=10) if regime == "transfer-once" else found
 
 
-def op_rows(
-    op, ratios, *, device = "cupy:0", cpu_s = 1e-3,
-    dtype = "float32", shifts = (), cpu = True,
-):  # fmt: skip
+def op_rows(op, ratios, *, device="cupy:0", cpu_s=1e-3, dtype="float32", shifts=(), cpu=True):
     """For each regime and size a GPU case `ratio` times as fast as the CPU's, in 5 sessions, which `shifts` set apart."""
     sizes = sorted(set().union(*ratios.values()))
     found: list[Outcome] = []

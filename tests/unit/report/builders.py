@@ -68,9 +68,8 @@ def regime_of(calls):
 
 
 def measured(
-    what, seconds, *, sessions = 3, factors = QUIET, repeat = 10_000,
-    cold_s = None, hot_s = None, parts = None, discarded = None,
-    stop = "precision", shifts = (),
+    what, seconds, *, sessions = 3, factors = QUIET, repeat = 10_000, cold_s = None, hot_s = None, parts = None,
+    discarded = None, stop = "precision", shifts = (),
 ):  # fmt: skip
     """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample; `shifts`: a
     further factor of each session."""
@@ -93,9 +92,8 @@ def measured(
 
 
 def in_stages(
-    found, seconds, *, launch_s = 0.0, gap_s = 0.0, rest_s = 0.0,
-    stamping_s = 0.0, recording_s = None, clock = "host",
-    alone = 0.8,
+    found, seconds, *, launch_s = 0.0, gap_s = 0.0, rest_s = 0.0, stamping_s = 0.0, recording_s = None,
+    clock = "host", alone = 0.8,
 ):  # fmt: skip
     """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`; `stamping_s` is
     in the stages and not in the whole. `recording_s`: up to the first submit, and in all, which changes no other time."""
@@ -116,10 +114,7 @@ def in_stages(
     return replace(found, stages=times)
 
 
-def split(
-    what, alone, seconds, *, gpu_share = 0.75, sessions = 3,
-    factors = QUIET, sides = None, sweep = True,
-):  # fmt: skip
+def split(what, alone, seconds, *, gpu_share=0.75, sessions=3, factors=QUIET, sides=None, sweep=True):
     """A case split over CPU and GPU: swept in session 0 (`alone`: the CPU's and the GPU's seconds), then `seconds`."""
     found = measured(what, seconds, sessions=sessions, factors=factors)
     blocks = [replace(block, gpu_share=gpu_share) for block in found.blocks]
@@ -136,8 +131,7 @@ def split(
 
 
 def assigned(
-    what, stages, assignment, seconds, *, copy_s = 1e-6,
-    beside_s = None, free_s = None, sessions = 3,
+    what, stages, assignment, seconds, *, copy_s = 1e-6, beside_s = None, free_s = None, sessions = 3,
     factors = QUIET,
 ):  # fmt: skip
     """A workload on two sides, `stages` with the seconds of each: chosen in session 0, then `seconds`. A change of sides
@@ -204,9 +198,8 @@ def machine():
 
 
 def run_of(
-    outcomes, *, devices = (CPU, GPU), sessions = 5,
-    complete = True, exit_reason = "ok", threads = 2, warnings = (),
-    with_machine = True, settings = None,
+    outcomes, *, devices = (CPU, GPU), sessions = 5, complete = True, exit_reason = "ok", threads = 2,
+    warnings = (), with_machine = True, settings = None,
 ):  # fmt: skip
     blas = Blas(library="openblas", version="0.3.29", kernel="Haswell")
     workers = [
@@ -230,10 +223,7 @@ def run_of(
     )  # fmt: skip
 
 
-def curve(
-    ratios, *, regime = "resident", cpu_s = 1e-3, device = "cupy:0",
-    factors = QUIET, sessions = 5,
-):  # fmt: skip
+def curve(ratios, *, regime="resident", cpu_s=1e-3, device="cupy:0", factors=QUIET, sessions=5):
     """A CPU case and a GPU case of each size, the GPU `ratio` times faster, in so many sessions that no prior counts."""
     found: list[Outcome] = []
     for n, ratio in ratios.items():

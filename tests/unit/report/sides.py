@@ -37,10 +37,7 @@ def a_run(outcomes, sessions=5, *, second=0, **changes):
     return replace(run, sessions=records, **{"id": name, **changes})
 
 
-def pair(
-    slow = None, *, k = 5, sigma = 0.01, seed = 1,
-    cases = CASES,
-):  # fmt: skip
+def pair(slow=None, *, k=5, sigma=0.01, seed=1, cases=CASES):
     """Base and new in turns; `slow` maps case ids to new / base, sessions vary by `sigma`."""
     chance = random.Random(seed)
     sides = []

@@ -249,10 +249,9 @@ def test_a_split_is_no_answer(outcomes, n, calls, words, device):
     assert (advice.split, advice.device_id) == (None, device)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "answered"),
-    [(0.70e-3, 0.75e-3, "hybrid:wgpu:0"), (0.70e-3, 0.88e-3, "wgpu:0"), (0.80e-3, 0.75e-3, "hybrid:wgpu:0")],
-)
+@pytest.mark.parametrize(("ours", "theirs", "answered"), [
+    (0.70e-3, 0.75e-3, "hybrid:wgpu:0"), (0.70e-3, 0.88e-3, "wgpu:0"), (0.80e-3, 0.75e-3, "hybrid:wgpu:0"),
+])  # fmt: skip
 def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours, theirs, answered):
     """cupy's split, faster or not, was never compared with wgpu alone, which is faster than both of its sides. With a
     gain of 2 % wgpu's own is not recommended, so none is."""

@@ -132,14 +132,12 @@ def test_run_writes_the_page_and_the_pictures_that_report_writes(gpubench, tmp_p
     assert gpubench("report", "result.json", "--format", "svg").stdout == (tmp_path / "all.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("status", "output", "errors", "why"),
-    [
-        (None, "", "", "vl_convert did not answer within 80 s"), (0, "x", "", f"vl_convert gave no picture: {processes.foreign('x')}"),
-        (0, "", "", "vl_convert gave no picture"), (7, "", "", "vl_convert exited with status 7"),
-        (-6, "", f"first\n{'x' * 301}", f"vl_convert was ended by SIGABRT: {'x' * 300}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "output", "errors", "why"), [
+    (None, "", "", "vl_convert did not answer within 80 s"),
+    (0, "x", "", f"vl_convert gave no picture: {processes.foreign('x')}"),
+    (0, "", "", "vl_convert gave no picture"), (7, "", "", "vl_convert exited with status 7"),
+    (-6, "", f"first\n{'x' * 301}", f"vl_convert was ended by SIGABRT: {'x' * 300}"),
+])  # fmt: skip
 def test_what_becomes_of_the_child_that_draws_is_a_reason(monkeypatch, status, output, errors, why):
     asked = []
     ended = processes.Ended(status, output, errors, 0.1)
@@ -157,15 +155,12 @@ def raise_in(module, error):
     return lambda: space["fail"](error)
 
 
-@pytest.mark.parametrize(
-    ("act", "kind", "said"),
-    [
-        (raise_in("altair.vegalite", ValueError("x" * 301)), GpubenchError, f"altair raised ValueError: {'x' * 300}"),
-        (raise_in("gpubench.report.charts", ImportError("no altair")), GpubenchError, "altair raised ImportError: no altair"),
-        (raise_in("gpubench.report.charts", ValueError("a bug")), ValueError, "a bug"),
-        (raise_in("altair", plots.drawing_error("it hangs")), GpubenchError, "it hangs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("act", "kind", "said"), [
+    (raise_in("altair.vegalite", ValueError("x" * 301)), GpubenchError, f"altair raised ValueError: {'x' * 300}"),
+    (raise_in("gpubench.report.charts", ImportError("no altair")), GpubenchError, "altair raised ImportError: no altair"),
+    (raise_in("gpubench.report.charts", ValueError("a bug")), ValueError, "a bug"),
+    (raise_in("altair", plots.drawing_error("it hangs")), GpubenchError, "it hangs"),
+])  # fmt: skip
 def test_a_failure_of_altair_is_no_bug_of_ours(act, kind, said):
     with pytest.raises(kind) as caught, plots.altair_failures():
         act()

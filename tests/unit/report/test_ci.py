@@ -27,22 +27,17 @@ def told(slow=None, *, options=None, k=5, broken=()):
     return of_comparison(compared(base, replace(new, outcomes=outcomes), options))
 
 
-@pytest.mark.parametrize(
-    ("words", "verdict", "counts", "code", "errors", "unsure"),
-    [
-        ({"slow": {FIRST: 1.3, SECOND: 0.7}}, "slower", (1, 1, 0), 3, 1, 0), ({}, "ok", (0, 0, 0), 0, 0, 0),
-        # A broken case outweighs a slower one, and that an unsure one; whoever ignores all cases reads of none.
-        ({"slow": {FIRST: 1.3}, "broken": [SECOND]}, "failed", (1, 0, 0), 3, 2, 0), ({"k": 3}, "unsure", (0, 0, 4), 0, 0, 4),
-        ({"k": 3, "options": MUTED}, "ok", (0, 0, 0), 0, 0, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "verdict", "counts", "code", "errors", "unsure"), [
+    ({"slow": {FIRST: 1.3, SECOND: 0.7}}, "slower", (1, 1, 0), 3, 1, 0), ({}, "ok", (0, 0, 0), 0, 0, 0),
+    # A broken case outweighs a slower one, and that an unsure one; whoever ignores all cases reads of none.
+    ({"slow": {FIRST: 1.3}, "broken": [SECOND]}, "failed", (1, 0, 0), 3, 2, 0), ({"k": 3}, "unsure", (0, 0, 4), 0, 0, 4),
+    ({"k": 3, "options": MUTED}, "ok", (0, 0, 0), 0, 0, 0),
+])  # fmt: skip
 def test_a_comparison_in_a_few_words(words, verdict, counts, code, errors, unsure):
     found = told(**words)
     assert (found.verdict, (found.slower, found.faster, found.unsure), found.exit_code) == (
-        verdict,
-        counts,
-        code,
-    )
+        verdict, counts, code,
+    )  # fmt: skip
     few_sessions = sum("UNSURE (few-sessions)" in text for text in found.warnings)
     assert (len(found.errors), few_sessions) == (errors, unsure)
     assert verdict != "slower" or found.errors == (f"slower: FAILED: {FIRST}",)
@@ -115,18 +110,15 @@ SMALL = gpu(64).id
 CPU_64, GPU_64 = measured(case(n=64), 1e-3), measured(gpu(64), 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "low", "near", "missing"),
-    [
-        (curve({64: 0.5, 256: 4.0}), (SMALL,), (), ()), (curve({64: 2.5, 256: 4.0}), (), (), ()),
-        (curve({256: 2.0}, sessions=3), (), (gpu(256).id,), ()),  # its interval holds 2
-        *(([CPU_64, lost(gpu(64))], (), (), (SMALL,)) for lost in (skipped, failed, planned)),
-        ([skipped(case(n=64)), GPU_64], (), (), (SMALL,)),  # without a baseline there is no speedup
-        # Cases of the CPU and named variants are not asked; every implementation that is selected is.
-        ([CPU_64, GPU_64, measured(gpu(64, implementation="tuned", variant="naive"), 1.0)], (), (), ()),
-        ([CPU_64, measured(gpu(64), 0.9e-3), measured(gpu(64, implementation="tuned"), 1e-4)], (SMALL,), (), ()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("outcomes", "low", "near", "missing"), [
+    (curve({64: 0.5, 256: 4.0}), (SMALL,), (), ()), (curve({64: 2.5, 256: 4.0}), (), (), ()),
+    (curve({256: 2.0}, sessions=3), (), (gpu(256).id,), ()),  # its interval holds 2
+    *(([CPU_64, lost(gpu(64))], (), (), (SMALL,)) for lost in (skipped, failed, planned)),
+    ([skipped(case(n=64)), GPU_64], (), (), (SMALL,)),  # without a baseline there is no speedup
+    # Cases of the CPU and named variants are not asked; every implementation that is selected is.
+    ([CPU_64, GPU_64, measured(gpu(64, implementation="tuned", variant="naive"), 1.0)], (), (), ()),
+    ([CPU_64, measured(gpu(64), 0.9e-3), measured(gpu(64, implementation="tuned"), 1e-4)], (SMALL,), (), ()),
+])  # fmt: skip
 def test_the_whole_interval_has_to_lie_below_what_is_asked(outcomes, low, near, missing):
     (gate,) = gates(outcomes, "matmul=2")
     assert (gate.low, gate.near, gate.missing, gate.passed) == (low, near, missing, not low and not missing)

@@ -117,14 +117,13 @@ def test_mistakes(report, folder, arguments, code, message):
     assert message in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("option", "environ", "terminal", "colors"),
-    [
-        ("always", {"NO_COLOR": "1"}, False, MANY), ("never", {"FORCE_COLOR": "1"}, True, 0), ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, 0),
-        ("auto", {"NO_COLOR": "", "FORCE_COLOR": "1"}, False, MANY), ("auto", {"TERM": "dumb"}, True, 0), ("auto", {"TERM": "xterm"}, True, FEW),
-        ("auto", {"TERM": "xterm", "COLORTERM": "truecolor"}, True, MANY), ("auto", {"TERM": "xterm-256color"}, True, MANY), ("auto", {}, False, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("option", "environ", "terminal", "colors"), [
+    ("always", {"NO_COLOR": "1"}, False, MANY), ("never", {"FORCE_COLOR": "1"}, True, 0),
+    ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, 0),
+    ("auto", {"NO_COLOR": "", "FORCE_COLOR": "1"}, False, MANY), ("auto", {"TERM": "dumb"}, True, 0),
+    ("auto", {"TERM": "xterm"}, True, FEW), ("auto", {"TERM": "xterm", "COLORTERM": "truecolor"}, True, MANY),
+    ("auto", {"TERM": "xterm-256color"}, True, MANY), ("auto", {}, False, 0),
+])  # fmt: skip
 def test_colour_order(option, environ, terminal, colors):
     assert count_colors(option, environ, terminal=terminal) == colors
     assert paint((Cell("GPU 2x", "gpu"),), color=FEW) == "\x1b[94mGPU 2x\x1b[0m"

@@ -45,11 +45,7 @@ def test_where_every_case_is_throttled_the_gate_on_regressions_is_not_passed():
 
 
 @pytest.mark.parametrize(("k", "alpha", "possible"), [
-    (5, 0.003, False),
-    (5, 1 / 252, True),
-    (6, 0.003, True),
-    (10, 1e-3, True),
-    (8, 1 / 2000, True),
+    (5, 0.003, False), (5, 1 / 252, True), (6, 0.003, True), (10, 1e-3, True), (8, 1 / 2000, True),
     (8, 1 / 2002.5, False),
 ])  # fmt: skip
 def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possible):

@@ -30,21 +30,18 @@ def sides(analyses, width=80):
     return next(line for line in lines if "CPU thread" in line), lines
 
 
-@pytest.mark.parametrize(
-    ("row", "code"),
-    [
-        (on(case("add", implementation="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
-        (on(case("add", implementation="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")), (on(case("add"), 1.0), CpuCode("numpy", "")),
-        (on(case("mine.pca"), 1.0, "sklearn"), CpuCode("numpy", "sklearn", own=True)), (on(case(), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
-        (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")), (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
-        (on(case(dtype="float16", implementation="tuned"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
-        (on(case(device="torch:cpu"), 1.0), CpuCode("torch", "MKL 2024.2")), (on(case("add", device="torch:cpu"), 1.0), CpuCode("torch", "")),
-        (on(case("conv2d"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)), (on(case("conv2d", device="torch:cpu"), 1.0), CpuCode("torch", "")),
-        # Of an op that nobody knows the file says whether the BLAS computes it.
-        (replace(on(case("an-op-of-a-package"), 1.0), blas=True), CpuCode("numpy", OPENBLAS_TEXT)),
-        (replace(on(case("an-op-of-a-package"), 1.0), blas=False), CpuCode("numpy", "")), (on(case(device="cupy:0"), 1.0), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "code"), [
+    (on(case("add", implementation="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
+    (on(case("add", implementation="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")), (on(case("add"), 1.0), CpuCode("numpy", "")),
+    (on(case("mine.pca"), 1.0, "sklearn"), CpuCode("numpy", "sklearn", own=True)), (on(case(), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
+    (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")), (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
+    (on(case(dtype="float16", implementation="tuned"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
+    (on(case(device="torch:cpu"), 1.0), CpuCode("torch", "MKL 2024.2")), (on(case("add", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+    (on(case("conv2d"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)), (on(case("conv2d", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+    # Of an op that nobody knows the file says whether the BLAS computes it.
+    (replace(on(case("an-op-of-a-package"), 1.0), blas=True), CpuCode("numpy", OPENBLAS_TEXT)),
+    (replace(on(case("an-op-of-a-package"), 1.0), blas=False), CpuCode("numpy", "")), (on(case(device="cupy:0"), 1.0), None),
+])  # fmt: skip
 def test_a_case_says_what_computes_it(row, code):
     (found,) = analyse(replace(CONTEST, outcomes=[row])).cases
     assert cpu_codes(CONTEST, [found]) == ((code,) if code else ())
@@ -74,14 +71,13 @@ def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
     assert analyse(CONTEST, baseline=baseline).baseline.startswith(f"vs numpy {said}")
 
 
-@pytest.mark.parametrize(
-    ("op", "n", "said"),
-    [
-        ("add", 65536, "CPU: numba (numpy:0, 16 threads)."), ("relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
-        ("matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
-        ("matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."), ("add", 2**26, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "n", "said"), [
+    ("add", 65536, "CPU: numba (numpy:0, 16 threads)."),
+    ("relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
+    ("matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
+    ("matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."),
+    ("add", 2**26, None),
+])  # fmt: skip
 def test_advice_names_it_where_it_has_a_time_of_a_cpu(op, n, said):
     text = " ".join(render_advice(advice([CONTEST], Key(op, "float32"), n, WAITED), "table").split())
     assert text.startswith(f"{op} float32, n = {n}, data on the device, waited: ")

@@ -37,26 +37,22 @@ def test_no_text_of_a_small_run_is_left_over(file):
     assert list(golden.stored(file)) == [*golden.COLLECTIONS[file]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "@name", "(@org/team)", "a@b.example.org", "#12", "org/repo#3", "!12", "GH-12", "org/repo@deadbeef",
-        "https://example.org/x", "ftp://example.org", "www.example.org", "HTTP://A.B", "mailto:a@b.co", "-@name", "1#1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "@name", "(@org/team)", "a@b.example.org", "#12", "org/repo#3", "!12", "GH-12", "org/repo@deadbeef",
+    "https://example.org/x", "ftp://example.org", "www.example.org", "HTTP://A.B", "mailto:a@b.co", "-@name",
+    "1#1",
+])  # fmt: skip
 def test_markdown_tells_nobody_and_links_nothing(text):
     shown = escape(f"a {text} b")
     assert not re.search(r"(?<![A-Za-z0-9])@\w|@[\w-]+\.|@[0-9a-f]{7}|[#!]\d|GH-\d|://|www\.", shown)
     assert html.unescape(shown).replace("\u200b", "").replace("\\", "") == f"a {text} b"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, ""), (True, "true"), (1048576, "1048576"), (0.000123456789, "0.000123457"), (-1.5, "-1.5"), (("a", "b"), "a b"),
-        ((), ""), ("=1+1", "'=1+1"), ("-x", "'-x"), ("a\n b", "a b"), ("NVIDIA H200", "NVIDIA H200"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "text"), [
+    (None, ""), (True, "true"), (1048576, "1048576"), (0.000123456789, "0.000123457"), (-1.5, "-1.5"),
+    (("a", "b"), "a b"), ((), ""), ("=1+1", "'=1+1"), ("-x", "'-x"), ("a\n b", "a b"),
+    ("NVIDIA H200", "NVIDIA H200"),
+])  # fmt: skip
 def test_a_value_as_text_of_a_cell(value, text):
     assert csv_text(value) == text
 
@@ -80,15 +76,14 @@ def test_every_run_renders_the_same_bytes_twice_and_touches_no_disk(name, make, 
     assert name == "csv" or drawn(make, format=name, ascii_only=True).isascii()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        ({"format": "markdwn"}, "did you mean 'markdown'?"), ({"sections": ["speedups"]}, "did you mean 'speedup'?"),
-        ({"time_unit": "min"}, "take one of these for --time-unit"), ({"columns": ["copid"]}, "did you mean 'copied'?"),
-        ({"sort": "tme"}, "did you mean 'time'?"), ({"sort": "--n"}, "did you mean 'n'?"),
-        ({"format": "csv", "columns": ["tim_s"]}, "did you mean 'time_s'?"), ({"format": "JSONL"}, "did you mean 'jsonl'?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "hint"), [
+    ({"format": "markdwn"}, "did you mean 'markdown'?"),
+    ({"sections": ["speedups"]}, "did you mean 'speedup'?"),
+    ({"time_unit": "min"}, "take one of these for --time-unit"),
+    ({"columns": ["copid"]}, "did you mean 'copied'?"), ({"sort": "tme"}, "did you mean 'time'?"),
+    ({"sort": "--n"}, "did you mean 'n'?"), ({"format": "csv", "columns": ["tim_s"]}, "did you mean 'time_s'?"),
+    ({"format": "JSONL"}, "did you mean 'jsonl'?"),
+])  # fmt: skip
 def test_unknown_names_get_a_suggestion(arguments, hint):
     with pytest.raises(UsageError) as caught:
         drawn(full_run, **arguments)

@@ -69,10 +69,9 @@ LEFT_OUT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second.")],
-)
+@pytest.mark.parametrize(("count", "words"), [
+    (1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second."),
+])  # fmt: skip
 def test_the_screen_names_functions_that_were_left_out(count, words):
     assert words in screen(replace(run(WRITTEN), warnings=LEFT_OUT[:count]))
 

@@ -245,8 +245,6 @@ def test_many_tables_of_a_section_are_one(legends, tables, joined):
     if joined is not None:
         assert said.count("a; b; c") == (joined != "")
         assert [a.get("class") for tag, a in page.elements if tag == "th" and a.get("scope") == "col"] == [
-            None,
-            None,
-            "n",
-        ]
+            None, None, "n",
+        ]  # fmt: skip
         assert " title 0 of note 1 2 title 1 of note 2 title 2 of note 1 2 " in said

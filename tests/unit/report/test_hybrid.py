@@ -33,13 +33,10 @@ def only(run):
     return row
 
 
-@pytest.mark.parametrize(
-    ("beside_s", "gain", "better", "device"),
-    [
-        ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", None),
-        ({"gpu": 2e-3, "cpu": 4e-3}, 1 / 0.5, "gpu", "cupy:0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("beside_s", "gain", "better", "device"), [
+    ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", None),
+    ({"gpu": 2e-3, "cpu": 4e-3}, 1 / 0.5, "gpu", "cupy:0"),
+])  # fmt: skip
 def test_a_side_that_is_faster_alone_beside_the_split_is_what_the_gain_is_over(beside_s, gain, better, device):
     run = run_with(3e-3, 1e-3, 0.5e-3)
     *alone, chosen = run.outcomes
@@ -64,15 +61,13 @@ def test_one_session_is_marked_and_never_recommended_unless_another_file_chose_t
     assert (row.selected_in_sample, row.recommended) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("reported", "seconds", "words"),
-    [
-        ("gpu-dominates", (1.0, 1e-2, 1.1e-2), {}), ("cpu-dominates", (1e-2, 1.0, 1.1e-2), {}), ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}),
-        ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {}), ("cpu-starved", (3e-3, 1e-3, 1.2e-3), {"sides": STARVED}),
-        ("shared-bandwidth", (3e-3, 1e-3, 1.2e-3), {"op": "add", "n": 1 << 20, "regime": "transfer-always", "sides": STARVED}),
-        ("transfer-bound", (3e-3, 1e-3, 1.2e-3), {"regime": "transfer-always", "resident_s": 1e-4}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reported", "seconds", "words"), [
+    ("gpu-dominates", (1.0, 1e-2, 1.1e-2), {}), ("cpu-dominates", (1e-2, 1.0, 1.1e-2), {}),
+    ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}), ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {}),
+    ("cpu-starved", (3e-3, 1e-3, 1.2e-3), {"sides": STARVED}),
+    ("shared-bandwidth", (3e-3, 1e-3, 1.2e-3), {"op": "add", "n": 1 << 20, "regime": "transfer-always", "sides": STARVED}),
+    ("transfer-bound", (3e-3, 1e-3, 1.2e-3), {"regime": "transfer-always", "resident_s": 1e-4}),
+])  # fmt: skip
 def test_where_it_loses_the_report_says_why(reported, seconds, words):
     run = run_with(*seconds, **words)
     row = only(run)

@@ -20,14 +20,10 @@ def test_every_command_of_the_plan_names_ops_that_there_are():
         select_cases([], [arguments[i + 1] for i, word in enumerate(arguments) if word == "--skip"])
 
 
-@pytest.mark.parametrize(
-    ("page", "anew", "command"),
-    [
-        (performance.PAGE, lambda text: rewrite(text, files_of(text), Path(performance.ROOT)), "make docs"),
-        (accuracy_page.PAGE, accuracy_page.renew, "python benchmarks/accuracy.py"),
-    ],
-    ids=["performance", "accuracy"],
-)
+@pytest.mark.parametrize(("page", "anew", "command"), [
+    (performance.PAGE, lambda text: rewrite(text, files_of(text), Path(performance.ROOT)), "make docs"),
+    (accuracy_page.PAGE, accuracy_page.renew, "python benchmarks/accuracy.py"),
+], ids=["performance", "accuracy"])  # fmt: skip
 def test_a_page_is_fresh(page, anew, command):
     text = page.read_text(encoding="utf-8")
     assert anew(text) == text, f"{page.name} is stale: {command}"

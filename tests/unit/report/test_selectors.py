@@ -14,26 +14,24 @@ WIDE = replace(BIG, params={"n": 4096, "m": 16, "k": 8})
 WAITED = replace(case(), regime="resident-waited")
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [*((text, BIG) for text in (
+@pytest.mark.parametrize(("text", "what"), [
+    *((text, BIG) for text in (
         "matmul", "*", "mat*", "matmul@cupy", "matmul@cupy:0", "*@cupy", "matmul/n>=4096@cupy", "matmul/n=1k..4k",
         "matmul/n<=1M", "matmul/n=4k/f32/tuned/transfer-once", "*/*/float32/*/transfer-once-10@*",
         BIG.id, "matrix")),
-     *((text, WIDE) for text in ("matmul/n=4096", "matmul/n=4096,m=16", "matmul/n>=1k,k=8,m=16", WIDE.id)),
-     ("*/*/*/*/resident", WAITED), ("*/*/*/*/resident-waited", WAITED)],
-)  # fmt: skip
+    *((text, WIDE) for text in ("matmul/n=4096", "matmul/n=4096,m=16", "matmul/n>=1k,k=8,m=16", WIDE.id)),
+    ("*/*/*/*/resident", WAITED), ("*/*/*/*/resident-waited", WAITED),
+])  # fmt: skip
 def test_matches(text, what):
     assert selector(text)(what)
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [*((text, BIG) for text in (
+@pytest.mark.parametrize(("text", "what"), [
+    *((text, BIG) for text in (
         "relu", "matmul@numpy", "*@cupy:1", "matmul/n>=4097", "matmul/n=1k..2k", "matmul/n<=1k", "*/*/f64",
         "*/*/*/library", "*/*/*/*/resident", "*/n=4096,batch=8", "activation", WIDE.id)),
-     ("matmul/n=4096,m=17", WIDE), ("matmul/n=4096,batch=2", WIDE), ("*/*/*/*/resident-waited", case())],
-)  # fmt: skip
+    ("matmul/n=4096,m=17", WIDE), ("matmul/n=4096,batch=2", WIDE), ("*/*/*/*/resident-waited", case()),
+])  # fmt: skip
 def test_does_not_match(text, what):
     assert not selector(text)(what)
 
@@ -52,13 +50,10 @@ def test_selection_combines():
     assert [chosen(what) for what in (BIG, case(), case("add", device="cupy:0"))] == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("implementation", "variants"),
-    [
-        ("tuned", {None}), ("tuned-naive", {"naive"}), ("tuned-*", {"naive", "register"}),
-        ("tuned*", {None, "naive", "register"}), ("*", {None, "naive", "register"}), ("library*", set()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("implementation", "variants"), [
+    ("tuned", {None}), ("tuned-naive", {"naive"}), ("tuned-*", {"naive", "register"}),
+    ("tuned*", {None, "naive", "register"}), ("*", {None, "naive", "register"}), ("library*", set()),
+])  # fmt: skip
 def test_a_plain_implementation_is_not_its_variants(implementation, variants):
     matches = selector(f"matmul/*/*/{implementation}")
     assert variants == {name for name in (None, "naive", "register") if matches(replace(BIG, variant=name))}

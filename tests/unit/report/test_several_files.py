@@ -43,10 +43,9 @@ def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
         assert "surely changed: 0 of" in render(some, "plain", sections=["history"])
 
 
-@pytest.mark.parametrize(
-    ("times", "bars"),
-    [((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁")],
-)
+@pytest.mark.parametrize(("times", "bars"), [
+    ((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁"),
+])  # fmt: skip
 def test_bars(times, bars):
     assert history_text(times, RenderOptions()) == bars
     assert history_text(times, RenderOptions(ascii_only=True)).isascii()

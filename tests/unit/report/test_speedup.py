@@ -49,10 +49,9 @@ def test_the_baseline_names_implementation_blas_and_threads():
     assert analyse(bare).baseline == "vs numpy library, BLAS unknown, threads unknown"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("library", 40.0), ("numpy:0", 20.0), ("tuned@numpy", 20.0), ("library@numpy:0", 40.0), ("tuned", 20.0)],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("library", 40.0), ("numpy:0", 20.0), ("tuned@numpy", 20.0), ("library@numpy:0", 40.0), ("tuned", 20.0),
+])  # fmt: skip
 def test_the_baseline_can_be_chosen(name, expected):
     run = run_of([measured(case(), 4e-3), TUNED_CPU, QUICK_GPU])
     assert [row.ratio for row in headlines(run, baseline=name)] == [pytest.approx(expected)]

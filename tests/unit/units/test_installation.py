@@ -28,10 +28,7 @@ def test_a_word_is_quoted_for_the_shells_of_the_system(text, posix, windows):
     ("nvidia", "win32", 13000, f"pip install torch {INDEX}cu130"),
     ("nvidia", "win32", 12080, f"pip install torch {INDEX}cu126"),
     (
-        "nvidia",
-        "linux",
-        None,
-        "pip install '.[torch]' (in the checkout of gpubench)",
+        "nvidia", "linux", None, "pip install '.[torch]' (in the checkout of gpubench)",
     ),  # it brings CUDA along
     ("apple", "darwin", None, "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
 ])  # fmt: skip
