@@ -499,11 +499,6 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     kernels take milliseconds to measure it."""
     clocks = dict.fromkeys((BASE, MOST, NOW), parse_kilohertz)
     files: dict[str, Any] = {**clocks, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
-        BASE: parse_kilohertz,
-        MOST: parse_kilohertz,
-        NOW: parse_kilohertz,
-        GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}"),
-    }
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}
     invalid = set()
     policies = _policies(root, online)
