@@ -33,10 +33,9 @@ def test_suggestions():
     assert caught.value.why == "possible: table, json"
 
 
-@pytest.mark.parametrize(
-    ("count", "why"),
-    [(20, "possible: n00, n01"), (21, "it is none of 21 names; the closest are n20, n10, n09")],
-)
+@pytest.mark.parametrize(("count", "why"), [
+    (20, "possible: n00, n01"), (21, "it is none of 21 names; the closest are n20, n10, n09"),
+])  # fmt: skip
 def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all(count, why):
     with pytest.raises(UsageError) as caught:
         require_choice("n0", [f"n{i:02}" for i in range(count)], "NAME", listing="gpubench ops")

@@ -169,11 +169,10 @@ def test_who_asks_for_more_than_the_answer_gets_the_report(asked, screen):
     assert delivery.report_style(RunOptions(**asked)).screen is screen
 
 
-@pytest.mark.parametrize(
-    ("asked", "sessions"),
-    [({"budget": "60s"}, 1), ({"budget": "4m"}, 2), ({"budget": "2h"}, 3), ({"budget": "5m", "sessions": 1}, 1),
-     ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1)],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "sessions"), [
+    ({"budget": "60s"}, 1), ({"budget": "4m"}, 2), ({"budget": "2h"}, 3), ({"budget": "5m", "sessions": 1}, 1),
+    ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1),
+])  # fmt: skip
 def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sessions):
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
     options, ops = RunOptions(**asked), {"add": kernels.load("add")}

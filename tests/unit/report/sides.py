@@ -28,26 +28,21 @@ def a_run(outcomes, sessions=5, *, second=0, **changes):
     sizes: dict[str, list[int]] = {}
     for outcome in outcomes:
         sizes.setdefault(outcome.case.op, []).append(outcome.case.params["n"])
-    run = replace(run, selection=replace(run.selection, sizes=sizes))
-    records = [
-        replace(record, started_at=f"2026-01-02T03:{2 * i // 60:02}:{(2 * i + second) % 60:02}Z")
-        for i, record in enumerate(run.sessions)
-    ]
-    name = f"00000000-0000-4000-8000-{second:012}"
-    return replace(run, sessions=records, **{"id": name, **changes})
+    starts = [f"2026-01-02T03:{2 * i // 60:02}:{(2 * i + second) % 60:02}Z" for i in range(sessions)]
+    records = [replace(record, started_at=at) for record, at in zip(run.sessions, starts, strict=True)]
+    own = {"id": f"00000000-0000-4000-8000-{second:012}", "selection": replace(run.selection, sizes=sizes)}
+    return replace(run, sessions=records, **{**own, **changes})
 
 
 def pair(slow=None, *, k=5, sigma=0.01, seed=1, cases=CASES):
     """Base and new in turns; `slow` maps case ids to new / base, sessions vary by `sigma`."""
     chance = random.Random(seed)
-    sides = []
-    for second in (0, 1):
-        outcomes = []
-        for what in cases:
-            factor = (slow or {}).get(what.id, 1.0) if second else 1.0
-            outcomes.append(timed(what, [1e-3 * factor * (1 + chance.gauss(0, sigma)) for _ in range(k)]))
-        sides.append(a_run(outcomes, k, second=second))
-    return sides[0], sides[1]
+
+    def times(factor):
+        return [1e-3 * factor * (1 + chance.gauss(0, sigma)) for _ in range(k)]
+
+    base = a_run([timed(what, times(1.0)) for what in cases], k)
+    return base, a_run([timed(what, times((slow or {}).get(what.id, 1.0))) for what in cases], k, second=1)
 
 
 def on_machine(run, **fields):
@@ -60,16 +55,14 @@ def busy_turns(what, turns, *, second=0, load=0.5):
     session i and of its repeats; each of these was a bit less disturbed than the one before."""
     times = [seconds for turn in turns for seconds in turn]
     run = a_run([timed(what, times)], len(times), second=second)
-    records, number = [], 0
-    for i, turn in enumerate(turns):
-        for again in range(len(turn)):
-            records.append(
-                replace(
-                    run.sessions[number], repeats=number - again if again else None,
-                    foreign_cpu_share=load - 0.1 * again, started_at=f"2026-01-02T03:{2 * i + second:02}:{again:02}Z",
-                )
-            )  # fmt: skip
-            number += 1
+    places = [(i, again) for i, turn in enumerate(turns) for again in range(len(turn))]
+    records = [
+        replace(
+            record, repeats=record.index - again if again else None, foreign_cpu_share=load - 0.1 * again,
+            started_at=f"2026-01-02T03:{2 * i + second:02}:{again:02}Z",
+        )
+        for record, (i, again) in zip(run.sessions, places, strict=True)
+    ]  # fmt: skip
     return replace(run, sessions=records)
 
 
@@ -95,7 +88,7 @@ def with_blocks(run, change, ids=None):
     return replace(run, outcomes=outcomes)
 
 
-def first_replaced(run, *outcomes):
+def with_first(run, *outcomes):
     return replace(run, outcomes=[*outcomes, *run.outcomes[1:]])
 
 
@@ -136,7 +129,7 @@ def changed(**more):
 
 def broken():
     base, new = changed()
-    return base, first_replaced(new, failed(CASES[0]))
+    return base, with_first(new, failed(CASES[0]))
 
 
 def long():

@@ -18,7 +18,6 @@ from tests.unit.report.builders import (
     CPU,
     GPU,
     HYBRID,
-    SOFTWARE,
     case,
     curve,
     failed,
@@ -121,7 +120,7 @@ def test_software_variants_and_overheads_advise_nothing():
         measured(case(n=256), 1e-3), measured(case(n=256, regime=ALWAYS, device="wgpu:0"), 1e-6), gpu(256, 2e-3),
         measured(case(n=256, regime=ALWAYS, device="cupy:0", variant="tf32"), 1e-6), measured(case("upload", n=256, device="cupy:0"), 1e-6),
     ]  # fmt: skip
-    found = ask(outcomes, 256, devices=(CPU, GPU, SOFTWARE))
+    found = ask(outcomes, 256, devices=(CPU, GPU, replace(WGPU, kind="software")))
     assert [one.device_id for one in found.candidates] == ["numpy:0", "cupy:0"]
     with pytest.raises(InputError, match="no result of upload"):
         ask(outcomes, 256, key=Key("upload", "float32"))

@@ -57,9 +57,8 @@ def test_a_filter_leaves_out_what_was_not_reached_and_denies_no_gpu():
 def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_find_it():
     (analysis,) = analysed(suite_run)
     long, kept = f"{'x' * 90}.json", str(store.default_results_dir() / "machine" / "run.json")
-    for path, last in (
-        ("a b.json", " 'a b.json' --full   page: -o r.html"), (kept, " --full   page: -o r.html"), (long, f" {long} --full"),
-    ):  # fmt: skip
+    page = "--full   page: -o r.html"
+    for path, last in (("a b.json", f" 'a b.json' {page}"), (kept, f" {page}"), (long, f" {long} --full")):
         command = report_command(path, store.default_results_dir())
         drawn = answer_screen(analysis, RenderOptions(command=command), saved=[path])
         lines = ["".join(cell.text for cell in line) for line in drawn]
@@ -69,9 +68,7 @@ def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_
 # ---------------------------------------------------------------- it stays on one screen
 
 
-SHAPES = st.sampled_from(
-    ["win", "lose", "open", "cross", "mixed", "again", "equal", "wrong", "failed", "skip", "huge", "bracket"]
-)
+SHAPES = st.sampled_from("win lose open cross mixed again equal wrong failed skip huge bracket".split())
 
 
 def shaped(op, shape, regime):
@@ -87,9 +84,8 @@ def shaped(op, shape, regime):
     if shape in curves:
         return op_rows(op, {regime: curves[shape]})
     what = op_case(op, low, regime, "cupy:0")
-    instead = {
-        "wrong": failed(what), "failed": failed(what, "timeout", "no answer " * 20), "skip": skipped(what),
-    }  # fmt: skip
+    late = failed(what, "timeout", "no answer " * 20)
+    instead = {"wrong": failed(what), "failed": late, "skip": skipped(what)}
     return [measured(op_case(op, low), 1e-3, sessions=5), instead[shape]]
 
 
@@ -122,10 +118,8 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
 
 def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():
     head = tuple(f"line {i}" for i in range(12))
-    full = Screen(
-        sentences=(("The GPU wins.",),), context=head, table=None, troubles=(), notes=((5, "a note"),), files=(), most=10,
-    )  # fmt: skip
-    assert len(screen_lines(full, 60)) == 1 + len(head)
+    words = {"sentences": (("The GPU wins.",),), "notes": ((5, "a note"),), "troubles": (), "files": ()}
+    assert len(screen_lines(Screen(context=head, table=None, most=10, **words), 60)) == 1 + len(head)
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -154,15 +148,10 @@ def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
 
 def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
     """wgpu:0 is the faster one at 256, and alone at 16384."""
-    cupy = op_rows("add", {WAITED: {256: 2.0, 1024: 8.0, 4096: 1.0}})
-    wgpu = op_rows("add", {WAITED: {256: 8.0, 1024: 2.0, 16384: 9.0}}, device="wgpu:0", cpu=False)
-    found = answer(
-        analyse(
-            answer_run(
-                [*cupy, measured(op_case("add", 16384), 1e-3, sessions=5), *wgpu], devices=(CPU, GPU, WEBGPU)
-            )
-        )
-    )
+    rows = op_rows("add", {WAITED: {256: 2.0, 1024: 8.0, 4096: 1.0}})
+    rows += op_rows("add", {WAITED: {256: 8.0, 1024: 2.0, 16384: 9.0}}, device="wgpu:0", cpu=False)
+    rows.append(measured(op_case("add", 16384), 1e-3, sessions=5))
+    found = answer(analyse(answer_run(rows, devices=(CPU, GPU, WEBGPU))))
     assert (found.devices, found.others) == (("cupy:0",), ("wgpu",))
 
 

@@ -180,14 +180,11 @@ def test_pictures_stand_beside_each_other_as_far_as_they_fit(wide, places, size)
 
 def test_charts_of_one_picture_are_narrow_and_a_png_is_twice_as_fine(monkeypatch):
     drawn, asked = [], []
-    monkeypatch.setattr(
-        plots, "svgs", lambda specs: drawn.extend(specs) or ['<svg width="1" height="1">'] * len(drawn)
-    )
+    svg = '<svg width="1" height="1">'
+    monkeypatch.setattr(plots, "svgs", lambda specs: drawn.extend(specs) or [svg] * len(drawn))
     monkeypatch.setattr(plots, "results", lambda calls: asked.extend(calls) or [b"png"] * len(calls))
     assert plots.picture(analysed(rising_run), "png") == b"png"
     assert [spec.get("width") for spec in drawn] == [None, 500, 500, 500]
     assert len({*plots.plots(analysed(rising_run), "png")}) == 4
-    assert {(name, options["scale"]) for name, _, options in asked} == {
-        ("svg_to_png", 2),
-        ("vegalite_to_png", 2),
-    }
+    scales = {(name, options["scale"]) for name, _, options in asked}
+    assert scales == {("svg_to_png", 2), ("vegalite_to_png", 2)}

@@ -24,13 +24,13 @@ from tests.unit.report.sides import (
     clocked,
     compared,
     contended,
-    first_replaced,
     gate,
     pair,
     started_late,
     timed,
     verdicts,
     with_blocks,
+    with_first,
 )
 
 MIRRORED = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
@@ -111,7 +111,7 @@ def test_sizes_that_a_run_chose_by_itself_are_never_missing():
     for result in (compared(more, new), compared(new, more)):
         assert (result.missing, result.added, result.exit_code, result.pairs[0].own_sizes) == ((), (), 0, 1)
     # Nor is one that the other run had no time for.
-    late = first_replaced(base, skipped(base.outcomes[0].case, "budget"))
+    late = with_first(base, skipped(base.outcomes[0].case, "budget"))
     assert (compared(base, late).missing, compared(late, base).added) == ((), ())
     # An op that one side lacks is missing, whoever chose its sizes.
     another = replace(base, outcomes=[*base.outcomes, timed(case("relu", n=7), [1e-3] * 5)])

@@ -14,17 +14,7 @@ from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import selector
 from tests.unit.report.builders import failed, skipped
-from tests.unit.report.sides import (
-    CASES,
-    compared,
-    contended,
-    first_replaced,
-    gate,
-    noisy,
-    pair,
-    throttled,
-    untrue,
-)
+from tests.unit.report.sides import CASES, compared, contended, gate, noisy, pair, throttled, untrue, with_first
 
 FIRST = CASES[0].id
 DOUBLED = {case.id: 2.0 for case in CASES}
@@ -58,7 +48,7 @@ def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possi
 
 def test_cases_of_other_sessions_cost_the_gate_their_part_of_alpha():
     base, new = pair({what.id: 3.0 for what in CASES}, k=6)
-    short = first_replaced(new, replace(new.outcomes[0], blocks=new.outcomes[0].blocks[1:]))
+    short = with_first(new, replace(new.outcomes[0], blocks=new.outcomes[0].blocks[1:]))
     strict = CompareOptions(fail_on=("slower",), alpha=1.5 / 924)
     whole, apart = compared(base, new, strict), compared(base, short, strict)
     assert (whole.exit_code, gate(whole, "slower").impossible) == (3, False)
@@ -75,7 +65,7 @@ def test_a_selected_case_without_a_number_on_any_side_fails_the_gate(in_base, in
     sides = []
     for run, lost in zip(pair(), (in_base, in_new), strict=True):
         first = {"absent": [], "number": run.outcomes[:1]}.get(lost) if lost not in LOST else [LOST[lost]]
-        sides.append(first_replaced(run, *first))
+        sides.append(with_first(run, *first))
     result = compared(*sides, speedups("matmul/n=64=0.5", "matmul/n=128=0.5"))
     both = in_base == in_new == "number"
     assert [gate.missing for gate in result.gates] == [() if both else (FIRST,), ()]
@@ -84,7 +74,7 @@ def test_a_selected_case_without_a_number_on_any_side_fails_the_gate(in_base, in
 
 def test_every_new_file_needs_the_ratio_and_what_is_ignored_does_not():
     base, new = pair()
-    less, only = first_replaced(new), (selector("matmul/n=64"),)
+    less, only = with_first(new), (selector("matmul/n=64"),)
     assert compared(base, new, speedups("matmul=0.5"), new).exit_code == 0
     assert compared(base, new, speedups("matmul=0.5"), less).gates[0].missing == (FIRST,)
     assert compared(base, new, speedups("matmul=0.5", ignored=only), less).exit_code == 0
@@ -143,7 +133,7 @@ def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies,
     assert (row.base_s is None, row.new_s is None) == (base_lies, new_lies)
     assert (result.exit_code, bool(gate(result, "missing").ids)) == (code, code == 3)
     for lost in ([], [LOST["failed"]], [LOST["skipped"]]):
-        gone = compared(sides[0], first_replaced(sides[1], *lost))
+        gone = compared(sides[0], with_first(sides[1], *lost))
         listed = [row.id for row in (*gone.missing, *gone.failed)]
         assert (listed, gone.exit_code) == (([], 0) if base_lies else ([FIRST], 3))
         assert [row.reason for row in gone.cases if row.k_new == 0] == ["implausible"] * base_lies
@@ -152,4 +142,4 @@ def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies,
 def test_one_number_that_cannot_be_true_is_nothing_in_common():
     base, new = pair(cases=CASES[:1])
     with pytest.raises(InputError, match="no case in common"):
-        compared(untrue(base), first_replaced(new, failed(CASES[0])))
+        compared(untrue(base), with_first(new, failed(CASES[0])))

@@ -24,25 +24,14 @@ from gpubench.compare.judge import find_steps
 from gpubench.compare.two_runs import noise
 from gpubench.result.case import QUEUED, WAITED, selector
 from gpubench.result.run import Block, Parts
-from tests.unit.report.builders import (
-    CPU,
-    GPU,
-    HYBRID,
-    QUIET,
-    SOFTWARE,
-    case,
-    failed,
-    measured,
-    run_of,
-    skipped,
-    split,
-)
+from tests.unit.report.builders import CPU, GPU, HYBRID, QUIET, case, failed, measured, run_of, skipped, split
 from tests.unit.report.sides import a_run, compared
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "decisions.json"
 ALWAYS, ONCE = "transfer-always", "transfer-once"
 TORCH = replace(CPU, id="torch:cpu", backend="torch")
 CUDA2 = replace(GPU, id="cupy:1")
+SOFTWARE = replace(GPU, id="wgpu:0", backend="wgpu", kind="software")
 
 
 def plain(value):
@@ -165,11 +154,7 @@ def crossing(seed, *, sessions=4, sigma=0.03):
             add(case(n=n, device=device), queued_s, cold_s=queued_s * 0.9)
             add(case(n=n, device=device, regime=WAITED), fixed_s + slope * work_s, parts=parts)
             add(case(n=n, device=device, regime=ONCE), queued_s + 4e-6 * work_s)
-            add(
-                case(n=n, device=device, regime=ALWAYS),
-                2 * fixed_s + slope * work_s + 4e-5 * work_s,
-                parts=parts,
-            )
+            add(case(n=n, device=device, regime=ALWAYS), 2 * fixed_s + (slope + 4e-5) * work_s, parts=parts)
         add(case(n=n, device="wgpu:0", regime=ALWAYS), 3e-4 * work_s)
     add(replace(case(n=1024, device="cupy:0", regime=ONCE), calls=100), 4e-5)
     rows.append(failed(case(n=8192, device="cupy:0")))
@@ -177,9 +162,8 @@ def crossing(seed, *, sessions=4, sigma=0.03):
         alone = 1e-4 * (n / 256) ** 2, 2e-5 + 6e-6 * (n / 256) ** 2
         what = case(n=n, implementation="tuned", regime=WAITED, device="hybrid:cupy:0")
         rows.append(split(what, alone, alone[1] / gain, sessions=sessions))
-    rows[4] = replace(
-        rows[4], blocks=[replace(b, discarded={str(i): "throttled" for i in range(11)}) for b in rows[4].blocks]
-    )
+    every = {str(i): "throttled" for i in range(11)}
+    rows[4] = replace(rows[4], blocks=[replace(block, discarded=every) for block in rows[4].blocks])
     rows[7] = replace(rows[7], blocks=rows[7].blocks[1:])
     return run_of(rows, devices=(CPU, TORCH, GPU, CUDA2, HYBRID, SOFTWARE), sessions=sessions)
 
@@ -255,9 +239,8 @@ def leaves(value, place=""):
     """Each number and word with its place; a number that is not finite is a word."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {at: leaf for name, item in items for at, leaf in leaves(item, f"{place}/{name}").items()} or {
-            place: None
-        }
+        inside = {at: leaf for name, item in items for at, leaf in leaves(item, f"{place}/{name}").items()}
+        return inside or {place: None}
     return {place: value}
 
 
@@ -266,16 +249,12 @@ def test_every_number_is_that_of_the_golden_file(name):
     result, stored = leaves(RUNS[name]()), leaves(json.loads(GOLDEN.read_text(encoding="utf-8"))[name])
     assert list(result) == list(stored)
     for place, value in result.items():
-        assert value == (
-            pytest.approx(stored[place], rel=3e-5, abs=1e-12) if isinstance(value, float) else stored[place]
-        ), place
+        near = isinstance(value, float)
+        assert value == (pytest.approx(stored[place], rel=3e-5, abs=1e-12) if near else stored[place]), place
 
 
 def write():
-    rows = []
-    for name, make in RUNS.items():
-        made = make()
-        rows.append(f"{json.dumps(name)}: {json.dumps(made)}")
+    rows = [f"{json.dumps(name)}: {json.dumps(make())}" for name, make in RUNS.items()]
     GOLDEN.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 

@@ -94,12 +94,8 @@ def test_nothing_is_fetched_from_anywhere_and_the_license_of_what_draws_goes_wit
     assert "Redistribution and use in source and binary forms" in library
 
 
-def test_the_result_travels_inside():
-    kept = embedded(page_of(full_run), "r0-result")
-    assert kept == store.dumps(full_run())
-
-
-def test_the_numbers_of_the_text_report_are_all_there():
+def test_the_result_travels_inside_and_the_numbers_of_the_text_report_are_all_there():
+    assert embedded(page_of(full_run), "r0-result") == store.dumps(full_run())
     page = " ".join(" ".join(page_of(full_run).texts).split())
     cells = re.findall(r"\| ([^|]+?) (?=\|)", drawn(full_run, format="markdown"))
     for text in {cell.replace("\\", "").replace("&gt;", ">").replace("&lt;", "<").strip() for cell in cells}:
@@ -131,12 +127,10 @@ def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):
 
 def two_backends():
     ratios = {WAITED: rising(VECTOR, 3e4)}
-    both = [
-        row
-        for op in ("add", "copy")
-        for row in (*op_rows(op, ratios), *op_rows(op, ratios, device="wgpu:0", cpu=False))
-    ]
-    return answer_run([*full_run().outcomes, *both], devices=(CPU, GPU, WEBGPU))
+    rows = full_run().outcomes
+    for op in ("add", "copy"):
+        rows = [*rows, *op_rows(op, ratios), *op_rows(op, ratios, device="wgpu:0", cpu=False)]
+    return answer_run(rows, devices=(CPU, GPU, WEBGPU))
 
 
 def test_a_page_that_would_grow_too_large_leaves_out_the_result_then_long_tables_then_other_backends(
@@ -152,11 +146,8 @@ def test_a_page_that_would_grow_too_large_leaves_out_the_result_then_long_tables
         packed = [embedded(page, name).decode() for name in page.blocks if "table" in name]
         reported = " ".join([*page.texts, *packed])
         views = [attributes["data-gpu"] for _, attributes in page.elements if attributes.get("class") == "view"]
-        menu = [
-            attributes["value"]
-            for tag, attributes in page.elements
-            if tag == "option" and attributes.get("value") in views
-        ]
+        options = [attributes.get("value") for tag, attributes in page.elements if tag == "option"]
+        menu = [value for value in options if value in views]
         kept.append(("r0-result" in page.blocks, "of peak" in reported, views))
         assert ("result is not in this page" in reported) == (not kept[-1][0])
         assert ("too large: gpubench report --sections roofline" in reported) == (not kept[-1][1])
@@ -212,12 +203,8 @@ def tables_of(*tables):
     ("text", "whole"), [("x " * 16, True), ("x " * 16 + "y", False), ("x" * 80, True), ("x" * 81, False)]
 )
 def test_a_short_cell_and_a_word_are_not_broken(text, whole):
-    page = tables_of(
-        Table(
-            (Column("a"), Column("b", right=True)),
-            ((Cell(text), Cell(text, "bad")), (Cell(""), Cell(text, again=True))),
-        )
-    )
+    rows = ((Cell(text), Cell(text, "bad")), (Cell(""), Cell(text, again=True)))
+    page = tables_of(Table((Column("a"), Column("b", right=True)), rows))
     kinds = [
         (tag, attributes["class"], attributes.get("scope"))
         for tag, attributes in page.elements
@@ -234,17 +221,15 @@ def test_a_short_cell_and_a_word_are_not_broken(text, whole):
 )
 def test_many_tables_of_a_section_are_one(legends, tables, joined):
     row, columns = (Cell("1"), Cell("2")), (Column("left"), Column("right", right=True))
-    page = tables_of(
-        *(
-            Table(columns[i % 2 :], (row[i % 2 :],), title=f"title {i}", note="of note", legend=text)
-            for i, text in enumerate(legends)
-        )
-    )
+    tables_made = [
+        Table(columns[i % 2 :], (row[i % 2 :],), title=f"title {i}", note="of note", legend=text)
+        for i, text in enumerate(legends)
+    ]
+    page = tables_of(*tables_made)
     said = " ".join(" ".join(page.texts).split())
     assert sum(tag == "table" for tag, _ in page.elements) == tables
     if joined is not None:
         assert said.count("a; b; c") == (joined != "")
-        assert [a.get("class") for tag, a in page.elements if tag == "th" and a.get("scope") == "col"] == [
-            None, None, "n",
-        ]  # fmt: skip
+        heads = [a.get("class") for tag, a in page.elements if tag == "th" and a.get("scope") == "col"]
+        assert heads == [None, None, "n"]
         assert " title 0 of note 1 2 title 1 of note 2 title 2 of note 1 2 " in said

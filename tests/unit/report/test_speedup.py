@@ -7,15 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.speedup import (
-    about_equal,
-    baseline_line,
-    blas_text,
-    cpu_limit,
-    cpu_line,
-    cpu_threads,
-    earliest,
-)
+from gpubench.analysis.speedup import about_equal, blas_text, cpu_limit, cpu_line, cpu_threads, earliest
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.errors import ExitCode, InputError
 from gpubench.report.document import report_document
@@ -33,18 +25,17 @@ def headlines(run, **words):
 
 
 def test_a_ratio_uses_the_sessions_that_both_sides_have():
-    gpu = replace(ON_GPU, blocks=ON_GPU.blocks[1:2])
+    gpu, first = replace(ON_GPU, blocks=ON_GPU.blocks[1:2]), replace(ON_CPU, blocks=ON_CPU.blocks[:1])
     assert analyse(run_of([ON_CPU, gpu])).speedups[0].ratio == pytest.approx(2)
-    assert not analyse(run_of([replace(ON_CPU, blocks=ON_CPU.blocks[:1]), gpu])).speedups
+    assert not analyse(run_of([first, gpu])).speedups
 
 
 def test_the_baseline_names_implementation_blas_and_threads():
-    run = run_of([ON_CPU, ON_GPU])
-    said = "vs numpy library, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
-    assert baseline_line(run, analyse(run).speedups) == said
+    blas = "OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+    assert analyse(run_of([ON_CPU, ON_GPU])).baseline == f"vs numpy library, {blas}"
     for own, other, compiler in (("numba, 2 threads", None, "numba, "), (None, "numba", "")):
         named = run_of([replace(ON_CPU, kernel=own), replace(ON_GPU, kernel=other)])
-        assert cpu_line(named) == f"numpy, {compiler}OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+        assert cpu_line(named) == f"numpy, {compiler}{blas}"
     bare = replace(run_of([ON_CPU, ON_GPU], with_machine=False), sessions=[])
     assert analyse(bare).baseline == "vs numpy library, BLAS unknown, threads unknown"
 
@@ -107,8 +98,8 @@ def test_what_would_make_the_cpu_faster_is_named_beside_the_baseline(warnings, s
 ])  # fmt: skip
 def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit, said):
     run = run_of([ON_CPU, ON_GPU], threads=threads)
-    cpu = replace(run.machine.cpu, quota_cpus=Fact(quota, "ok", "cgroup"))
-    run = replace(run, machine=replace(run.machine, cpu=cpu))
+    usable = replace(run.machine.cpu, quota_cpus=Fact(quota, "ok", "cgroup"))
+    run = replace(run, machine=replace(run.machine, cpu=usable))
     assert (cpu_limit(run), cpu_line(run)) == (limit, f"numpy, OpenBLAS 0.3.29 (Haswell), {said}")
     assert cpu_threads(run) == cpu_threads(run, "numpy:0") == threads
     assert cpu_threads(run, "cupy:0") is None
@@ -117,8 +108,8 @@ def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit,
 def test_the_fewest_threads_of_all_sessions_and_cpus_count():
     run = two_cpus()
     workers = [replace(one, threads=1) if one.device_id == TORCH.id else one for one in run.sessions[3].workers]
-    fewer = replace(run.sessions[3], workers=workers)
-    run = replace(run, sessions=[*run.sessions[:3], fewer, *run.sessions[4:]])
+    fewer = [*run.sessions[:3], replace(run.sessions[3], workers=workers), *run.sessions[4:]]
+    run = replace(run, sessions=fewer)
     assert [cpu_threads(run, name) for name in (None, CPU.id, TORCH.id)] == [1, 2, 1]
     assert cpu_limit(run) == "the baseline uses 1 of 2 usable CPUs"
     assert cpu_line(replace(run, devices=[])) == "numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
@@ -184,8 +175,7 @@ def test_undecided(outcomes, reason, more):
 
 
 def test_a_bracket_below_a_threshold_is_the_earlier_one():
-    curves = ({64: 0.5, 16384: 4.0}, {4096: 0.5, 8192: 4.0}, {64: 0.25, 256: 0.5})
-    wide, late, none = map(verdict, curves)
+    wide, late, none = map(verdict, ({64: 0.5, 16384: 4.0}, {4096: 0.5, 8192: 4.0}, {64: 0.25, 256: 0.5}))
     assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
     assert earliest([none, late, wide]) is wide
     assert earliest([none, late]) is late
