@@ -64,11 +64,12 @@ COSTS = {
 
 
 class Scatter(NamedTuple):
-    """The standard deviations of ln(time), each for calls below 50 us, for calls below 1 ms, and for longer
-    calls."""
+    """How far ln(time) scatters, as standard deviations. Each field has three: for calls below 50 us, for calls
+    from 50 us to 1 ms, and for longer calls."""
 
-    block: tuple[float, float, float]  # between blocks, without the tail
-    size: tuple[float, float, float]  # between sizes in a session
+    # of a block; in the tail, TAIL_SHARE of the blocks, it is TAIL times as large
+    block: tuple[float, float, float]
+    size: tuple[float, float, float]  # of a case at one size from its smooth curve
 
 
 # The scatter of the blocks of ten default runs and of one run of five minutes on H200 hosts. One block in seven

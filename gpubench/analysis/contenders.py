@@ -189,7 +189,7 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
-    """Return the contenders for a call of this regime (by id) of the cases in `group`."""
+    """Return the contenders among the cases in `group` for a call in `regime`, the id of a regime."""
     return compete(run, group, regime, list(contenders(group, regime)))
 
 

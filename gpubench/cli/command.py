@@ -1,8 +1,8 @@
 """The parser of the command line, and the configuration: the environment, the project file and the user file
 give the defaults of options, in this order of precedence.
 
-A command is imported only when it is used, and its options become one object. This is the only module that
-reads GPUBENCH_ variables and configuration files.
+A command is imported only when it is used, and its options become one object. Configuration files and the
+GPUBENCH_ variables that give options their defaults are read here and nowhere else.
 """
 
 from __future__ import annotations

@@ -7,12 +7,13 @@ white space. Within a word, the two neighbours whose joined bytes have the lowes
 line has an entry in base64 and its rank, as in tiktoken's files.
 
 Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read:
-`traffic` counts the expected number of distinct rows. If the tokens follow earlier ones, their positions begin
-at `start`, which stays on the device, where tokens are made.
+`traffic` counts the expected number of distinct rows. `embedding_at` is for tokens that follow earlier ones:
+their positions begin at `start`, an input of one number, which a network that makes tokens keeps on the device.
+`token_append` writes a token behind those that a sequence has.
 
 - CPU: NumPy's `take` into the output, block by block; the positions are added while the block is in cache.
-- CUDA and WGSL: a thread moves 16 bytes of a row, or one element if the length of a row is no multiple of 16
-  bytes.
+- CUDA and WGSL: a thread moves 16 bytes of a row. If these do not divide a row, it moves one element (WGSL), or
+  the largest power of two of elements that does (CUDA).
 """
 
 from __future__ import annotations

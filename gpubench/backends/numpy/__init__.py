@@ -414,7 +414,8 @@ class NumpyBackend(Backend, Joins):
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return an empty list, since a device group in host memory is named by the number of its ranks."""
+        """Return an empty list: the ranks of a device group in host memory are no devices that could be chosen. The
+        id of such a group has only the number of its ranks."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:

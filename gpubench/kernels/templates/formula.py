@@ -419,9 +419,10 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return Tolerance(UNITS, scale=scale, slack=slack if self.jumps else None)
 
     def _spread(self, xp: Array, inputs: Sequence[Array], u: float) -> Array:
-        """Return the absolute error of the result, in round-off units. Each step has a rounding of its own and
-        the errors of its operands, as far as these change its value. `u` is the round-off, or 0. If it is not
-        0, a choice that round-off may change also counts the value that was not chosen."""
+        """Return a first-order bound on the absolute error of the result, in round-off units. An arithmetic step
+        adds its own rounding to the errors of its operands, as far as these change its value. A `where` has the
+        error of the value that it takes. If `u`, the round-off, is not 0, a `where` also gets the distance to its
+        other value wherever round-off may turn its condition. With `u` = 0 this part is left out."""
         spreads: dict[str, tuple[Array, Array]] = {
             name: (x, xp.zeros_like(x)) for name, x in zip(self.names, inputs, strict=True)
         }

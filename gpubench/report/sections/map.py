@@ -92,8 +92,9 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return the rows of a panel for each regime, by the name of the situation. `sides` holds pairs of the name
-    beside a strip and its key in the lanes."""
+    """Return the rows of the panels, by the name of the situation; there is a panel for each of `regimes`. A lane
+    has a row for each of `sides` that measured its op in one of these regimes. A side is a pair: the name that is
+    shown beside its strips, and the key of its strips in `MapLane.strips`."""
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
