@@ -252,9 +252,8 @@ def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """Return the selection with shapes for the collectives: each is measured with every number of ranks that a
-    device group in `devices` has, a pairwise one with 2 ranks only. Collectives for which the user gave shapes
-    keep them."""
+    """Return the selection with shapes for the collectives: each is measured with every number of ranks that a device
+    group in `devices` has, a pairwise one with 2 ranks only. Shapes that the user gave are kept."""
     counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
