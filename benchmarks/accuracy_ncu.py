@@ -106,7 +106,12 @@ def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
-    """Return pairings of the median launch of each kernel with gpubench's readings of the same kernel."""
+    """Return a pairing for each kernel in `KERNELS` and each of `clocks` for which `readings` has both.
+
+    A pairing compares gpubench's reading on that clock with the median launch that `tool` measured. `rows` are
+    the pairs (kernel name, seconds) in the output of ncu. The bool next to a clock says whether the pairing has
+    to meet a target.
+    """
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
         Pairing(

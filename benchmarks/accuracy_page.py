@@ -57,8 +57,11 @@ def tables(agreement: Agreement) -> str:
 
 
 def without_events(agreement: Agreement) -> list[Pairing]:
-    """Return pairings of ncu, which uses no events, with the cold clock minus the seconds that its events
-    measure around nothing."""
+    """Return the pairings that compare ncu with the cold clock, with corrected times of gpubench.
+
+    The events of the cold clock measure some time even if there is nothing between them. ncu uses no events, so
+    this time is subtracted.
+    """
     zero = agreement.floors.get(EVENTS, 0.0)
     return [
         msgspec.structs.replace(

@@ -58,7 +58,8 @@ class AlteredSession:
         return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Make `repeat` launches, plus one launch for each whole number that the accumulated share reaches."""
+        """Make `repeat` launches. For a slowed case make more: each launch adds the session's share to a sum,
+        and each time the sum reaches 1 there is one launch more."""
         self._inner.run(launch, repeat)
         if id(launch) in self._owed:
             owed = self._owed[id(launch)] + repeat * self._extra

@@ -45,7 +45,11 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 
 
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
-    """Return for each case whether it is SLOWER by the rule that the command uses for a family of this size."""
+    """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`.
+
+    A case is SLOWER if both the test of the case and the joint test of all cases of the suite are significant,
+    and if the estimated ratio new / base of its low ends is above 1 + `threshold`.
+    """
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])
         for before, after in zip(base, new, strict=True)
@@ -134,7 +138,11 @@ MOVED = ((0.0, 1.0), (0.5, 1.1), (0.6, 1.1), (0.6, 2.0), (0.75, 1.3), (0.9, 1.1)
 def a_side(
     chance: random.Random, noise: tuple[float, float, float], side: int, share: float, by: float
 ) -> Side:
-    """Return the samples of each session of one case. A `share` of the blocks takes `by` times as long."""
+    """Return simulated samples of one case in seconds: a list for each of `side` sessions.
+
+    `noise` contains the standard deviations of ln(seconds) among sessions, among blocks, and among samples. A
+    block takes `by` times as long with the probability `share`.
+    """
     of_session, of_block, of_sample = noise
     sessions_s = []
     for _ in range(side):

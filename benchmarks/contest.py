@@ -30,11 +30,12 @@ def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentPars
 
 
 def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the output of a first process of gpubench, and for each pair a dict with the outputs of both
+    """Run `script` with the options `named` in a process for gpubench, then in `options.pairs` pairs of
     processes.
 
-    The first process compiles and chooses kernels. The processes run `script` with the options `named`. Without
-    a budget they take one batch of each case.
+    Return the output of the first process, which compiles and chooses kernels, and for each pair the outputs of
+    gpubench and PyTorch by name. The pairs share the time `options.budget_s`. When it is used up, a process
+    takes one batch of each case.
     """
     began = time.monotonic()
     prepared = _run(script, "ours", options, named, 0.0)

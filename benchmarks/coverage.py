@@ -58,8 +58,9 @@ def _samples(draw: random.Random, level: float, within: float) -> list[float]:
 
 
 def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Simulate a case. Return whether the interval of its time contains the true value, and the width of the
-    interval in percent."""
+    """Simulate a case with `k` sessions of `blocks` blocks each, with the noise of `sessions`. Return whether
+    the interval of its time contains the true value, and half the width of the interval in percent of that
+    value."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     interval = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
     return interval.low <= TRUE <= interval.high, 50 * (interval.high - interval.low) / TRUE
@@ -281,8 +282,9 @@ QUARTILES = 1.349  # interquartile range / standard deviation
 
 
 def labels(repeats: int) -> None:
-    """Print how often a case is labelled noisy or worse, and how often unstable, for each spread of its
-    blocks."""
+    """Print a table of labels for simulated cases: a row for each true spread of blocks and each number of
+    blocks, a column for each number of sessions. A cell shows how often a case is labelled at least noisy, and
+    how often unstable."""
     print("| true spread | blocks | " + " | ".join(f"{k} session{'s' * (k > 1)}" for k in (1, 3, 5, 10)) + " |")
     print("|---|---|---|---|---|---|")
     for spread in SPREADS:

@@ -242,9 +242,10 @@ def table(record: Any, names: list[str], sizes: list[str]) -> str:
 
 
 def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the text of a ratio, and whether it passes.
+    """Return the ratio PyTorch's time / gpubench's time with its interval, as text, and whether it passes.
 
-    It passes if it reaches its limit, or if its interval contains the limit and is at most a tenth wide.
+    It passes if it reaches the limit of the op. A ratio slightly below the limit passes, too, if its interval
+    contains the limit and is narrow.
     """
     key = f"{name} {word}"
     ratios = [pair["torch"]["cases"][key]["s"] / pair["ours"]["cases"][key]["s"] for pair in pairs]
@@ -256,10 +257,12 @@ def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the text of a share, and whether it passes.
+    """Return the share of the copy rate that the op reaches, as text, and whether it is as high as COPY_SHARES
+    requires.
 
-    The share is the rate of the op in compulsory bytes / the rate of the faster copy of the pair, which may be
-    gpubench's or PyTorch's.
+    The share is the rate of gpubench's op, counted in compulsory bytes, divided by the rate of the faster copy,
+    which may be gpubench's or PyTorch's. It is the geometric median over the pairs. The text is empty for an op
+    that is not in COPY_SHARES.
     """
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:

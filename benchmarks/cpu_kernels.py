@@ -40,10 +40,8 @@ def params(name: str, elements: int) -> dict[str, int]:
 def runner(
     session: NumpySession, op: Op, elements: int, dtype: Dtype
 ) -> Callable[[Implementation], Callable[[], None]]:
-    """Return a function that returns each implementation of the op as a call without arguments.
-
-    All implementations read the same inputs.
-    """
+    """Return a function that takes the name of an implementation and returns a call that runs this
+    implementation of the op. All of these calls read the same inputs."""
     size = params(op.name, elements)
     inputs = random_inputs(op, size, dtype, seed=1)
     output = session.allocate(op.output.shape(size), dtype)

@@ -145,8 +145,12 @@ def _same_but_for_shape(case: JudgedCase) -> bool:
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """Yield the verdict and the ratio new / base of the slowed case, for each comparison in which the other
-    cases are unchanged."""
+    """Compare sessions in which the case `case_id` was slowed by `share` with unchanged sessions. Yield its
+    verdict and its ratio new / base for each comparison.
+
+    The other cases of a comparison are `others`, which come from the slowed sessions too, but were not changed.
+    The unchanged sessions are those just before and after the slowed ones.
+    """
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
     # The unchanged sessions just before and just after each: either way the sides have taken turns.
     near = [

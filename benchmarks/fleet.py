@@ -112,7 +112,9 @@ def synthetic(
 
 
 def alarms(counts: list[int], figures: int) -> None:
-    """Print the confirmed false alarms of a healthy fleet, and how often one slow GPU is confirmed."""
+    """Print two tables for fleets of these numbers of GPUs. The first one has the mean number of healthy GPUs
+    that the rule confirms as slow, per fleet. The second one shows how often one slow GPU is confirmed.
+    `figures` is about how many values each cell simulates."""
     print("confirmed false alarms a healthy fleet")
     print(f"{'tails':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for tail in (gauss, heavy):
@@ -138,7 +140,12 @@ def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], 
 
 
 def detection(count: int, cv: float, short: float, figures: int) -> float:
-    """Return how often the rule confirms the slow GPU by one case, matmul."""
+    """Return the share of simulated fleets of `count` GPUs in which the rule confirms the slow GPU by its
+    matmul case.
+
+    One GPU of each fleet is slower by the share `short`. `cv` is the variation among the GPUs, and `figures` is
+    about how many values are simulated in all.
+    """
     draw = random.Random(f"{SEED} {count} {cv} {short}")
     fleets = min(400, max(20, figures // (count * len(CASES))))
     hits = 0

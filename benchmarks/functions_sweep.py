@@ -41,10 +41,12 @@ if PLACE != "cpu":
 
 
 def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> dict[str, tuple[Any, int]]:
-    """Return for each situation a function that makes a given number of turns, and the number of calls in a
-    turn.
+    """Return, by the name of a situation, a function that makes a given number of turns, and the number of
+    calls in one turn.
 
-    The resident inputs are copied to the device once, before the first turn.
+    `call` is the function to time, `up` copies an input to the device, `down` copies a result back, and `wait`
+    waits for the device. For the resident situations `inputs` are copied to the device once, before the first
+    turn.
     """
     there = [up(getattr(x, "value", x)) for x in inputs]  # the value of an input marked by gpubench.stays
 

@@ -111,10 +111,10 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def scatter(runs: Sequence[Run]) -> None:
-    """Print, for each device and regime, how far the runs differ at the low size.
-
-    Also print how much of the difference all ops have in common, and its correlation with the middle size.
-    """
+    """Print a row for each device, implementation and regime that at least five ops have. It shows how much the
+    times of the runs differ at the smallest size that all runs have, how much of this all ops have in common,
+    and how much each op has for itself. The last column is the correlation of the differences at the smallest
+    size with those at the next larger size."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):
@@ -317,8 +317,8 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """Return the deviation of a case at its size. Half of it is constant in a session, and new memory
-        changes the other half."""
+        """Return a random deviation of ln(time) for this case, whose size is in its id. Half of its variance is
+        drawn once for each case, the other half at each call, as if new memory were allocated."""
         own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
         return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 

@@ -27,8 +27,8 @@ def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
 
 
 def line(name: str, rows: list[TimeBreakdown]) -> str:
-    """Return a line with the number of cases, the number of explained cases, and the median share of the time
-    that the parts do not explain."""
+    """Return a line with the number of cases, the number of cases whose parts add up to the whole time, and the
+    median share of the time that no part explains."""
     explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
     rest = median([breakdown.residual_share for breakdown in rows])
     return f"{name:24}{explained:>4} of {len(rows):<4}{explained / len(rows):>5.0%}   middle rest {rest:+.0%}"

@@ -235,8 +235,8 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the tensor. It is worth it on the CPU, too, since a comparison with the float64
-        reference takes several times as long."""
+        """Return a copy of the tensor, or None if it has another shape or dtype. Later outputs are compared
+        with the copy, which is quicker than with the float64 reference, also on the CPU."""
         if not self._fits(buffer, shape, dtype):
             return None
         with _vendor_errors():

@@ -336,8 +336,8 @@ class Session(ABC):
 
     @property
     def home(self) -> Session:
-        """The session in whose memory weights lie. It is this session, or for operands in host memory the
-        device's own session."""
+        """The session in whose memory weights lie: this session. For a session whose operands lie in host
+        memory it is the session of the device itself."""
         return self
 
     def enter(self) -> None:
@@ -446,9 +446,9 @@ class Backend(ABC):
         return self.devices()
 
     def preload(self) -> None:
-        """Import the modules that opening a device needs, without touching a device, because the users of a GPU
-        are counted before our worker opens it. Raises nothing, since `open` reports errors. The default does
-        nothing."""
+        """Import the modules that opening a device needs. It must not touch a device: this is called before the
+        other users of a GPU are listed, and our worker must not be among them. Raises nothing, because `open`
+        will report the errors. The default does nothing."""
 
 
 @runtime_checkable

@@ -116,8 +116,9 @@ class JudgesBlocks(Protocol):
 
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` needs it.
-        Returns None if compiled code cannot read these arrays."""
+        """Return the largest error of each block of `got`, for `backends.shared.reference.judge`. The error of
+        an element is |got - want| / scale, where `scale` is raised to `smallest`, and |want| is used if it is
+        None. Returns None if compiled code cannot read these arrays."""
 
 
 @runtime_checkable
@@ -171,7 +172,8 @@ class KnownPeaks(Protocol):
 
     @abstractmethod
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the requested peaks."""
+        """Return the peaks that are asked for: of memory, of arithmetic in each dtype in `compute`, and of the
+        link to the host."""
 
 
 @runtime_checkable
@@ -258,7 +260,8 @@ class Splits(Protocol):
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:
-        """Return the session that runs the op. A workload is run by a session that assigns its stages."""
+        """Return the session that runs the op: this one, or for a workload one that assigns its stages to the
+        two sides."""
 
 
 @runtime_checkable
@@ -296,7 +299,8 @@ class ScriptedPair(Protocol):
 
     @abstractmethod
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions. By the scripted clock they run at the same time."""
+        """Run both functions one after the other. On the scripted clock they begin at the same time, as if two
+        devices ran them."""
 
     @abstractmethod
     def cpu_beside(self) -> Session:

@@ -239,8 +239,9 @@ class CupySession(
         return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return a launch of the expression on CuPy arrays, or of the op's CUDA kernel. If a library call has
-        to write into `output`, the launch is a program that repeats the call. Raises BuildError."""
+        """Return a launch of the op's library call, or of its CUDA program. A library call allocates its
+        result, so it is used only if `output` is None. ROCm has no CUDA programs: there the result of the
+        library call is copied to `output`. Raises BuildError."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)
@@ -427,7 +428,8 @@ class CupyBackend(Backend, Joins):
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals."""
+        """Return the links among the devices of these ordinals. All device groups of CUDA have the same links,
+        so `word` is not used."""
         from gpubench.backends.cupy.links import CudaLinks
 
         return CudaLinks(_import_cupy(), ordinals)

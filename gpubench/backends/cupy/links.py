@@ -102,7 +102,8 @@ class CudaLinks(Links):
         nccl.groupEnd()
 
     def average(self, buffers: Sequence[Sequence[Array]]) -> None:
-        """Average on the default stream, which the sessions use."""
+        """Replace each buffer by its mean over the ranks, with NCCL on the default stream. The sessions use
+        that stream, too, so no wait is needed between their work and the mean."""
         nccl, communicators = self._join()
         nccl.groupStart()
         for communicator, own in zip(communicators, buffers, strict=True):

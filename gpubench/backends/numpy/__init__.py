@@ -140,7 +140,7 @@ class NumpySession(
         fill(buffer, value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the array itself."""
+        """Return the array itself, or None if it has another shape or dtype or is not contiguous."""
         fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
         return buffer if fits and buffer.dtype == host_dtype(dtype) else None
 

@@ -288,8 +288,8 @@ def _leave_mark() -> Iterator[None]:
 
 
 def _is_of_the_dead(path: Path) -> bool:
-    """Return whether no process holds the mark. An empty mark does not count, since its holder is just removing
-    it."""
+    """Return whether the file `path` is the mark of a worker that ended while it loaded numba: nobody holds its
+    lock, and it is not empty. A mark that is empty is just being removed by its worker."""
     mark = Lock(path)
     with contextlib.suppress(OSError):
         if mark.take():

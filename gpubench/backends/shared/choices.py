@@ -208,8 +208,9 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the candidate that the nearest remembered size took, even if that size had other candidates, too.
-    Returns None if no near size is remembered."""
+    """Return the candidate that was chosen at the nearest remembered size. The candidates of that size may have
+    been partly different ones, but the chosen one must be among those of `trials`. Returns None if there is no
+    such size nearby."""
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
         if names:
@@ -218,8 +219,9 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return the candidates that the nearest smaller and larger sizes took on a quiet machine, if building
-    other candidates takes long. Returns an empty tuple if one of these sizes is not remembered."""
+    """Return the candidates to try if each takes long to build: only those that were chosen, on a quiet
+    machine, at the nearest smaller and the nearest larger remembered size. Returns an empty tuple if building
+    is quick, or if one of the two sizes is not known."""
     taken = set()
     for side in (-1, 1) if trials.builders else ():
         nearest = next(

@@ -306,7 +306,8 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Return the seconds of each call by the host's clock, together with the call of `behind` after it."""
+    """Make the calls one after the other, each followed by a call of `behind`, and return the seconds of each
+    such pair by the clock of the session's host."""
     readings = [session.clock()]
     for call in calls:
         call()
@@ -321,8 +322,9 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of a chain, or None if `timed` returns None. Steps on the host come first, timed by the
-    host's clock. `timed` times the launches. If it is None, each step is timed together with a wait."""
+    """Return the times of the steps of a chain. First the steps on the host are timed by the host's clock, and
+    then `timed(launches)` times the others. If `timed` is None, the host's clock times each step together with
+    a wait. Returns None if `timed` does."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -420,7 +422,8 @@ def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: i
 
 
 def _of_kind(drawn: Values, kind: str) -> Any:
-    """Return how to draw values, as declared (`drawn`) or as the user's `kind` of inputs demands."""
+    """Return the rule by which the values of an operand are drawn. It is the declared rule `drawn`, unless the
+    user's `kind` of inputs replaces it."""
     return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
@@ -559,8 +562,8 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return the length of a vector and its component along a fixed vector, as text with so few digits that
-    rounding does not change it."""
+    """Return two numbers that describe a vector: its length, and its component along a fixed vector relative to
+    the length. They are texts with so few digits that differences in rounding do not change them."""
     import numpy as np
 
     length = math.sqrt(values @ values)

@@ -54,11 +54,12 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
 
 
 def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
-    """Return whether c = a b within rounding. Every element of c is checked in n^2 steps: c r = a (b r) for a
-    vector r of random signs.
+    """Return whether c = a b within rounding.
 
-    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four standard
-    deviations of a sum of errors of 8 u x norms with random signs.
+    Every element of c is checked in n^2 steps instead of n^3: c r is compared with a (b r) for a vector r of
+    random signs. Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. Each element
+    may have an error of 8 u times the norms of its row of a and its column of b, where u is the unit round-off
+    of `dtype`. The limit for a row is four standard deviations of the sum of such errors with random signs.
     """
     import numpy as np
 

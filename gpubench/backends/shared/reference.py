@@ -64,8 +64,8 @@ def sentinel_for(odd: Oddities) -> float:
 
 
 def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
-    """Return the index of the first infinity or NaN in a reference. Returns an empty list if there is none, or
-    if an input is not finite, either."""
+    """Return the position, as a list with an index for each dimension, of the first infinity or NaN in a
+    reference. Returns an empty list if there is none, or if an input contains one, too."""
     import numpy as np
 
     first = answer.odd.first
@@ -181,8 +181,8 @@ def _odd_file(want: Path) -> Path:
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
-    """Return a function that computes the scale of a tolerance. The scale is enlarged so that it includes the
-    slack."""
+    """Return the function that computes the scale of a tolerance, or None if it has none. If the tolerance has
+    a slack, the function returns a larger scale, so that units * u * scale includes the slack."""
     scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
     if scale is None or slack is None:
         return scale
@@ -225,8 +225,9 @@ def _slice_of(flat: Array, start: int) -> Array:
 def _cut(
     function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
 ) -> tuple[int, int, Callable[[int], Array]]:
-    """Return how many rows the inputs have, how many of them a slice has, and `function` of the slice that
-    begins at a row. Inputs that have no slices have 0 rows."""
+    """Return the number of rows of the inputs, the number of rows in a slice, and a function that applies
+    `function` to the slice that begins at a given row. The number of rows is 0 if the op cannot be computed
+    slice by slice."""
     import numpy as np
 
     axes = _axes(op, join)
@@ -434,8 +435,9 @@ def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float)
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """Judge an output of choices (such as indices) by the float64 reference: how far each choice falls short of
-    the best one, and how many do."""
+    """Judge an output of choices, such as indices. The error of a choice is how far it falls short of the best
+    choice in float64, as the op's `shortfall` computes it from the inputs. The check also has the number of
+    choices that are not the best."""
     import numpy as np
 
     assert tolerance.shortfall is not None

@@ -45,7 +45,8 @@ INLINE_BYTES = 2 << 20
 
 
 def granule(units: int) -> int:
-    """Return the power of two of which every share of `units` units is a multiple."""
+    """Return the step in which `units` units are divided between devices. It is a power of two. Each share is a
+    multiple of it, except the last one, which also gets the remainder."""
     finest = max(1, units // _GRANULES)
     return max(
         min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1)), 1 << max(0, units.bit_length() - _FINEST_BITS)
@@ -111,8 +112,9 @@ class StageCase(NamedTuple):
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
-    """Return a stage of a workload's case as a resident case of the session: tuned, or the library
-    implementation if the session has no kernel. Two sides take the best that each has."""
+    """Return `stage`, a stage of the workload `case`, as a case of its own on the session, with data that stays
+    there. It is the tuned implementation, or the library one if the device has no kernel for the op. A session
+    on two sides always gets the tuned one, which stands for the best that each side has."""
     device, op, params = session.device, kernels.load(stage.op), dict(stage.params(case.params))
     library = not device.composed and op.kernel(device.backend, case.dtype) is None
     implementation: Implementation = "library" if library else "tuned"
@@ -192,8 +194,8 @@ class DividedBuffer:
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the session's part for the launches of `key`. If the part has another shape, it is
-        replaced."""
+        """Return the part of the operand that the session holds for the launches of `key`. A part is made when
+        it is first needed, and replaced if it has another shape."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:

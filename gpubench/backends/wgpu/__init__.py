@@ -105,8 +105,8 @@ class StampSet:
 class Stamps:
     """Reads the timestamps of one pass, or of each of several passes.
 
-    The sets of the last few chains are kept, because wgpu frees a dropped set at the next submit, which would
-    be timed.
+    There is a StampSet for each number of passes. The last few sets are kept. If one were dropped at once, wgpu
+    would free it during the next submit, and that submit is timed.
     """
 
     def __init__(self, device: Any, queue: Queue) -> None:
@@ -284,8 +284,8 @@ class WgpuSession(
         return copy
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Compare by a kernel over 32-bit words. Returns False if the number of bytes is no multiple of
-        four."""
+        """Return whether `copy` begins with the bytes of `buffer`, by a kernel that compares words of 32 bits.
+        Returns False if the number of bytes is not a multiple of four, even if the bytes are equal."""
         import numpy as np
 
         size = math.prod(shape) * ITEMSIZE[dtype]

@@ -83,9 +83,13 @@ class WgpuLaunch(Launch):
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """Return the commands of a whole call, after recording the slices that are left. Returns None if
-        nothing was recorded. Also returns None if a launch of several parts was not recorded to its end,
-        because it starts earlier part by part. Commands can be submitted only once."""
+        """Return the commands of the next call that were recorded ahead, and forget them, because commands can
+        be submitted only once.
+
+        Slices that are still missing are recorded now. Returns None if nothing was recorded. Also returns None
+        if a launch of several parts was not recorded completely: it is faster to record and submit it part by
+        part.
+        """
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
         if (
@@ -197,9 +201,12 @@ class Programs:
         self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[Step]:  # fmt: skip
-        """Return the pipeline, bind group and grid of each pass, with these buffers and new scratch memory.
-        `pipelines` is a cache to use instead of the device's own. `sizes` is the number of bytes that a pass
-        may see of each longer buffer. Raises BuildError."""
+        """Return the pipeline, the bind group and the grid of each pass of `program`, with these buffers and
+        new scratch memory.
+
+        `pipelines` is a cache to use instead of the device's own. `sizes` is for buffers that are longer than
+        their operand: the number of bytes that a pass may access, by name. Raises BuildError.
+        """
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         every = {**buffers, **scratch}
         bound = []

@@ -93,7 +93,8 @@ class Queue:
         self._own, self._queue = device._internal, device.queue._internal
 
     def record_next(self, launch: WgpuLaunch | None) -> None:
-        """Have the next wait record a call of this launch between its polls, if it polls."""
+        """Let the next wait use its time: while it polls the device, it records one call of `launch` ahead.
+        None records nothing."""
         self._next = [launch] if self._asks and launch is not None else []
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -212,9 +213,12 @@ class Queue:
 
 
 class Mapping:
-    """The first bytes of a staging buffer, mapped. The host may touch them after `sync_wait` and until `close`.
-    `behind` is the last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py
-    would start a thread for each mapping."""
+    """A request to map the first `size` bytes of a staging buffer. The host may touch them after `sync_wait`
+    and until `close`.
+
+    `behind` is the number of the last submission that uses the buffer, so that `sync_wait` does not wait for
+    later ones. This class is used because wgpu-py starts a thread for each mapping.
+    """
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
