@@ -58,8 +58,8 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return how many of `units` the GPU gets for a share from 0 to 1. In a real split each side gets at least
-    half a step of rounding, so that the six digits of a share in a file still differ from 0 and 1."""
+    """Return how many of `units` the GPU gets for a share from 0 to 1. If the work is split, each side gets at
+    least half a granule, so that the share in a file, which has six digits, differs from 0 and 1."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
     step = granule(units)

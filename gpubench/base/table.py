@@ -140,10 +140,10 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return a form of the table that fits into `width`.
+    """Return the table in the first form that fits into `width`.
 
-    Take the first one of the table and its narrower forms that would fit without ranked columns. Then drop
-    columns of the highest rank, as few as necessary.
+    First use a narrower form of the table if the table is too wide even without all columns that have a rank.
+    Then drop columns one by one until it fits: a column of the highest rank goes first.
     """
     while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
         table = table.narrower
@@ -160,8 +160,8 @@ def _without(table: Table, goes: Callable[[int], bool], most: int | None = None)
 
 
 def natural_width(table: Table) -> int:
-    """Return the width in characters of the table with all columns, if its first and last column are as narrow
-    as allowed."""
+    """Return the number of characters in a row of the table with all its columns. The first and the last column
+    count with their least width, if they have one."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])

@@ -214,11 +214,8 @@ def _shape(operand: Operand) -> list[str]:
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """Return the function that writes a cost of these operands as text.
-
-    The length of a text has no formula, and the search for one would encode the whole text. So for texts the
-    cost is shown at one size.
-    """
+    """Return the function that writes a cost as text: `formula`, or `_at_one_size` if an operand is a text. A
+    cost of a text is no formula of n, and to find that out would encode the whole text."""
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 

@@ -179,12 +179,14 @@ def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iter
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
-    """Return the number of all cases as text, such as ` of 40`. Returns an empty text if the plan grows."""
+    """Return `between` and the number of all cases, such as ` of 40`, to follow the number of a case. Returns
+    an empty text if the plan still grows."""
     return "" if grows else f"{between}{max(number, cases)}"
 
 
 def again(event: SessionAgain, *, grows: bool) -> str:
-    """Return why a session is repeated, with the new number of cases unless the plan grows."""
+    """Return the line that says why a session is measured again, and how many cases the run now has. The number
+    is left out if the plan still grows."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
     return why if grows else f"{why} {event.cases} cases in all"

@@ -113,12 +113,12 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a filter of cases. It keeps all cases of the CPU, and the cases that a claim selects on
-        devices of the claim's kind.
+        """Return a function that says whether the run keeps a case.
 
-        A GPU is also measured with copies, because the table shows them. A second backend of the same GPU
-        measures only kernels that a claim names. A split with a software adapter is not measured. `keep`:
-        another filter that also applies.
+        Every case of the CPU is kept. Any other case is kept if a claim about its kind of device selects it.
+        Cases of a GPU that copy at every call are kept, too, because the table shows them. If a second backend
+        drives a GPU, only its kernels that a claim names are kept. Splits are kept only if there is a GPU that
+        is no software adapter. `keep` is another condition, which also applies.
         """
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]

@@ -179,8 +179,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return the energy windows of the call that the advice is about, with their cases, by device. The resident
-    case of a CPU is used for every situation, because its data is in host memory."""
+    """Return the energy windows of the call that `advice` is about, each with its case, by device id. A CPU has
+    only cases in the regime `resident`. They count in every situation, because their data is in host memory."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)

@@ -81,11 +81,11 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def extrapolate(points: Points, n: int) -> float:
-    """Return the value at size n, extrapolated from the points.
+    """Return the value at size n, extrapolated from the points (size, value).
 
-    If three or more points lie on a line, that line is used. Otherwise the last two points define a power of n,
-    whose exponent is rounded to a multiple of 0.5. A single point gives n * n if its value is
-    exactly that, a multiple of n if n divides its value, and a constant otherwise.
+    If there are three or more points and all lie on a line, the line is used. Otherwise the last two points
+    define a power of n, whose exponent is rounded to a multiple of 0.5. A single point (m, v) gives a square if
+    v = m^2, a multiple of n if m divides v, and otherwise a constant. Without points the value is 0.
     """
     values = dict(points)
     if n in values:

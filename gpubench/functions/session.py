@@ -194,10 +194,10 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """Return the name of the library that the CPU program of a pair uses, or None if it is NumPy.
+    """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
 
-    The library is one that the program mentions, or the library of its inputs. Without either, return the name
-    of the program itself.
+    It is the first library other than NumPy whose objects the program refers to, or from which an input comes.
+    If there is neither such a library nor NumPy, return the name of the program.
     """
     program = function.cpu
     code = getattr(program, "__code__", None)

@@ -111,8 +111,9 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def _four(line: str, indentation: int) -> str:
-    """Return the line for each of the four queries. Its fields are the query's name `q`, its `row` in qkv, and
-    the places of its scores and of its sum."""
+    """Return `line` four times, once for each of the four queries that a thread computes. The fields in braces
+    are replaced: {q} by the name of the query, {row} by the name of its row in qkv, and {scores} and {sum} by
+    the offsets of its scores and of its sum."""
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(

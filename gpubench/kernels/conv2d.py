@@ -81,7 +81,8 @@ def _reference(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _scale(xp: Array, x: Array, w: Array) -> Array:
-    """Return the norm of the patch times the norm of the filter."""
+    """Return the scale of each output element: the norm of its patch of the image times the norm of its
+    filter."""
     patches = sum(_shift(xp, xp.sum(x * x, axis=1, keepdims=True)))
     return xp.sqrt(patches) * xp.reshape(xp.sqrt(xp.sum(w * w, axis=(1, 2, 3))), (1, w.shape[0], 1, 1))
 

@@ -88,7 +88,8 @@ def across(params: Params) -> Shape:
 
 
 def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
-    """Return the scale of the sum x w + b + ..., for the tolerance."""
+    """Return the scale for the tolerance of x w + `added`[0] + ...: the norms of row and column, plus |added|
+    for each addend."""
     return sum((xp.abs(other) for other in added), norms(xp, x, w))
 
 
@@ -222,8 +223,8 @@ def product(
 
 
 def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    """Return the largest slope of gelu times the scale of z, plus eight times the scale of gelu. For gelu
-    alone, eight times the units of a product are allowed."""
+    """Return the scale of gelu(z) for z = x w + b. The error of z counts times the largest slope of gelu. The
+    scale of gelu counts eight times, because gelu alone is allowed eight times as many units as a product."""
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
@@ -246,8 +247,8 @@ def _across(params: Params) -> Shape:
 
 
 def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
-    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the
-    largest slope of the epilogue, by which the error of the norm grows at most."""
+    """Return the op that applies the linear layer `plain`, whose epilogue is `epilogue`, to layernorm(x).
+    `slope` is the largest slope of the epilogue. The error of the norm grows at most by this factor."""
     x, *weights = plain.inputs
     normed = (
         Operand("x", rows_in, "normal"),
@@ -285,8 +286,8 @@ def _normed_flops(plain: Op, params: Params) -> int:
 
 
 def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    """Return the scale of the layer, plus the scale of the norm's error after the product. Both have the same
-    number of units."""
+    """Return the scale of the layer's own error, plus that of the norm's error after the product and the
+    epilogue. Both scales are for the same number of units in the tolerance."""
     own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
     assert own is not None
     assert of_rows is not None
@@ -384,7 +385,7 @@ def _last_torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of a product whose rows have the error of their norm."""
+    """Return the scale of the product's error if the error of each normed row has the scale of the norm."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)

@@ -110,8 +110,8 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """Return the kernel that adds up chunks of rows. `x` and `out` are "stored" or "real" (for partial
-    sums)."""
+    """Return the kernel that adds up each chunk of rows of `x` to one row of `out`. The arguments are the types
+    of the two arrays: "stored", the dtype of the case, or "real", that of partial sums."""
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
@@ -137,7 +137,8 @@ def _kernel(x: str, out: str) -> GpuText:
 
 
 def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
-    """Return the passes. Each is made by `step(kernel, grid, sizes, renamed buffers)`."""
+    """Return the passes: one that adds up all rows or, if there are several chunks, one that adds up each chunk
+    and one that adds up their sums. `step(kernel, grid, sizes, renamed buffers)` makes a pass."""
     grid = (cut.across, cut.chunks, 1)
     if cut.chunks == 1:
         return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)

@@ -84,8 +84,8 @@ def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
-    """Return the deviation of each row, and (|x| + mean |x|) / deviation, because subtracting the mean may
-    cancel."""
+    """Return the standard deviation of each row, and the scale of (x - mean) / deviation for each element. This
+    scale is (|x| + mean |x|) / deviation, because the subtraction may cancel."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
     return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
@@ -142,15 +142,16 @@ def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return |z[label]| + max |z| + log(sum). The loss subtracts the maximum, and all three terms may
-    cancel."""
+    """Return the scale of the loss: |z[label]| + max |z| + log(sum). The loss is computed from z - max z, and
+    its three terms may cancel each other."""
     largest = xp.max(z, axis=-1)
     total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
     return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)
 
 
 def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return (softmax + [label]) / n, because the difference at the label may cancel."""
+    """Return the scale of the gradient: (softmax + [label]) / n, where [label] is 1 at the label. There the
+    gradient subtracts 1 from the softmax, which may cancel."""
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     shares = powers / xp.sum(powers, axis=-1, keepdims=True)
     return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]

@@ -210,8 +210,8 @@ def _sequence(params: Params) -> Shape:
 
 
 def _append_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes of the appended ids, read and written, and of the start before and after. The ids that
-    are already there are not moved."""
+    """Return the bytes that a launch moves: each new id is read and written, and so is `start`. The ids that
+    are already in the sequence are not moved."""
     return (2 * params["n"] + 2) * ITEMSIZE["int32"]
 
 

@@ -149,7 +149,8 @@ def _vector(name: str, values: Values = "normal") -> Operand:
 
 
 def _adam_rate(step: int) -> float:
-    """Return the rate with both bias corrections, which PyTorch also applies outside the quotient."""
+    """Return the learning rate with both bias corrections, which are factors outside the quotient mean /
+    sqrt(v). Our kernels and our call of PyTorch both apply them there."""
     return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
 
 
@@ -166,7 +167,7 @@ def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array
 
 
 def _torch(name: str) -> dict[str, Callable[..., Any]]:
-    """Return the entry of `library` for PyTorch's function `name`, which takes the inputs in order."""
+    """Return an entry for an op's `library`: PyTorch's function `name`, called with all inputs in order."""
     return {"torch": lambda torch, *inputs, out=None: getattr(torch, name)(*inputs, out=out)}
 
 

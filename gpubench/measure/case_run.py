@@ -479,8 +479,8 @@ class CaseRun:
 
     @property
     def _loops(self) -> bool:
-        """Whether the case makes calls before each block because a split is timed in the same rounds. An idle
-        core is slow for the first calls."""
+        """Whether the case makes some calls before each block. Cases that are measured in turns with a split
+        do, because an idle core is slow for the first calls. Cases with long launches do not."""
         return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
@@ -489,8 +489,8 @@ class CaseRun:
 
     @property
     def _wanted(self) -> int | None:
-        """The number of blocks to take, or None if the settings decide. A CPU takes more until two blocks
-        agree, since a block in which another program delays one thread is longer."""
+        """The number of blocks to take, or None if the settings decide. A CPU case takes more until AGREEING
+        blocks agree, but at most MOST_TRIES, as other programs make single blocks longer."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target

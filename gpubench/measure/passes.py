@@ -98,9 +98,10 @@ class Unsharp(NamedTuple):
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return how much a size at x = ln(n) is expected to shrink ln(high / low). The size splits a gap
-        between sizes, or adds one more ratio. The value is larger where the winner is less clear. `tops` is the
-        number of repeated measurements of the top if x is the top, and None otherwise."""
+        """Return how much a measurement at x = ln(n) is expected to shrink ln(high / low) of the break-even. It
+        either divides the gap between two measured sizes, or adds one more ratio near the break-even. It is
+        worth more where it is less clear which side is faster. `tops` is for the largest size of the ladder:
+        how often it was measured again. It is None for any other size."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
@@ -410,7 +411,7 @@ class Passes:
         return self._worth(rungs, {n: names}, math.fsum(worths.values()))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
-        """Return a wish with this value, and with the predicted seconds of these sizes and contenders."""
+        """Return a wish to measure the contenders in `slots` at their sizes. It has this `value`."""
         return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
@@ -491,9 +492,9 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return the contenders of one more size, once per op: a size just above a power of two, where padded
-        and tiled kernels lose time or are wrong. It lies above the break-evens if the top allows that. Returns
-        an empty dict after the first call."""
+        """Return one more size of the op, with the contenders to measure there, or an empty dict. It is just
+        above a power of two, where padded and tiled kernels are slower or wrong, and above the break-evens if
+        the ladder is long enough. An op gets it once, so later calls return an empty dict."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -569,8 +570,8 @@ def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
 
 
 def _variance(side: curves.Side, x: float) -> float:
-    """Return the variance of ln(seconds) of the fastest contender at x = ln(n). It includes a step of the curve
-    if the step may lie on either side of x."""
+    """Return the variance of ln(seconds) of the fastest contender at x = ln(n). If the curve has a step that
+    may lie on either side of x, the height of the step adds to the variance."""
     height = side.fastest(x)
     return height.variance + height.jump**2 * height.share * (1 - height.share)
 

@@ -83,8 +83,8 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed. This holds for calls that copy, for all cases
-        of a device that has no such calls, and for a split in each regime."""
+        """Return whether the parts of the case's calls are timed: in calls that copy, in splits, and in all
+        cases of a device without calls that copy. Calls in place are an exception."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -131,9 +131,9 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
     def work(self, n: int) -> int:
-        """Return the operations or the bytes of a launch, whichever are more. Return 0 if the size does not fit
-        the shape. If the op declares its seconds, return at least the bytes that a slow machine moves in that
-        time."""
+        """Return the number of operations or of bytes of a launch at size `n`, whichever is larger. For an op
+        that declares its seconds, the number of bytes that a slow machine moves in that time counts, too.
+        Returns 0 if the op does not allow the size together with the other params."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -336,8 +336,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Return a Skip if the op cannot be split, or None if it can. The stages of a workload are assigned instead
-    of split. A device group runs a workload only if it is a training."""
+    """Return a Skip if the op cannot be divided for this case, otherwise None. On two sides the stages of a
+    workload are assigned instead. A device group runs a workload only if it is a training."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 

@@ -313,8 +313,8 @@ class Pace:
         return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
-        """Return the expected seconds of a launch, rather too few than too many: the time of the nearest
-        measured size, in proportion to the size. Returns 0 if no size was measured."""
+        """Return the expected seconds of a launch, rather too few than too many: the seconds at the nearest
+        measured size, changed in proportion to the size. Returns 0 if no size was measured."""
         n, times = case.params["n"], self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
@@ -405,8 +405,8 @@ class CostModel:
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
-        """Return the seconds of all launches at size `n`, with those of the reference. `more` is the number of
-        blocks after the first."""
+        """Return the seconds of all launches at size `n`, for the contenders `names`, and of computing the
+        float64 reference. `more` is the number of blocks of each case after its first one."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
         return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(

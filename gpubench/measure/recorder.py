@@ -98,8 +98,8 @@ class Recorder:
         self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append times to the Parts of this session. `more` maps the name of a list field to the times to
-        append."""
+        """Append times of the parts of calls to what the case has for this session. `more` maps the name of a
+        list in `Parts` to the seconds to append."""
         if not more:
             return
         measurement = self._measurement(case_id)
@@ -299,9 +299,9 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block with the repeat count and the split that the case keeps in later sessions. Returns None if
-    there is no such block. Blocks of a sweep are ignored, since their splits differ. The repeat count is that
-    of the last block."""
+    """Return a block that says how later sessions measure the case: with the split of the case's first block
+    and the repeat count of the last one. Blocks of a sweep, which tries several splits, are ignored. Returns
+    None if there are no others."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 

@@ -438,7 +438,8 @@ def _comes_again(run: CaseRun) -> bool:
 
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
-    """Return, for each workload, one case of each implementation by device, CPUs first."""
+    """Return a dict for each workload, from device id to one case of each implementation on that device. CPUs
+    come first. Splits and overheads are left out."""
     devices: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
@@ -479,8 +480,11 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Return the expected seconds of the last checks of these cases, as far as launches are long. Devices check
-    at the same time, and the cases of a device with data on it share one check."""
+    """Return the expected seconds of the last checks of these cases. Only long launches count.
+
+    Devices check at the same time, so the slowest device decides. Cases of one implementation whose data is on
+    the device share one check.
+    """
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
         checks = seconds.setdefault(run.case.device_id, {})

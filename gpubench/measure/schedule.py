@@ -140,8 +140,8 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def beginning(self, search: Passes) -> Sequence[Workload]:
-        """Return the first workloads of the first session, as many as memory holds. Returns none if a file is
-        resumed."""
+        """Return the workloads that the first session measures first, as many as fit into memory together.
+        Returns nothing if the run continues a file."""
         items = (self.plan or search.beginning()) if self._spec.resume is None else []
         return next(iter(together(items, self._spec.constraints)), ())
 
@@ -214,8 +214,9 @@ def measures_several(constraints: Constraints) -> bool:
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """Return the workloads of the device groups at each size that the search measured on a member, from large
-    to small. If the budget ends early, only the small sizes are missing, at which several GPUs gain nothing."""
+    """Return the workloads of the device groups, from large to small, at each size that the search measured
+    with the backend of a group's members. If the budget ends early, the small sizes are left out, at which
+    several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []
@@ -227,8 +228,8 @@ def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[
 def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Return the workloads with the split cases of each GPU and regime, at the largest measured size where both
-    sides are about as fast."""
+    """Return the workloads with the split cases that may gain time. For each GPU and regime that is the largest
+    measured size at which neither side is more than FARTHEST times as fast as the other."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
         near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]

@@ -363,7 +363,8 @@ def _left_out_of_search(device: Device) -> RunWarning:
 
 
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
-    """Return what the backends know of their GPUs, as records that detection merges with its own."""
+    """Return the facts that the backends know about their GPUs, as provider records, which detection merges
+    with those of its own probes. Composed devices, device groups and hidden backends are left out."""
     return [
         _record(device, device.identity)
         for listing in listings
@@ -396,10 +397,11 @@ def _hexadecimal(number: int | None) -> str | None:
 
 
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
-    """Return the devices with the memory that the worker of each may use: the memory of its GPU divided by the
-    number of devices on that GPU, since two backends on one GPU hold the same workload at the same time.
+    """Return the devices with the bytes that each device's worker may use.
 
-    `usable_bytes` is the memory by GPU id.
+    The memory of a GPU is divided by the number of devices on it, because the workers of two backends hold the
+    same workload on the same GPU at the same time. `usable_bytes` is the usable memory of each GPU, by its id
+    in the machine.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []

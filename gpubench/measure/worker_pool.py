@@ -320,11 +320,11 @@ class WorkerPool:
         self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
         budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
-        """Open all devices at the same time, since nothing is timed meanwhile. Then measure their overheads one
-        after the other.
+        """Open all devices at the same time, because nothing is timed meanwhile. Then measure their overheads
+        one after the other.
 
-        `first` are cases to build on devices that are already open, while the libraries of backends that yield
-        to others are still imported.
+        Backends that give way to another backend for the same GPU may take seconds to import their libraries.
+        Meanwhile the cases `first` are built on the devices that are already open.
         """
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
@@ -562,7 +562,8 @@ class WorkerPool:
 
 
 def alike_cpus(machine: Machine) -> list[str]:
-    """Return the CPUs of each kind, then those of each memory node, as lists like `0-7,16-23`."""
+    """Return the lists of CPUs that are alike, such as `0-7,16-23`: one for each kind of core, then one for
+    each memory node."""
     kinds = [kind.cpus for kind in machine.cpu.kinds.value or ()]
     nodes = [node.cpus.value for node in machine.numa.nodes]
     return [cpus for cpus in (*kinds, *nodes) if cpus]

@@ -93,13 +93,15 @@ def tell(what: str, why: str) -> None:
 
 @functools.cache
 def brought(what: str) -> dict[str, str]:
-    """Return the entries of one field of Wing, over all wings of gpubench, as {name: "module:attribute"}."""
+    """Return the entries that the wings of gpubench have in the field `what` of Wing, as {name:
+    "module:attribute"}."""
     return {name: place for wing in own() for name, place in getattr(wing, what).items()}
 
 
 def for_op(what: str, op: object) -> Any:
-    """Return the object that a wing brings for an op, or None. `what` is a field of Wing: "workspaces",
-    "timers" or "two_sides"."""
+    """Return the object that a wing brings for this op, or None if no wing does. `what` is the field of Wing
+    that names the object: "workspaces", "timers" or "two_sides". The keys of such a field are attributes of an
+    op. An object is for the ops whose attribute is not empty."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 

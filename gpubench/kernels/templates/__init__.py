@@ -123,8 +123,8 @@ class BindingWindow(msgspec.Struct, frozen=True):
     total: int  # number of items of the buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
-        """Return `WgslPass.windows` for buffers with items of `itemsize` bytes. Returns {} if the window is the
-        whole buffer."""
+        """Return the `WgslPass.windows` that bind this part of each of the buffers `names`, whose items take
+        `itemsize` bytes. Returns {} if the part is the whole buffer."""
         if self.count == self.total:
             return {}
         size = ceil_div(self.count * itemsize, 16) * 16
@@ -295,14 +295,14 @@ class Storage(msgspec.Struct, frozen=True):
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
-        """Return the text of a function `name` of parts, which calls `function`, a function of numbers, for
-        each lane."""
+        """Return the text of a WGSL function `name` whose arguments and result are parts. It calls `function`,
+        which takes single numbers, for each lane of the parts."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
         parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
         return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
 
     def product(self, a: str, b: str) -> str:
-        """Return the expression of the sum of products of the lanes of two parts, as one number."""
+        """Return the expression of the dot product of the parts `a` and `b`, which is one number."""
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
 
     def across(self, function: str, part: str) -> str:
@@ -318,8 +318,8 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """Return the texts of the function `name` of parts. It works on vectors, or lane by lane if the formula
-    calls a function that our WGSL texts define only for single numbers."""
+    """Return the texts that define the function `name`, which computes the formula for parts. If the formula
+    calls a function that our WGSL texts define only for single numbers, it is computed lane by lane."""
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
@@ -423,8 +423,9 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return, for each step, how many lanes remain and how many values each lane joins. All steps join about
-    equally many values."""
+    """Return the steps of a reduction over `lanes` lanes. Each is a pair: the number of lanes that still have a
+    value after the step, and the number of values that each of them joins (two to eight, about equal in all
+    steps)."""
     lines, bits = [], log2(lanes)
     steps = -(-bits // 3)
     for step in range(steps):

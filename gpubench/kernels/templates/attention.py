@@ -105,8 +105,9 @@ def out_shape(params: Params) -> Shape:
 
 
 def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:
-    """Return `count` parts of rows of tokens, such as q, k and v, as views of sequences x heads x tokens x
-    e."""
+    """Divide each row of `rows`, which belongs to one token, into `count` parts, such as q, k and v. Return a
+    view of each part with the shape (sequences, heads, tokens, e). `tokens` is the length of a sequence (None:
+    all rows)."""
     n, columns = rows.shape
     tokens = tokens or n
     shape = (n // tokens, tokens, count, heads, columns // (count * heads))
@@ -115,7 +116,8 @@ def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) 
 
 
 def join(xp: Array, *parts: Array) -> Array:
-    """Return rows of tokens made of parts of sequences x heads x tokens x e, next to each other."""
+    """Return the inverse of `cut`: one row per token, in which the values of the given parts are next to each
+    other. Each part has the shape (sequences, heads, tokens, e)."""
     sequences, heads, tokens, e = parts[0].shape
     rows = [xp.reshape(xp.moveaxis(part, 1, 2), (sequences * tokens, heads * e)) for part in parts]
     return xp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]

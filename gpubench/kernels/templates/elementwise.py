@@ -177,7 +177,8 @@ def elementwise(
 
 
 def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates of a loop over the elements of a slice, with ordinary or with streaming stores."""
+    """Return candidates with different numbers of threads, each of which loops over its slice of the elements.
+    For large arrays there are also candidates with streaming stores."""
     names = formula.names
 
     def program(threads: int, streaming: bool) -> NumbaProgram:

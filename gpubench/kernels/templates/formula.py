@@ -274,7 +274,8 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str) -> Callable[[Any, Any], Any]:
-    """Return a function that makes a step `name` of two values. A number becomes the last operand."""
+    """Return the symbolic form of a function of two values in which their order does not matter, such as
+    `maximum`. If one of them is a number, it becomes the second operand of the step `name`."""
 
     def limit(a: Any, b: Any) -> Symbol:
         a, b = _operand(a), _operand(b)

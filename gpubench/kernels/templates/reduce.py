@@ -107,7 +107,8 @@ _STREAMS, _RUN = 2, 1 << 17
 def reduction_candidates(
     element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> tuple[Candidate, ...]:
-    """Return the candidates. Each computes one result for each slice, then joins these results."""
+    """Return candidates with different numbers of threads. In each of them every thread reduces one slice to a
+    partial result, and then one thread joins these results."""
     n, names = params["n"], element.names
     source = _numba_source(element, join, dtype)
 
@@ -389,7 +390,7 @@ def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: st
 
 
 def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
-    """Return the expressions of the formula for each part of the unit at `index`."""
+    """Return, for each part of the unit at `index`, the expression that computes the formula."""
     decoded = [storage.decode(f"{name}_[{index}]") for name in names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 

@@ -208,7 +208,8 @@ class Kept:
 
 
 class Suspects:
-    """The cases sampled since the shared inputs were last compared, and the cases that changed one."""
+    """Finds the case that changed a shared input. It knows the cases that were sampled since the inputs were
+    last compared."""
 
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
@@ -236,7 +237,7 @@ class Suspects:
         self._guilty |= guilty or sampled.keys()
 
     def judge(self, case_id: str) -> None:
-        """Raise ChangedInput if the case changed a shared input."""
+        """Compare the inputs if needed. Raises ChangedInput if this case has changed a shared input."""
         self.look()
         if case_id in self._guilty:
             self._guilty.discard(case_id)
@@ -472,7 +473,8 @@ class OpenDevice:
         return self.kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return the seconds of each side of a split, or of each rank of a device group."""
+        """Return the seconds of each side of a split, or of each rank of a device group, `count` times. Returns
+        an empty dict if `count` is 0."""
         if not count:
             return {}
         self._announce("parts")

@@ -195,8 +195,9 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of multiply-adds alone. Used for a device that offers them because its matrix product
-    is chosen by trials at each size. Raises _NoPeak if the rate cannot be measured."""
+    """Return the FLOP/s of a kernel that does only multiply-adds. It gives the peak of devices whose matrix
+    product is chosen by trials at each size, which would take too long. Raises _NoPeak if a sum is wrong or if
+    the time limit is over."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < request.limit_s / 2:

@@ -114,8 +114,9 @@ class SharedInputs:
         return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
 
     def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
-        """Return the shared array that begins with the operand, uploaded. Returns None if the session cannot
-        share buffers or the array is too large. Raises DeviceOutOfMemory."""
+        """Upload the shared array whose first elements are the operand of this case, and return it. Returns
+        None if the session cannot use a part of a buffer, or if the array is too large to be shared. Raises
+        DeviceOutOfMemory."""
         shared = self._array(op, operand, case)
         if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
             return None

@@ -115,8 +115,9 @@ class PipelineTimer(Timer):
         return (clock() - start) / (repeat * self.calls)
 
     def stage_times(self, count: int) -> Times:
-        """Return the seconds per call of each stage alone, measured in rows of calls. The longest stage is the
-        bound of the pipeline."""
+        """Return the seconds per call of each stage (upload, kernel, download) without the others, `count`
+        times at most. They are measured on `calls` independent calls in a row. The longest stage bounds the
+        rate of the whole pipeline."""
         self._row(self.calls)
         clock, times = self.session.clock, Times()
         began = time.perf_counter()

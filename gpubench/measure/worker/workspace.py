@@ -124,8 +124,9 @@ class Workspace:
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """The index of an element of a reference that is not finite although the op declares no such output. It
-        is empty if there is none."""
+        """The position of an element of a reference that is infinite or NaN, with an index for each dimension.
+        It is empty if there is no such element, if the inputs have one, too, or if the op declares that its
+        outputs may have some."""
         if self.op.not_finite:
             return []
         return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])

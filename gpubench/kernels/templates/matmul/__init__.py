@@ -77,7 +77,8 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """The number of vec4s of workgroup memory in which the teams add up, for half of their sums."""
+        """The number of vec4s of workgroup memory through which one half of the teams passes its sums to the
+        other half."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property

@@ -118,8 +118,8 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Return the expression of how many elements of a row belong to lane `lane` if the row is dealt out to
-        `lanes` lanes."""
+        """Return the expression of the number of elements that lane `lane` gets if the elements of a row are
+        dealt out in turn to `lanes` lanes."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
@@ -190,8 +190,9 @@ def _some(count: str, real: str) -> str:
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
-    """Return statements that join `joins` pairs into `mean` and `mean`_squares. Each pair is of `count`
-    elements, and all of them together are of `counted`."""
+    """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one, whose two
+    numbers are named `mean` and `mean`_squares. The expressions `count`0, `count`1, ... are the numbers of
+    elements of the pairs, and `counted` is their sum."""
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",

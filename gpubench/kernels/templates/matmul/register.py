@@ -128,8 +128,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"{self.name}_at(layer_{self.name}" if self.loose else self.gather
 
     def layer(self, steps: int) -> int:
-        """Return the number of units of memory from one product to the next or, if K is split, from one split
-        of `steps` steps to the next."""
+        """Return the distance in memory, in units, between two layers of the grid. Layers are separate products
+        or, if K is split, the splits of one product, each of `steps` steps."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
@@ -168,8 +168,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return line and place, moved into the matrix: after the edge along the extent, the last line or place
-        is repeated."""
+        """Return the expressions of the line and of the place within it, limited to the matrix, so that a
+        thread beyond the edge reads the last line or the last place again."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"

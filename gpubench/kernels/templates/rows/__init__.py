@@ -98,9 +98,9 @@ def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
-    """Return an op whose output is as long as its inputs, and whose rows do not depend on each other. An input
-    that is a weight is a single row, which is used for all rows. `declaration` contains the other fields of the
-    op."""
+    """Return an op whose output has the shape of its inputs, and each of whose output rows depends only on the
+    same row of the inputs. An input that is a weight has a single row, which is used for all rows. `of` gives
+    the shape, and `declaration` contains the other fields of the op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:

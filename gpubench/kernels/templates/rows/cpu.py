@@ -29,8 +29,8 @@ _MOST_INPUTS = 2
 def candidates(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> tuple[Candidate, ...]:
-    """Return the candidates for `count` rows: by number of threads, with ordinary or streaming stores. They
-    write to the array `into`."""
+    """Return candidates for `count` rows, with different numbers of threads. For large arrays there are also
+    candidates with streaming stores. All of them write to the array `into`."""
     names = formula.names
     arrays: tuple[Any, ...] = (*names, *[None] * (3 - len(names)), into)
 

@@ -132,7 +132,8 @@ class _Body(msgspec.Struct, frozen=True):
         )
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Return the call of a function of element j of unit k (if held), or of the unit u."""
+        """Return the text that calls `function` for one element of the row. If the row is held in registers, it
+        is element j of the k-th unit that the thread holds, otherwise element j of unit u."""
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:

@@ -96,8 +96,9 @@ def trace_row(
 
 
 def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
-    """Return the formula with values that are equal along the row replaced by numbers. A division by a number
-    becomes a product, so that one division is enough for a row."""
+    """Return the formula of `result` for one element of a row. Each value that is the same for the whole row
+    becomes a new input, whose name `numbers` gives, so that it is computed once. A division by such a value
+    becomes a product with its reciprocal, because one division per row is enough."""
     made: dict[int, Symbol] = {}
 
     def differs(value: Any) -> bool:

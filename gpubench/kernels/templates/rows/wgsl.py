@@ -97,8 +97,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return lines
 
     def mask(self, k: int, part: str) -> str:
-        """Return the expression of a part of the k-th unit, or of zeros if the unit is after the end of the
-        row."""
+        """Return the expression `part`, which is of the k-th unit that a lane holds, or zeros if that unit lies
+        after the end of the row."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
@@ -168,7 +168,7 @@ class _Text(msgspec.Struct, frozen=True):
         return rows.shader(formula.names, ("tops", "sums")[not formula.powers :], functions, lines)
 
     def _each(self, function: str, formula: Formula, k: int | str) -> list[str]:
-        """Return the calls of the function for each part of the k-th unit."""
+        """Return a call of `function` for each part of unit `k`. The arguments are the formula's inputs."""
         values = [self._parts(name, k) for name in formula.names]
         return [f"{function}({', '.join(part)})" for part in zip(*values, strict=True)]
 
