@@ -156,8 +156,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 def advise(
     key: Key, contenders: ContenderSet, decision: Decision, n: int, regime: str, *, hybrid: bool = True
 ) -> Advice:
-    """Return the advice for a call of this regime at size n. `decision` is the choice among `contenders`, and
-    `hybrid` allows a split as the answer."""
+    """Return the advice for a call of size `n` in this regime (by id). `decision` is the choice among
+    `contenders` at this size. If `hybrid` is True and a measured split is faster, the split is the advice."""
     split = split_of(contenders, n, decision) if hybrid else None
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
@@ -207,11 +207,9 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield each device with the expected time of one call at n by its fastest implementation, or None if the
-    time is unknown.
-
-    If `split` is given, also yield the pair of CPU and GPU that share the call.
-    """
+    """Yield, for each device, a candidate and the expected time of one call at `n` by the device's fastest
+    implementation. The time is None if it is unknown. If `split` is given, also yield a candidate for the pair
+    of CPU and GPU that share the call."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -301,7 +299,7 @@ def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandida
 
 
 def measuring_command(key: Key, n: int) -> str:
-    """Return the command that measures the op at size n."""
+    """Return the `gpubench run` command that measures this op, dtype and params at size `n`."""
     dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
     file, dot, name = key.op.partition(".")
     what = f"{file}.py:{name}" if dot else f"--ops {key.op}"  # a function of the user's own
@@ -313,12 +311,10 @@ def _params_option(key: Key) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return where a call of size n and this regime should run.
-
-    The first of `runs` (newest first) that compares two devices at n answers. If none does, the first run with
-    any time at n answers. Raises InputError if no run has a result for the op, dtype and params; the error
-    names the measured alternatives.
-    """
+    """Return the advice where to run a call of size `n` in this regime (by id). It is taken from the first of
+    `runs` (newest first) that compares two devices at `n`. If no run does, it is taken from the first run with
+    any time at `n`, or else from the first run that has this op, dtype and params. Raises InputError if no run
+    has them; the error names the measured alternatives."""
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

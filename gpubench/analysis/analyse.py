@@ -1,8 +1,8 @@
-"""One run as a report reads it: its cases, speedups and break-evens. The same file always gives the same
-result.
+"""`Analysis`: one run as a report reads it, with its cases, speedups and break-evens. The same file always
+gives the same result.
 
-The other parts of a report are functions of `Analysis` in modules of their own. The functions for several runs
-group the runs by machine and return the sizes that all machines measured and the history of each case.
+Other modules compute further parts of a report from an `Analysis`. The functions for several runs group the
+runs by machine, find the sizes that all machines measured, and follow the time of a case from run to run.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Analysis:
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
-        """The break-evens of users' functions by the fastest code on each side. (`break_even` compares the code
-        as the user wrote it.)"""
+        """The break-evens of users' functions if the fastest code of the CPU is compared with the fastest code
+        of the GPU. (`break_even` compares the code as the user wrote it.)"""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -231,12 +231,10 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
-    """Return one mean for each regime, dtype and device that has headline speedups.
-
-    The set of workloads of a dtype is fixed: those that were attempted in every regime, on any device. So all
-    devices and regimes have the same set, without the sizes that a search for one break-even added. The
-    interval is as wide as if all speedups erred in the same direction.
-    """
+    """Return one geometric mean of the headline speedups for each regime, dtype and device. All means of a
+    dtype are taken over the same workloads: those that were attempted in every regime, on any device. This
+    leaves out sizes that only the search for one break-even added. The interval is as wide as if all speedups
+    erred in the same direction."""
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio
@@ -263,8 +261,8 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return, by dtype, the GPU workloads of the run, measured or not, that occur in every regime of its
-    GPUs."""
+    """Return, by dtype, the names of the workloads that have a GPU case in every regime that occurs among the
+    GPU cases of this dtype. Cases without a time count, too."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
         if case.device_kind != "cpu":
@@ -314,8 +312,8 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
-    """Return, by series, the largest size at which every machine has a speedup of a hardware GPU. Series
-    without a common size are left out."""
+    """Return, by series, the largest size at which the newest run of every machine has the speedup of a
+    hardware GPU. Series without such a size are left out."""
     measured = [_sizes(headlines(side.newest)) for side in machines]
     shared = {name: set.intersection(*(sizes.get(name, set()) for sizes in measured)) for name in measured[0]}
     return {name: max(sizes) for name, sizes in shared.items() if sizes}
@@ -327,11 +325,10 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return the histories of a machine, one for each series, regime and device.
-
-    Of the cases of one series, regime and device, the one with times in the most runs (at least two) is chosen;
-    among equals the one with the largest size, then the one with the fastest implementation.
-    """
+    """Return how times changed over the runs of a machine. There is one history for each series, regime and
+    device with a case that has times in at least two runs. If several cases qualify, the one with times in the
+    most runs is chosen; among equals the one with the largest size, then the one with the fastest
+    implementation."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

@@ -157,8 +157,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which queued calls lower the break-even: the median over the ops that have break-evens
-        for waited and for queued calls. None if fewer than FEWEST_OPS ops have both."""
+        """The factor by which the break-even of queued calls is smaller than that of waited calls: the median
+        over the ops that have both break-evens. None if fewer than FEWEST_OPS ops have both."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -231,7 +231,7 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
-    """Return the baselines of the speedups of these devices, one for each speedup."""
+    """Return the CPU cases that the speedups of these devices are computed against, one for each speedup."""
     return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
@@ -278,8 +278,8 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Yield a row for each series that was attempted on the GPU, with the size from which the GPU pays in each
-    regime."""
+    """Yield a row for each series of which this device has a case that is measured, failed or skipped. A row
+    has one cell for each regime, with the size from which the device pays."""
     curves = {curve.case.cell: curve for curve in break_even}
     tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
     for of_op in group_by(tried, lambda case: case.case.series).values():
@@ -335,11 +335,9 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return the best CPU implementation of each op and dtype at each requested size. If no size was requested,
-    the sizes nearest to IMPLEMENTATION_SIZES are used.
-
-    `largest` keeps only the largest of these unrequested sizes.
-    """
+    """Return, for each op, dtype and params, the best CPU implementation at each requested size. If no size of
+    the op was requested, the measured sizes nearest to IMPLEMENTATION_SIZES are used, or only the largest of
+    them if `largest` is True."""
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
     for (op, *_), cases in on_cpu.items():
@@ -412,7 +410,8 @@ def _makes_an_array(case: Case) -> bool:
 
 
 def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
-    """Yield the times of each op and GPU at every requested size, or else at the largest size."""
+    """Yield the times of each series on each GPU. If sizes of the op were requested, all of its sizes are
+    yielded, else only the largest size."""
     gpu = [case for case in timed if case.device_kind == "gpu"]
     largest: dict[tuple[SeriesKey, str], int] = {}
     for case in gpu:
@@ -515,7 +514,7 @@ def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
 
 
 def out_of_budget(run: Run, case: CaseResult) -> bool:
-    """Tell whether the case has no time because the time budget ended."""
+    """Tell whether the case has no time because the run's time budget ended first."""
     return case.reason == "budget" or (case.reason == NO_SAMPLES and run.exit_reason == "budget")
 
 

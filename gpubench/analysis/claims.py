@@ -113,13 +113,11 @@ HYBRID = "hybrid"
 
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
-    """Judge each claim by the measured case that favours it most. The results are in the order of the claims.
-
-    A speedup is confirmed if its whole interval reaches `1 - tolerance` of the claimed speedup, refuted if no
-    part of the interval does, else undecided. A time may reach up to `1 + tolerance` of the claimed time. A
-    claimed range is confirmed by an interval inside it and refuted by an interval outside it. Raises UsageError
-    if a case of a claim is not a valid selector.
-    """
+    """Judge each claim by the measured case that favours it most, and return the results in the order of the
+    claims. A claimed speedup is confirmed if its whole measured interval reaches `1 - tolerance` times the
+    claim, refuted if no part of the interval does, and undecided otherwise. A time may reach up to
+    `1 + tolerance` times the claimed time. A claimed range is confirmed by an interval inside it and refuted by
+    an interval outside it. Raises UsageError if a case of a claim is not a valid selector."""
     seen = _Measured(analysis)
     return tuple(seen.judge(claim) for claim in analysis.asked_claims)
 
@@ -198,8 +196,8 @@ class _Measured:
         return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
 
     def _same_work(self, case: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
-        """Return the headline speedups of the same workload as `case`, in this regime (by id), on devices of
-        this kind."""
+        """Return the headline speedups that devices of this `kind` have in this regime (by id), for the same
+        workload as `case`."""
         key = case.case.case.workload, regime, kind
         return [
             other for other in self.headlines
@@ -207,9 +205,9 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the largest speedup of a GPU case selected by `matches` over a case selected by `divides` on
-        the same device, or the reason why there is none. Two cases of the same op must also have the same size
-        and regime."""
+        """Return the largest speedup of a GPU case selected by `matches` over a case of the same device
+        selected by `divides`, or the reason why there is none. If both cases compute the same op, they must
+        also have the same size, dtype and regime."""
         ratios = [
             pair("headline", base, case)
             for case in self.everything

@@ -194,8 +194,9 @@ def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the contender set for calls of this regime. `contenders` are some or all contenders that the group
-    has for the regime."""
+    """Return the contender set for calls of this regime (by id). `contenders` are all or some of the contenders
+    that `contenders()` yields for the group and the regime. The set also holds the splits that were timed in
+    this regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -219,12 +220,10 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the range of sizes at which both sides were timed and every contender that may be the fastest has
-    a time.
-
-    A contender that is the fastest at the end of its sizes may be the fastest beyond them, so the range ends
-    there. The devices `without_room` do not end the range, because they cannot run larger sizes.
-    """
+    """Return the smallest and the largest size between which the two sides can be compared. Both sides were
+    timed there, and so was every contender that may be the fastest. A contender that is the fastest at the end
+    of its own sizes may be the fastest beyond them, so the range ends there. Devices in `without_room` do not
+    end the range, because they cannot run larger sizes."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
@@ -261,11 +260,8 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at n that is faster than `decision`. Return None if there is none.
-
-    A split is compared only with its own CPU and GPU: if the fastest device is another GPU, no split is
-    returned.
-    """
+    """Return the fastest recommended split at size `n` that is faster than `decision`, or None. If `decision`
+    chose a GPU, only splits with this GPU count. Return None as well if `decision` chose no device."""
     best = decision.best
     if best is None:
         return None
@@ -278,12 +274,10 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a contender set and its decision at n. The set is the first one that compares both sides at n. If
-    there is none, it is the first with any time at n, or else the first of all.
-
-    `sets` are in order from the newest run to the oldest, and are consumed only as far as needed. Returns None
-    if `sets` is empty.
-    """
+    """Return one of the contender sets and its decision at size `n`. It is the first set that compares both
+    sides at `n`. If no set does, it is the first one with any time at `n`, or else the very first one. `sets`
+    come from the newest run to the oldest, and are consumed only as far as needed. Returns None if there are no
+    sets."""
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
         decision = choose(contender_set, n)
@@ -299,8 +293,8 @@ def has_time(case: CaseResult) -> bool:
 
 
 def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
-    """Yield each implementation of each device that has a time for calls of this regime (by id), with its
-    curve."""
+    """Yield a contender, which holds its curve, for each pair of device and implementation that has a time for
+    calls of this regime (by id). A CPU's data is always at home, so its one time counts for every regime."""
     by_implementation = group_by(
         filter(has_time, group.rows),
         lambda case: (case.case.device_id, case.case.implementation, case.device_kind),
@@ -352,8 +346,8 @@ def calls_of(regime: str) -> int | None:
 
 
 def situation_regime(situation: str) -> str:
-    """Return the regime id of a situation, which is given by the words of the report or by its id. "resident"
-    means a call that is waited for. Raises UsageError for any other text."""
+    """Return the id of the regime that `situation` names, by the word in reports (such as `waited`) or by an
+    id. `resident` means a call that is waited for. Raises UsageError for any other text."""
     regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED
@@ -367,13 +361,12 @@ def situation_regime(situation: str) -> str:
 
 
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
-    """Return the time of one call of this regime (by id). Return None if the time is unknown.
-
-    A measured time is returned as it is. The time of a call that shares its copy with others can also be
-    interpolated: N calls cost T(N) = a + b N, so the time of one call is a straight line in 1/N. The line
-    connects the nearest measured points among 1/N = 1 (transfer-always without its allocation), 1/N
-    (transfer-once-N) and 0 (queued), so it never extrapolates.
-    """
+    """Return the time of one call of this regime (by id), or None if it is unknown. A measured time is returned
+    as it is. A GPU that shares the host's memory has no transfer regimes; its `in-place-mapped` time is used
+    for them. The time of a call that shares its copy with others can also be interpolated: N calls cost T(N) =
+    a + b N, so the time of one call is a straight line in 1/N. Points of this line are 1/N = 1 (transfer-always
+    without its allocation), 1/N (each measured transfer-once-N) and 0 (queued). The nearest points on both
+    sides are connected, so there is no extrapolation."""
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
         exact = regimes.get(MAPPED)  # a GPU whose memory is the host's copies nothing

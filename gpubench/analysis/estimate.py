@@ -59,7 +59,8 @@ class Estimate(
 
 
 class CaseTime(Estimate, frozen=True):
-    """The time of a case with its interval. The estimate is exp of the mean of ln(block median)."""
+    """The time of a case with its interval. The estimate is exp of a mean of logarithms: for each session the
+    mean of ln(block median), then the mean over the sessions."""
 
     k: int  # the number of sessions
     n: int  # the number of used samples in all sessions
@@ -160,8 +161,8 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of device that the file states. For a device that was never opened, guess the kind from its
-    backend."""
+    """Return the kind of a device as `kinds` states it. A device that was never opened is not in `kinds`; its
+    kind is guessed from its id."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]
@@ -245,7 +246,8 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the rates. If the device has its own clock, queued cases use it; all other cases use wall time."""
+    """Return the FLOP/s and bytes/s of a case. For a queued case they are computed from `cold_s`, the time by
+    the device's own clock, if it is known. In all other cases they are computed from `wall_s`."""
     on_device = cold_s is not None and outcome.case.queued
     seconds = cold_s if on_device and cold_s is not None else wall_s
     return Rates(
@@ -346,8 +348,8 @@ _LISTED = tuple(name for name in PARTS if name != "kernel_s")
 
 
 def single_s(run: Run, outcome: Measurement) -> float | None:
-    """Return the seconds of one launch and its wait: the median over the sessions of their medians. Return None
-    if single launches were not timed."""
+    """Return the seconds of one launch and the wait for it, as the median over the sessions of each session's
+    median. Return None if single launches were not timed."""
     return _typical(part.single_s for part in _used_parts(run, outcome))
 
 

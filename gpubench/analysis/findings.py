@@ -119,8 +119,9 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of users' functions whose calls on a GPU return only after the work is done. The launch of
-    such a function takes nearly the whole time of a call and grows with the size."""
+    """Find users' functions whose calls on a GPU return only after the work is done, and return the id of the
+    largest case of each. The launch of such a function takes nearly the whole time of a call and grows with the
+    size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -252,8 +253,8 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the cases whose whole interval lies below the required speedup, and of those whose
-    interval contains it. `spans` holds tuples (case id, low end, high end)."""
+    """Return the ids of the cases whose whole interval lies below the speedup that `demand` requires, and the
+    ids of the cases whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
     low, near = dict[str, None](), dict[str, None]()
     for case_id, least, most in spans:
         if least < demand.least:

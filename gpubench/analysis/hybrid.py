@@ -251,8 +251,8 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield each shown case that the CPU and a GPU share and that has a time: its outcome, the case, and the
-    timed cases of its workload."""
+    """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time: the
+    outcome of the case, the case, and all timed cases of the same workload that are not variants."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)
@@ -319,19 +319,17 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
 
 
 def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
-    """Return the times of each side alone that were measured beside the blocks. Blocks that lack a positive
-    time of any side are left out."""
+    """Return the times of each side alone, by side, that were measured beside the blocks. A block without a
+    positive time of every one of `sides` is left out."""
     stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
     whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
     return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return an end of the sweep (share 0 or 1), at which one side has all the work. It replaces a missing
-    measurement of that side alone.
-
-    Returns None unless every chosen session has this end, because a sweep is valid only for its own session.
-    """
+    """Return an end of the sweep as the time of one side alone: at `share` 0 the CPU has all the work, at
+    `share` 1 the GPU. It is used if that side was not measured alone. Returns None unless every session in
+    `chosen` has this end, because times of a sweep may be compared only with times of the same session."""
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
 

@@ -30,8 +30,8 @@ def fact(part: Any, *path: str) -> Any:
 
 
 def usable_cpus(run: Run) -> int | None:
-    """Return the number of CPUs that the process may use. If that is unknown, return the number of logical
-    CPUs, or None if that is unknown, too."""
+    """Return the number of CPUs that the process may use, or the number of logical CPUs if that is unknown.
+    Return None if both are unknown."""
     count = fact(run.machine, "cpu", "available")
     if count is None:
         count = fact(run.machine, "cpu", "logical")
@@ -76,8 +76,8 @@ def gpu_text(gpu: Gpu) -> str:
 
 
 def count_texts(texts: Mapping[str, int]) -> list[str]:
-    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A count of 1 is left
-    out."""
+    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A text with the count 1 is
+    returned as it is."""
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
@@ -144,8 +144,8 @@ def gpu_uuids(run: Run | RunOutline) -> set[str]:
 
 
 def node_key(*runs: Run) -> str:
-    """Return a text that identifies the machine of `runs`: its fingerprint, the UUIDs of its GPUs (as digests)
-    and its node names."""
+    """Return a text that identifies the machine of `runs`. It joins the fingerprints of the machine, the UUIDs
+    of its GPUs (as digests) and its node names."""
     machines = sorted({run.fingerprint.machine.hash for run in runs})
     uuids = sorted(set().union(*map(gpu_uuids, runs)))
     names = sorted({name for run in runs if (name := node_name(run)) is not None})
@@ -153,11 +153,9 @@ def node_key(*runs: Run) -> str:
 
 
 def marks(run: Run | RunOutline) -> Marks:
-    """Return the marks of a run. Two runs that share a mark are from one machine.
-
-    Every GPU's UUID is a mark, so a machine that lost a GPU keeps its history. The fingerprint together with
-    the node name is another mark. If a run has neither, its fingerprint alone is the mark.
-    """
+    """Return the marks of a run. Two runs that share a mark are from one machine. Every GPU's UUID is a mark,
+    so a machine that lost one of its GPUs is still recognized. The fingerprint together with the node name is
+    another mark. If a run has neither GPU UUIDs nor a node name, its fingerprint alone is the mark."""
     machine, name = run.fingerprint.machine.hash, node_name(run)
     marks_of_run: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
     marks_of_run |= {("name", machine, name)} if name is not None else set()
@@ -184,13 +182,11 @@ RESULTS_DIR = Path("results")
 
 
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
-    """Yield the runs of `source`, newest first. Each run is read only when it is needed.
-
-    A file (`-`: standard input) is read whatever machine it is from. A folder yields the runs of this machine,
-    without experiments such as constant inputs, cold caches or fewer threads. None means the folders
-    `results_dir` and the user's data folder. Raises InputError for an unreadable file, and for folders without
-    a usable result.
-    """
+    """Yield the runs of `source`, newest first. Each run is read only when it is needed. `source` is a file
+    (`-` is standard input), a folder, or None for `results_dir` and the user's data folder. A file may be from
+    any machine. Of a folder, only the runs of this machine are yielded, without experiments such as constant
+    inputs, cold caches or fewer threads. Raises InputError for an unreadable file, and for folders without a
+    usable result."""
     from gpubench.result import store
 
     if source is not None and not os.path.isdir(source):

@@ -146,16 +146,17 @@ class Policy:
         `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
         the op's inputs ([a.shape, b.shape]); the shape of the first input. If the shapes do not determine a
         param, the op is taken to be square. `dtype` is a name or an object with a name, such as a NumPy dtype.
+        A user's function may be called by its short name.
 
         `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
         one copy), "resident" (on the device, the caller waits for each call) or "resident-queued" (on the
-        device, one wait for many calls). `hybrid` means that the caller can compute on both sides at once: a
-        split or a stage assignment may then be the answer, if exactly this call was measured and the report
-        recommends it.
+        device, one wait for many calls).
 
-        The answer is unknown if the call was not measured or its size lies outside the measured sizes. A user's
-        function may be called by its short name. Raises UsageError for an unknown op, an unknown regime, and a
-        mapping without n.
+        `hybrid` means that the caller can compute on both sides at once. Then the answer may be a split or a
+        stage assignment, if exactly this call was measured and the report recommends it.
+
+        The answer is unknown if the call was not measured or its size lies outside the measured sizes. Raises
+        UsageError for an unknown op, an unknown regime, and a mapping without n.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
@@ -168,18 +169,17 @@ class Policy:
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
         """Return the size from which the GPU is faster in a situation: `waited`, `queued`, `10 calls a copy` or
-        `copied`. `backend` is a backend or device id, or None for the GPU that pays earliest.
-
-        Raises UsageError for an op that was not measured.
-        """
+        `copied`. `backend` is the id of a backend or device. If it is None, the GPU that pays from the smallest
+        size is used. Raises UsageError for an op that was not measured."""
         return find_threshold([measured.run for measured in self._runs], op, situation, backend)
 
     def __repr__(self) -> str:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return the contenders for one kind of call. Raises UsageError for an op that is neither in the
-        results nor in gpubench."""
+        """Return an object that answers calls of this op, dtype, params and regime. It is cached if a run has
+        measured such calls, up to MOST_QUESTIONS objects. Raises UsageError for an op that is neither in the
+        results nor in gpubench, and for an unknown regime."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
         key, regime_id = Key(name, dtype, params), situation_regime(regime)
         sets = (

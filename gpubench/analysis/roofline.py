@@ -136,11 +136,9 @@ def _seconds(case: CaseResult) -> float:
 
 
 def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
-    """Return the peaks of one piece of hardware for the dtype of `case`. `peers` are the cases on this
-    hardware.
-
-    Variants are ignored, because they are steps of an optimization or compute something else (TF32).
-    """
+    """Return the memory and compute peaks of the hardware that ran `case`, for its dtype. `peers` are the run's
+    cases on this hardware. Variants among them are ignored, because a variant is a step of an optimization or
+    computes something else (TF32)."""
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
@@ -206,14 +204,16 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Return the seconds of launches in a row by the device's own clock. Return None without such a clock,
-    because a ratio must not mix clocks."""
+    """Return the seconds of one of several launches in a row, by the device's own clock. Return None if the
+    device has no such clock. Wall time is no substitute, because the caller divides two times of the same
+    clock."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Return the peak that is lower for this case. Return None if that peak was not measured, and for TF32,
-    because the float32 peak is not its limit."""
+    """Return the peak that limits this case, "compute" or "memory": the one that allows the lower rate. Return
+    None if that peak was not measured. Return None for TF32, too, because the float32 peak does not limit
+    it."""
     if case.case.variant == TF32:
         return None
     ridge = peak.ridge if peak.ridge is not None else ASSUMED_RIDGE
@@ -267,7 +267,7 @@ def overheads(analysis: Analysis) -> Overheads:
 
 
 def _empty(run: Run, device_id: str) -> float | None:
-    """Return the median over the workers of a device of their median time of an empty launch, in seconds.
+    """Return the seconds of an empty launch on a device: the median over its workers of each worker's median.
     Return None if no worker has such a time."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else None
@@ -280,8 +280,9 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return the cost of pool memory for an output of 1 Mi float32 elements, or for the nearest measured size.
-    Return None if the allocation or the op was not measured."""
+    """Return what it costs to allocate an output of 1 Mi float32 elements from the memory pool, compared with
+    an elementwise op. The nearest measured size is used. Return None if the allocation or the op was not
+    measured."""
     walls = [
         (case, case.time.estimate)
         for case in cases

@@ -70,8 +70,8 @@ SessionBlocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
-    """Return the blocks of one phase by session, in the order in which they were measured. Sessions that do not
-    count are left out."""
+    """Return the blocks of a case in one `phase`, by session, in the order in which they were measured.
+    Sessions that do not count are left out."""
     allowed = used_sessions(run)
     return group_by(
         (
@@ -105,11 +105,9 @@ BlockSamples = dict[int, list[list[float]]]  # session -> the used samples of ea
 
 
 def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
-    """Return the used samples of the `blocks`, and whether throttling left too few samples in a session.
-
-    If it did, all samples of that session are used, so that throttling does not empty a table. A session that a
-    deadline ended before the minimum number of samples has no used samples.
-    """
+    """Return the samples of `blocks` that are used, and whether throttling left too few of them in any session.
+    All samples of such a session are used, so that throttling does not empty a table. A session that a deadline
+    ended before it had the minimum number of samples has no used samples."""
     used: BlockSamples = {}
     throttled = False
     for session, members in blocks.items():
@@ -130,8 +128,8 @@ def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
-    """Return the seconds per launch on the device's clock "cold" or "hot": the median over the sessions of
-    their medians. Return None without such samples."""
+    """Return the seconds of a launch by the device's own clock, as the median over the sessions of each
+    session's median. `clock` is "cold" or "hot". Return None without such samples."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
@@ -170,13 +168,11 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return, for each session of the plan, the index of the least disturbed session among it and its repeats,
-    in ascending order. Only `sessions` are considered (None: all that count).
-
-    A disturbed session is repeated while the machine is still busy, so its repeats are not independent: they
-    count as one observation. The choice depends on the load beside a session, never on its times, so that
-    unchanged work stays exchangeable. A session that the run does not list counts by itself.
-    """
+    """Return the indices of the sessions that count as independent observations, in ascending order. A
+    disturbed session is repeated while the machine is still busy, so a session and its repeats are not
+    independent: only the least disturbed of them is returned. This choice depends on the load beside a session,
+    never on its times, so that sessions of unchanged work stay exchangeable. Only `sessions` are considered
+    (None: all that count). A session that the run does not list counts as one observation."""
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
@@ -201,11 +197,9 @@ Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one c
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
-    """The scatter of the times of one device, for launches of one length.
-
-    Each component is a standard deviation as a share of the time, without the part that the components inside
-    it explain. It is None if nothing was repeated.
-    """
+    """How the times of one device scatter, for launches of similar length. Each component is a standard
+    deviation as a share of the time, and excludes what the scatter inside a block or session explains. It is
+    None if nothing was repeated at its level."""
 
     device_id: str  # the id of the device
     launches: Launches  # `short`: below 50 us, `middle`: below 1 ms, `long`: all others
@@ -244,8 +238,9 @@ def _launches(seconds: float) -> Launches:
 
 
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
-    """Return the components of `cases`. The variance of each level is reduced by the part that the level inside
-    it explains."""
+    """Return the components of the scatter of `cases`. From the variance between blocks, subtract what the
+    scatter inside a block explains; from the variance between sessions, subtract what the scatter of blocks
+    explains."""
     blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
     values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
     within, within_degrees = _pool(used for case in cases for session in case for used in session)
@@ -338,12 +333,10 @@ def gravest(findings: Sequence[str]) -> Label:
 def noise_findings(
     sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
 ) -> list[Mark]:
-    """Return the findings that depend only on the samples and the medians of the blocks, both by session.
-
-    `noisy` and `unstable` depend on the median over the sessions of the spread between the blocks of a session,
-    so that more sessions make the label surer, never worse. A session with one block has no such spread, so the
-    spread of its samples is used, which is no larger than that of blocks.
-    """
+    """Return the labels that follow from the samples in `sessions` and the block medians in `blocks`, both by
+    session. `noisy` and `unstable` depend on how far the blocks of a session differ, as the median over the
+    sessions. So more sessions make these labels more certain, but not more likely. In a session with one block,
+    its samples are used instead of blocks."""
     marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
     if noise > NOISY:
@@ -366,7 +359,8 @@ def _first_slow(samples: Sequence[float]) -> bool:
 def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
 ) -> list[Mark]:
-    """Return the findings about the length of a sample, other load on the machine and the power limit."""
+    """Return the labels for samples that are too short, other load on the machine, the power limit, and other
+    programs on the device."""
     marks: list[Mark] = []
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
@@ -383,8 +377,9 @@ def condition_findings(
 def implausible(
     run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
 ) -> str | None:
-    """Explain, with both numbers, why `wall_s` cannot be the time of a launch, in seconds. Return None if
-    nothing contradicts it."""
+    """Return a text that explains, with both numbers, why `wall_s` seconds cannot be the time of a launch. For
+    example, a sample is too short for its clock, or the device alone took longer. Return None if nothing
+    contradicts it."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
@@ -450,8 +445,8 @@ Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Explain, with both numbers, which peak the case exceeds if a launch takes `seconds`. Return None if it
-    exceeds none."""
+    """Explain, with both numbers, which measured or theoretical peak the case would exceed if a launch took
+    `seconds`. Return None if it exceeds none, and for splits and copies."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -483,8 +478,8 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 
 
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return the seconds of each side or stage that was timed beside a case, by name: the median over the
-    sessions that count of their medians."""
+    """Return the seconds of each side or stage that was timed beside a case, by name. Each is the median over
+    the sessions that count of the session's median."""
     allowed = used_sessions(run)
     stages: dict[str, list[float]] = {}
     for parts in outcome.parts:
@@ -523,11 +518,10 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Return (measured, theoretical) bytes/s of the link to a device in one direction (None: the faster one).
-
-    The theoretical rate is that of PCIe with the link's generation and width. It is None if a rate was measured
-    or the link is unknown.
-    """
+    """Return the measured and the theoretical rate of the link to a device, in bytes/s. `direction` None means
+    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. Only one of
+    the two rates is returned and the other is None; both are None if nothing was measured and the link is
+    unknown."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
@@ -549,10 +543,9 @@ def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """Return all devices of the run that are the same hardware, with one device for each backend.
-
-    For a GPU without an identity (WebGPU cannot tell two equal GPUs apart), all GPUs of its model are returned.
-    """
+    """Return all devices of the run that are the same hardware as `device_id`: one for each backend that drives
+    it. If a GPU has no identity (WebGPU cannot tell two equal GPUs apart), all GPUs of its model are
+    returned."""
     answer = next((device for device in run.devices if device.id == device_id), None)
     if answer is None:
         return []
@@ -567,11 +560,9 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
-    """Yield the peaks that the sessions that count measured on the same hardware, with any backend. A peak that
-    is marked as a backend's own is yielded for that backend only.
-
-    A CPU's rate from a contended session is left out, because without the other load the CPU may be faster.
-    """
+    """Yield the peaks of the hardware of `device_id`, measured with any backend in the sessions that count. A
+    peak that is marked as a backend's own is yielded for that backend only. A CPU's rate from a contended
+    session is left out, because without the other load the CPU may be faster."""
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:

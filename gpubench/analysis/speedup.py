@@ -77,12 +77,9 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases that compute a user's function in another way than the code says, because it
-    was compiled or runs by PyTorch on the CPU.
-
-    If a function as it is written does not run on both a CPU and a GPU, none of its cases is returned, so that
-    all of its variants are compared.
-    """
+    """Return the ids of the cases of users' functions that do not compute the code as it is written, because it
+    was compiled, or PyTorch runs it on the CPU. Only functions that run as written on both a CPU and a GPU are
+    considered. For every other function, all of its variants are compared, so none of its cases is returned."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -189,7 +186,8 @@ def pair(
     kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
 ) -> Speedup | None:
     """Return the speedup of `case` over `baseline`. Return None if one of them is None or no session measured
-    both. `headline` tells whether it may be a headline; None lets the labels decide."""
+    both. `headline` tells whether the speedup may be a headline. If it is None, the `kind` and the labels of
+    both cases decide."""
     ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
@@ -203,9 +201,9 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """Return a description of the baselines, such as
+    """Return a text that describes the baselines of `rows`, such as
     `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`. If several implementations of a device are
-    baselines, only the tables name the one that was used."""
+    baselines, the text says `library or tuned (the faster one)`."""
     devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
@@ -284,8 +282,8 @@ def _by_blas(item: CaseResult) -> bool:
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
-    """Return the smallest number of threads of any worker of this device (None: of all CPU devices). Return
-    None if the number is unknown."""
+    """Return the smallest number of threads that any worker of a device has. If `device_id` is None, the
+    workers of all CPU devices count. Return None if the number is unknown."""
     devices = _cpu_devices(run) if device_id is None else [device_id]
     return _threads([record for name in devices for record in workers(run, name)])
 
@@ -315,8 +313,9 @@ def cpu_limit(run: Run) -> str | None:
 
 
 def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[CaseResult]) -> str:
-    """Return a description of a baseline. It names numba if any of `cases` uses it, or any measurement of the
-    device if `cases` is empty."""
+    """Return a text that describes a baseline: the device, its implementation, libraries and threads. It names
+    numba if any of `cases` uses it. If `cases` is empty, all measurements of the device are checked for
+    numba."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -423,11 +422,9 @@ def break_evens(
     *,
     fitted: bool = True,
 ) -> tuple[BreakEven, ...]:
-    """Return a break-even for each series, regime and device of this kind, in the order of `ratios`.
-
-    `cases` are the cases through which the curves are fitted. If `fitted` is False, no curve is fitted and all
-    verdicts are undecided.
-    """
+    """Return the break-evens of devices of this `kind`, in the order of `ratios`: one for each series, regime
+    and device that has a headline speedup. The curves are fitted through `cases`. If `fitted` is False, no
+    curve is fitted and all verdicts are undecided."""
     headlines = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == kind]
     if not headlines:
         return ()
@@ -453,7 +450,7 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
-    """Return the times by size of each contender that has a time. Variants and shared calls are left out."""
+    """Return the times of each contender, by size. Cases without a time, variants and splits are left out."""
     timed = (
         case
         for case in cases

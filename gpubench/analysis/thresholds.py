@@ -1,11 +1,12 @@
-"""The size from which a GPU pays, and the number of calls per transfer from which it pays (docs/breakeven.md):
-one cell of the answer, its words, and the break-even for programs.
+"""The size from which a GPU pays, and the number of calls per transfer from which it pays (docs/breakeven.md).
+The module has the cells of the answer, the texts of these cells, and the break-even that Python's interface
+returns.
 
-One call that copies costs T1 = transfer-always - alloc. N calls that share a copy cost TN = N x
-transfer-once-N. So a launch costs b = (TN - T1) / (N - 1) and a transfer costs a = T1 - b. The GPU pays from a
-/ (t_cpu - b) calls on.
+One call that copies costs T1 = transfer-always - alloc, where alloc is the time of its allocation. N calls that
+share a copy cost TN = N x transfer-once-N. So a launch costs b = (TN - T1) / (N - 1), and a transfer costs a =
+T1 - b. The GPU pays from `a / (t_cpu - b)` calls on.
 
-A result of up to N calls lies between two measured times, and its interval includes their noise, so it is
+A result of at most N calls lies between two measured times, and its interval includes their noise, so it is
 reported as it is. A result above N is extrapolated: it is reported only if the copies that were timed singly
 confirm it. If they do not, the report still says that N calls are too few.
 """
@@ -81,7 +82,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def largest_error(low: float, estimate: float, high: float) -> float:
-    """Return the largest distance of the interval's ends from the estimate, as a share of the estimate."""
+    """Return how far the farther end of an interval lies from the estimate, as a share of the estimate."""
     return max(high / estimate - 1, 1 - low / estimate)
 
 
@@ -129,8 +130,8 @@ def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
-    """Return the cell of a break-even (None: there is no curve). `cases` are all cases that were attempted in
-    this cell."""
+    """Return the cell of the answer for a break-even. `curve` is None if there is no break-even. `cases` are
+    all cases of the cell, with and without a time."""
     timed = () if curve is None else {point.n for point in curve.points}
     if any(case.reason == "wrong-result" and case.case.n not in timed for case in cases):
         return AnswerCell(kind="wrong")
@@ -304,8 +305,9 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
-    """Return the break-even of an op from the first of `runs` (newest first) that compares both sides. Raises
-    UsageError for an op that no run has measured."""
+    """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
+    sides. `backend` is the id of a backend or device; if it is None, the GPU that pays from the smallest size
+    is used. Raises UsageError for an op that no run has measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
@@ -371,8 +373,8 @@ class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return a row for each op with weights and each GPU that has a speedup of waited calls, at the largest
-    size."""
+    """Return a row for each op that has weights and each GPU that has a speedup of waited calls. The row is for
+    the largest such size."""
     waited = (
         ratio
         for ratio in analysis.speedups
@@ -456,8 +458,8 @@ class Trio(NamedTuple):
 
 @derive_once
 def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
-    """Return a row for each workload and GPU that has a CPU time and times of both transfer regimes, if the
-    case that shares a copy is shown."""
+    """Return a row for each workload and GPU that have three times: of the CPU, of `transfer-always` and of
+    `transfer-once-N`. A row whose `transfer-once-N` case is not shown is left out."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
     rows = (_judge(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
     return tuple(item for item in rows if item is not None)
@@ -517,7 +519,9 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
-    """Return the 95 % interval of the number of calls. Each time is drawn from its own interval."""
+    """Return the 95 % interval of the number of calls from which the GPU pays. `times` are those of
+    transfer-always, transfer-once-N and the CPU, and `calls` is N. The number is computed RESAMPLES times, with
+    each time drawn at random from its own interval."""
     import random  # few reports ask for it
 
     draw = random.Random(seed)
@@ -538,11 +542,9 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     """Return the reason why there is no result: noise, missing parts, or transfers that cost something else
-    when they are timed singly. Return None if there is no doubt.
-
-    The unexplained seconds of a transfer belong to T1, and 1 / (N - 1) of them shifts b. The result "never" is
-    valid if it is true even after this shift.
-    """
+    when they are timed singly. Return None if there is no doubt. The seconds of a transfer that its parts do
+    not explain may belong to T1; then b is wrong by 1 / (N - 1) of them. A result "never" is valid if it holds
+    for the smaller b, too."""
     parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
         return "noise" if trio.doubtful else "no-parts"

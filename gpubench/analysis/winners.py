@@ -1,9 +1,9 @@
-"""The winners of a run: for each op, GPU and situation at each size (the map of the run), and for each
-situation (the evidence for a mode).
+"""The winners of a run. `ratio_map` returns the winner at each size, for each op, GPU and situation (the map of
+the run). `situations` returns the winner in each situation, which is the evidence for a mode.
 
 The map has a lane for each op, and a lane has a strip for each GPU and situation. The ratio at a size is that
-of the curves of both sides, and outside the curves it is unknown. Only gpubench/detect/recommend.py decides the
-mode.
+of the curves of both sides; outside the curves it is unknown. The mode itself is decided by
+gpubench/detect/recommend.py.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def fastest_map(analysis: Analysis) -> RatioMap:
 
 
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
-    """Return the map of all GPUs of a run. It has no lanes if no GPU was compared with a CPU. `backend` is
-    shown first instead of the fastest backend."""
+    """Return the map of all GPUs of a run. It has no lanes if no GPU was compared with a CPU. The fastest
+    backend is shown first, or `backend` if it is given."""
     summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
@@ -383,8 +383,8 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return an op that differs from the situation's winner as text, such as `matmul from 930 x 930`. The size
-    is left out if the CPU wins, or if no break-even is known."""
+    """Return a text for an op whose winner differs from that of the situation, such as `matmul from 930 x 930`.
+    The size is left out if the CPU wins, or if no break-even is known."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])

@@ -210,8 +210,8 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:
-        """Tell whether it is an error if this gate can never fail. It is an error if the user requested the
-        gate or a CI relies on it."""
+        """Tell whether the comparison ends with an error if this gate can never fail. This is so if the user
+        requested the gate. With `insist`, it is also so for the gate `slower`, unless `advisory` is set."""
         if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
             return True
         return self.insist and gate == "slower" and not self.advisory

@@ -80,12 +80,9 @@ class CaseValues(NamedTuple):
 
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
-        """Return the statistics of a case for each session.
-
-        The low and slow ends use only the `first` used samples of each session, because the minimum of more
-        samples would be lower by itself. The medians use all blocks. `clocks` holds clock readings in hertz, by
-        session.
-        """
+        """Return the statistics of a case for each session. The low and slow ends use only the `first` used
+        samples of each session, because the minimum of more samples is lower even if nothing has changed. The
+        medians use all blocks. `clocks` holds clock readings in hertz, by session."""
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -197,10 +194,9 @@ LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor by which the intervals of cases with few sessions are widened, so that all intervals
-    are valid at the same time. The factor corrects for many tests (Bonferroni). If the ratios of the cases
-    scatter around 1 more than their intervals allow, the priors are too narrow for this machine, and the factor
-    grows accordingly."""
+    """Return the factor that widens the intervals of the cases with few sessions, so that all of these
+    intervals are valid at the same time (Bonferroni). If the ratios of the cases scatter around 1 more than
+    their intervals allow, the priors are too narrow for this machine, and the factor grows accordingly."""
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0
@@ -214,11 +210,9 @@ def _half(pair: CasePair) -> float:
 
 
 def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
-    """Judge a case that has too few sessions for a rank test. Its interval, widened by `reach`, must lie beyond
-    the threshold.
-
-    The prior in the interval does not cover contended sessions or throttled devices, so such cases are UNSURE.
-    """
+    """Judge a case that has too few sessions for a rank test. The verdict is SLOWER or FASTER if the interval,
+    widened by `reach`, lies beyond the threshold, else UNSURE. A case with a contended session or a throttled
+    device is always UNSURE, because the prior in the interval does not cover such disturbances."""
     reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
     if reason == "few-sessions":
@@ -229,12 +223,10 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
-    """Return, for each device, the mean change of all its cases. Each op is one observation.
-
-    A shift that all cases of a session share cannot be measured with few sessions, so the interval contains its
-    usual size, from the prior. The interval is also wider if other programs took a share of the CPUs, because a
-    call then takes up to 1 / (1 - share) times as long.
-    """
+    """Return the mean change of all cases of each device. Each op is one observation. A shift that all cases of
+    a session share cannot be measured with few sessions, so the interval includes the usual size of such a
+    shift, from the prior. The interval is also wider if other programs took a share of the CPUs, because a call
+    then takes up to 1 / (1 - share) times as long."""
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
         (pair for pair in pairs if not pair.muted and not pair.throttled),
@@ -288,13 +280,11 @@ def spread(pair: CasePair) -> float | None:
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
-    """Return the smallest change, as a share, that is called SLOWER with probability POWER.
-
-    The case keeps its spread and numbers of sessions, and `family` cases are tested together. The larger of two
-    limits counts: the limit of the test, taken as Student's t of two means at `alpha` / `family` (which is
-    close to the joint permutation test), and the threshold, which the measured ratio has to exceed. Returns
-    None if the case has too few sessions or was throttled.
-    """
+    """Return the smallest change, as a share, that is called SLOWER with probability POWER if the spread and
+    the numbers of sessions stay the same. `family` is the number of cases that are tested together. The larger
+    of two limits counts. One is the limit of the test, taken as Student's t test of two means at `alpha` /
+    `family`, which is close to the joint permutation test. The other is the threshold, which the measured ratio
+    has to exceed. Returns None if the case has too few sessions or was throttled."""
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
         return None
@@ -306,8 +296,8 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 
 
 def _least_p(pair: CasePair) -> float:
-    """Return the smallest p-value that any samples can reach: 1 / the number of permutations that the test
-    uses."""
+    """Return the smallest p-value that the test can give with these numbers of sessions: 1 / the number of
+    permutations that it uses."""
     own, others = len(pair.base.low), len(pair.new.low)
     return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
@@ -402,13 +392,11 @@ MOST_RUNS = 20  # only the newest runs are searched: for more, the permutations 
 def find_steps(
     histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
 ) -> dict[str, list[StepChange]]:
-    """Return the lasting changes ("steps") of each case over the runs of one machine, by case.
-
-    `histories` holds, by case, the seconds of each run, oldest first (None: no time). A run is one observation,
-    like a session in `judge`, and the same permutations test all cases together. The level of each place
-    between two runs is corrected for the number of places (Bonferroni). A step exceeds the factor 1 +
-    `threshold` and has at least STEP_LEAST runs on either side.
-    """
+    """Return the lasting changes ("steps") of each case over the runs of one machine, by case. `histories`
+    holds, by case, the seconds in each run, oldest first (None: no time). The test is that of `judge`, with a
+    run in place of a session: the same permutations test all cases together. A step may lie between any two
+    runs, so the level `alpha` is divided by the number of these places (Bonferroni). A step changes the time by
+    more than the factor 1 + `threshold` and has at least STEP_LEAST runs on either side."""
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
         histories, lambda name: tuple(i for i, seconds in enumerate(histories[name]) if seconds is not None)
@@ -429,8 +417,9 @@ def find_steps(
 def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
 ) -> list[tuple[float, str, StepChange]]:
-    """Return the cases that changed between the runs `place` - 1 and `place`, as tuples (fit, case, step). The
-    larger `fit` is, the better this place divides the nearby runs into two levels."""
+    """Return the cases whose time changed between the runs `place` - 1 and `place`, as tuples (fit, case,
+    step). `seconds` holds the time of each case in each run. The larger `fit` is, the better this place divides
+    the nearby runs into two levels."""
     count = len(next(iter(seconds.values())))
     first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
     last = min(count, first + 2 * STEP_REACH)
@@ -452,8 +441,8 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance between the mean logarithms of both sides, scaled so that its square is the reduction
-    of the sum of squares."""
+    """Return the distance between the mean logarithms of both sides. It is scaled so that its square is the
+    amount by which two separate means, instead of one mean, reduce the sum of squared deviations."""
     base, new = side.logs()
     distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
@@ -467,14 +456,12 @@ QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return two adjusted p-values for each case of a family: for the hypothesis that `new` is larger, and that
-    `new` is smaller.
-
-    The correction is a joint permutation test (Westfall and Young 1993). `base` and `new` hold, for each case,
-    the logarithm of the time in each session. All cases have the same sessions, at least three a side. A case's
-    p-value is the share of permutations of whole sessions in which the largest T of the family reaches the
-    case's own T. Above MAX_RELABELLINGS permutations, a fixed sample of them is used.
-    """
+    """Return two adjusted p-values for each case of a family: one for the hypothesis that `new` is larger, one
+    for the hypothesis that `new` is smaller. The correction is a joint permutation test (Westfall and Young
+    1993). `base` and `new` hold, for each case, the logarithm of the time in each session. All cases have the
+    same sessions, at least three a side. A permutation assigns whole sessions to the sides anew. A case's
+    p-value is the share of permutations in which the largest T of all cases reaches the case's own T. If there
+    are more than MAX_RELABELLINGS permutations, a fixed sample of them is used."""
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
         + [(values, True) for values in zip(*new, strict=True)]
@@ -530,11 +517,9 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
-    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION.
-    Each side is taken without its largest value.
-
-    `new_squares` and `base_squares` are the sums of the squares of the sides.
-    """
+    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION. The
+    largest value of each side is left out of both. `new_squares` and `base_squares` are the sums of the squares
+    of all values of a side."""
     top_new, top_base = max(new), max(base)
     mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)
     of_new = new_squares - top_new * top_new - (len(new) - 1) * mean_new * mean_new

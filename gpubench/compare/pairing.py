@@ -72,11 +72,9 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Pair the cases of `new` with those of `base`.
-
-    `index` is the index of the new file. `alike` tells whether both runs have the same protocol, and
-    `takes_turns` whether their sessions alternate.
-    """
+    """Pair the cases of `new` with those of `base`, and collect the cases that only one of them has. `index` is
+    the position of `new` among the new files. `alike` tells whether both runs have the same protocol, and
+    `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -120,12 +118,9 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the ids of the cases of `side` at sizes that its run chose by itself, if `other` did not choose
-    these sizes or had no time left for them.
-
-    A case is included only if `other` measured the op on the same device at another size. Such a case does not
-    count as missing.
-    """
+    """Return the ids of the cases of `side` that do not count as missing in `other`, because the run of `side`
+    chose their sizes by itself. Such a size was not chosen by `other`, or `other` had no time left for it.
+    `other` must have measured the same op on the same device at another size."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
         case_id
@@ -141,8 +136,8 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return an absent case with the reason why there is no number. `case` is the case in the file without the
-    number; None: it is not in the file."""
+    """Return an absent case with the reason why it has no number. `case` is the case in the file that lacks the
+    number, or None if that file does not have the case at all."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""
@@ -157,7 +152,8 @@ def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
 
 
 def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
-    """Return a case that cannot be compared. A side without an estimate has the time None."""
+    """Return the result for a case that cannot be compared, with the `reason`. The time of a side without an
+    estimate is None."""
     sides = [case] if other is None else [case, other]
     base_s, new_s, *_ = (*(side.time.estimate if side.time else None for side in sides), None)
     return JudgedCase(
@@ -213,7 +209,7 @@ def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tupl
 
 def _is_idle(package: Difference, devices: Collection[str]) -> bool:
     """Tell whether a package exists on one side only and drives no device on either side. Such a package is not
-    reported, because `--like` requires only the packages in use."""
+    reported as a difference, because a run with `--like` need not have it."""
     driven = any(package.field in device.split(":") for device in devices)
     return None in (package.base, package.value) and ":" not in package.field and not driven
 
@@ -261,8 +257,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 
 def take_turns(base: Run, new: Run) -> bool:
-    """Tell whether the runs took turns: at most two sessions of one run follow each other. A session and its
-    repeats count as one. Return False if a start time cannot be read."""
+    """Tell whether the sessions of the two runs took turns, so that at most LONGEST_STRETCH sessions of one run
+    follow each other. A session and its repeats count as one. Return False if a start time cannot be read."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -289,8 +285,8 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the numbers of threads that the workers of a device used over all sessions, such as `2` or `1, 2`.
-    Return None if no worker states a number."""
+    """Return the numbers of threads that the workers of a device used in the sessions that count, as a text
+    such as `2` or `1, 2`. Return None if no worker states a number."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -302,8 +298,8 @@ def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError if the files are from different machines and the options do not allow this. The error
-    names the properties that differ."""
+    """Raise InputError if `differences` say that `base` and `new` are from different machines, unless the
+    options allow this. The error names the properties that differ."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
@@ -329,7 +325,7 @@ def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
     """Raise InputError if a new file has no case that can be compared with the base. A file with failed cases
-    is accepted, because failures are a result."""
+    is accepted, because the comparison reports them."""
     if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):

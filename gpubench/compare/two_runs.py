@@ -1,8 +1,8 @@
-"""The comparison of a base with new result files, which gives verdicts and gates; and the comparison of one run
+"""The comparison of a base with new result files, which gives verdicts and gates, and the comparison of one run
 with itself, which shows how much unchanged work seems to change.
 
-Only files are read, and neither NumPy nor a GPU is needed. Shares in the `gpubench-noise` document, version 2,
-run from 0 to 1: a threshold of 0.08 is a change of 8 %.
+Both only read files, and need neither NumPy nor a GPU. Shares in the `gpubench-noise` document, version 2, run
+from 0 to 1: a threshold of 0.08 is a change of 8 %.
 """
 
 from __future__ import annotations
@@ -105,11 +105,8 @@ class _Whole(NamedTuple):
 
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
-    """Compare each new file with `base`, case by case.
-
-    Raises InputError if a file is from another machine and the options do not allow this, and if no case can be
-    compared. Both errors name the properties that differ.
-    """
+    """Compare each new file with `base`, case by case. Raises InputError if a file is from another machine and
+    the options do not allow this, or if a new file has no case that can be compared with the base."""
     name, run = base
     own = side(run)
     require_fitting(options, base)
@@ -182,11 +179,9 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
-    """Return the gate on the ratio base / new. It fails if the whole interval of a case lies below the demand
-    or a selected case has no ratio.
-
-    Each selected case needs a ratio in every new file. A demand that selects no case is impossible.
-    """
+    """Return the gate on the ratio base / new. It fails if the whole interval of a selected case lies below the
+    demanded ratio, or if a selected case lacks a ratio in one of the new files. It is impossible if `demand`
+    selects no case."""
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
     compared = [
@@ -204,8 +199,9 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
 
 
 def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
-    """Return the exit code: 4 if a gate that must count could never have failed, 3 if a gate failed, else 0. If
-    the option `advisory` is set, a failed gate gives 0."""
+    """Return the exit code: 4 if a gate could never have failed although it must count
+    (`CompareOptions.must_count`), 3 if a gate failed, else 0. If the option `advisory` is set, a failed gate
+    gives 0."""
     if any(gate.impossible and options.must_count(gate.name) for gate in gates):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in gates)
@@ -338,8 +334,9 @@ def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]
 
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
-    """Yield the ways to assign one session of each pair to each side. Of two ways that mirror each other, only
-    one is yielded. If there are more than MOST_HALVES ways, a fixed sample of them is yielded."""
+    """Yield the ways to divide the sessions in `pairs` between two sides, so that each side gets one session of
+    each pair. Of two ways that only exchange the sides, one is yielded. If there are more than MOST_HALVES
+    ways, a fixed sample of them is yielded."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -408,8 +405,8 @@ def _in_time(run: Run) -> list[int]:
 def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """Return the results by case id for this permutation, and for its mirror image, in which the sides are
-    exchanged."""
+    """Return, by case id, the results if the sessions are divided as in `sides`, and the results if the two
+    sides are exchanged."""
     pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases

@@ -47,13 +47,11 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender.
-
-        `relation` is its dtype, device, implementation and regime, by id. `moved` holds, for each size, the
-        bytes that a launch moves and the bytes among them that it writes. It is empty if the op has other
-        params than the size, and then the contender has no relatives. An op that writes next to nothing is a
-        reduction, which is related only to other reductions.
-        """
+        """Return the times of a contender. `relation` is its dtype, device, implementation and regime (by id).
+        `moved` holds two numbers of bytes for each size: those that a launch moves, and those among them that
+        it writes. If the op has other params than the size, `moved` is empty and the contender has no
+        relatives. An op that writes next to nothing is a reduction, which is related only to other
+        reductions."""
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
@@ -150,11 +148,9 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve under which the points of a contender are most likely, with or without its relatives.
-
-    One candidate is a line. It fits a CPU, and a GPU whose time is not the sum of a launch cost and a cost per
-    byte (matmul).
-    """
+    """Return the curve under which the points of a contender are most likely. The candidates are a line, curves
+    that deviate from the relatives' common curve, and on a GPU the sum of a launch cost and a cost per byte.
+    The line fits a CPU, and a GPU op whose time is not such a sum (matmul)."""
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
         result += _beside(kind, places, relatives)
@@ -181,20 +177,17 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Return the points with scaled variances: larger if the points scatter more than expected, smaller if
-    less.
-
-    `misfit` is the sum of the squared deviations, each divided by its expected variance. `degrees` is its
-    number of degrees of freedom.
-    """
+    """Return the points with their variances scaled by one factor, above 1 if the points scatter more than
+    expected, below 1 if they scatter less. `misfit` is the sum of the squared deviations, each divided by its
+    expected variance. `degrees` is its number of degrees of freedom."""
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]
 
 
 def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
-    """Return (misfit, degrees), as `_scale` takes them, for the distance of the points from the lines between
-    their neighbours. A median is used, so that a single step has no effect."""
+    """Return how far the points lie from the lines between their neighbours, as the pair (misfit, degrees) that
+    `_scale` takes. The misfit is computed from a median, so that a single step has no effect."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -209,8 +202,8 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    """Return the candidate curves that deviate from the relatives' common curve, one for each entry of OWN for
-    which there are enough points."""
+    """Return the candidate curves that deviate from the relatives' common curve. OWN lists how far a curve may
+    deviate, and there is one candidate for each entry for which there are enough points."""
     result = []
     # An op lies further from the mean of its relatives than from their true curve.
     apart = math.sqrt(1 + 1 / len(relatives))
@@ -234,8 +227,8 @@ def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
-    """Merge the points of all relatives that lie close together. Each relative also deviates from their mean by
-    `own`."""
+    """Merge the points of all relatives that lie close together. The variance of a merged point allows each
+    relative to deviate from the mean of the relatives by `own`."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
     for point in every:
@@ -278,8 +271,8 @@ def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
-    """Return the best-fitting a (fixed) and b (per unit of n) of the launch time a + b n, in seconds. A grid
-    over b / a is searched and refined twice."""
+    """Fit the launch time a + b n and return a, the fixed part, and b, the part for each unit of n, in seconds.
+    The ratio b / a is found on a grid that is refined twice."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]

@@ -73,8 +73,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """Return the median, with the geometric mean of the two middle values, so that median(1/r) = 1/median(r).
-    Raises ValueError if there are no values."""
+    """Return the median. Of an even number of values it is the geometric mean of the two middle ones, so that
+    median(1/r) = 1/median(r). Raises ValueError if there are no values."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -242,11 +242,10 @@ PRIOR_DEGREES = 4
 
 
 def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
-    """Return the square of the half-width of the interval of one value. Return infinity if nothing is known.
-
-    `squares` is the sum of squared deviations, with this number of `degrees` of freedom. `prior` is the
-    expected variance; None means that there is no prior.
-    """
+    """Return the square of the half-width of the 95 % interval of one value, or infinity if nothing is known of
+    its variance. `squares` is a sum of squared deviations with `degrees` degrees of freedom. `prior` is the
+    variance that is expected before measuring, which counts like PRIOR_DEGREES further degrees (None: no
+    prior)."""
     if prior is not None:
         squares += prior * (PRIOR_DEGREES - 2)
         degrees += PRIOR_DEGREES
@@ -288,27 +287,25 @@ def mean_log(values: Iterable[float]) -> float:
 
 
 def run_value(sessions: Iterable[Sequence[float]]) -> float:
-    """Return the time of a case: exp of the mean over sessions of each session's mean ln(block)."""
+    """Return the time of a case: the mean of ln(block) in each session, then exp of the mean over the
+    sessions."""
     means = [mean_log(blocks) for blocks in sessions]
     return math.exp(math.fsum(means) / len(means))
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return the square of the half-width of the mean of ln(block) of one session, from its blocks and the
-    prior."""
+    """Return the square of the half-width of the interval of a session's mean ln(block). It depends on the
+    scatter of the session's blocks and on the prior."""
     expected = None if prior is None else prior.block**2
     squares = _squares([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
-    """Return the interval of exp(mean) over sessions. `means` holds the mean logarithm of each session, and
-    `margins` the squared half-width of each mean.
-
-    `between` is the expected variance between sessions. With fewer than MIN_SESSIONS sessions, it is combined
-    with the observed variance; if it is None, the interval of a single session is that of its blocks. From
-    MIN_SESSIONS sessions on, only the observed variance is used.
-    """
+    """Return the interval of exp(mean over the sessions). `means` holds the mean logarithm of each session, and
+    `margins` the squared half-width of each of these means. `between` is the variance that is expected between
+    sessions. From MIN_SESSIONS sessions on, only the observed variance is used; with fewer, it is combined with
+    `between`. If `between` is None, a single session has the interval of its blocks."""
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
     kind: IntervalKind = "sessions" if count >= MIN_SESSIONS else "prior"
@@ -325,12 +322,10 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
 
 
 def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUAL) -> Interval:
-    """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of
-    ln(block).
-
-    With fewer than 5 sessions, the variance between sessions combines the observed variance and the prior's.
-    Without a prior it is the observed variance alone, and the interval of a single block is infinite.
-    """
+    """Return the time of a case (`run_value`) with its interval, by Student's t over the sessions' means of
+    ln(block). With fewer than 5 sessions, the variance between sessions combines the observed variance with
+    that of the prior. Without a prior only the observed variance is used, and the interval of a single block is
+    infinite."""
     margins = [_block_margin(blocks, prior) for blocks in sessions]
     return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
 
@@ -393,8 +388,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return two p-values of the exact one-sided Mann-Whitney test: for the hypothesis that `new` is larger,
-    and that it is smaller. Ties share their ranks."""
+    """Return two p-values of the exact one-sided Mann-Whitney test: one for the hypothesis that `new` is
+    larger, one for the hypothesis that `new` is smaller. Equal values share the mean of their ranks."""
     doubled = [round(2 * rank) for rank in _ranks([*base, *new])]
     ways = _rank_sums(tuple(sorted(doubled)), len(new))
     seen = sum(doubled[len(base) :])

@@ -68,8 +68,9 @@ class Side(tuple[TimeCurve, ...]):
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
-    """Return the break-even from which the fastest of `case` beats the fastest of `other`. Return None without
-    a common size. Both sides are compared at places that lie `step` apart in ln(n)."""
+    """Return the break-even: the place from which the fastest curve of `case` beats the fastest curve of
+    `other`. Return None if the sides have no common size. They are compared at places at most `step` apart in
+    ln(n)."""
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
@@ -82,8 +83,8 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
-    """Return the ratio time of other / time of case at n, interpolated between the compared sizes. Return None
-    outside of them."""
+    """Return the time of the other side divided by that of the case at size `n`, interpolated between the sizes
+    that `threshold` compared. Return None outside of them, or without a threshold."""
     x, places = math.log(n), threshold.margins if threshold is not None else ()
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
@@ -101,7 +102,8 @@ def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tupl
 
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
-    """Return the comparison of both sides at x = ln(n)."""
+    """Return the comparison of both sides at x = ln(n): the logarithm of their ratio, its standard deviation,
+    and the probability that `case` wins."""
     own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
@@ -122,8 +124,8 @@ def _settle(height: Height, case: Side, other: Side) -> Height:
 
 
 def differences(own: Height, others: Height) -> list[tuple[float, float]]:
-    """Return pairs (probability, mean of ln(other / own)), one for each pair of branches. A branch is the curve
-    before or behind its step."""
+    """Return pairs (probability, mean of ln(other / own)). There is one for each branch of `own` combined with
+    each branch of `others`, where a branch is the curve before or after its step."""
     return [
         (our_chance * their_chance, their_mean - our_mean)
         for our_chance, our_mean in own.branches()
@@ -132,9 +134,9 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return the minimum of the curves at x, as a distribution of ln(seconds) (Clark 1961, two curves at a
-    time). Only contenders that were timed around x count. The step of the result is that of the fastest
-    curve."""
+    """Return how long the fastest of the curves takes at x, as a distribution of ln(seconds). The minimum of
+    two distributions is taken at a time (Clark 1961). Only contenders that were timed around x count. The step
+    of the result is that of the fastest curve."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -261,11 +263,9 @@ class Doubt(NamedTuple):
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the risk of `choice` at x = ln(n). All `rivals` must have been timed on both sides of x.
-
-    The risk is that of a call in another run, so it includes the offsets of whole curves and the scatter of
-    single sizes.
-    """
+    """Return the risk of `choice` at x = ln(n): the probability that one of `rivals` is clearly faster, and the
+    expected loss. All rivals must have been timed on both sides of x. The risk is for a call in another run, so
+    it includes the offsets of whole curves and the scatter of single sizes."""
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
@@ -299,8 +299,8 @@ def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[
 
 
 def _cost(curves: Sequence[TimeCurve], x: float) -> float:
-    """Return the expected loss of the fastest curve at x = ln(n), as a share of the time. Return 0 if no curve
-    covers x."""
+    """Return the expected loss, as a share of the time, if the curve that seems the fastest at x = ln(n) is
+    chosen. Return 0 if no curve covers x."""
     there = [curve for curve in curves if curve.first - 1e-9 <= x <= curve.last + 1e-9]
     best = min(there, key=lambda curve: curve.mean(x), default=None)
     return 0.0 if best is None else doubt(best, [curve for curve in there if curve is not best], x).cost
@@ -313,8 +313,8 @@ TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
-    """Return the variance of ln(seconds) of a single call in another run. It does not include a step of the
-    curve."""
+    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run. It does not include the
+    uncertain place of a step."""
     shape = 0.0 if curve.knows(x) else WIDE_GAP
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 
@@ -331,8 +331,8 @@ def expected_loss(mean: float, deviation: float) -> float:
 
 
 def interval(curve: TimeCurve, x: float) -> tuple[float, float, float]:
-    """Return the low end, the expected value and the high end of the seconds of a single call at x = ln(n), as
-    a 95 % interval."""
+    """Return the seconds of a single call at x = ln(n) as a 95 % interval: its low end, the expected value and
+    its high end."""
     height, reach = curve.at(x), Z * math.sqrt(variance(curve, x))
     means = [mean for _, mean in height.branches()]
     return math.exp(min(means) - reach), math.exp(height.mean), math.exp(max(means) + reach)

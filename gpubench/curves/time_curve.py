@@ -61,7 +61,7 @@ class Process(Protocol):
         """Return the expected ln(seconds) at a place."""
 
     def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
-        """Return the covariances of ln(seconds) at a place with ln(seconds) at each of `others`."""
+        """Return the covariances between ln(seconds) at `place` and ln(seconds) at each of `others`."""
 
 
 # Between two sizes further apart than this factor, the shape of a curve is unknown.
@@ -83,28 +83,26 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp like `even`, but with steps. If the time between two points changes by more than slopes
-        and chance explain, the whole excess may be one step that lies anywhere in the gap."""
+        """Return a warp like that of `even`, but with steps. If the time between two neighbouring points
+        changes by more than slopes and chance explain, the whole excess may be one step that lies anywhere
+        between them."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
         return cls(tuple(point.x for point in points), tuple(heights))
 
     def at(self, x: float) -> float:
-        """Return the variance that a walk from the first knot has gained at x. It is never negative."""
+        """Return the variance that a walk has gained between the first knot and x. It is never negative."""
         i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
         (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
         return max(low + (high - low) * (x - a) / (b - a), 0.0)
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """Return the step of ln(seconds) between point `i` and the next: the rise beyond what the slopes on both
-    sides explain.
-
-    Return 0 if the squared rise is at most `sure` times the variance of chance, if the gap is too wide to judge
-    by the slopes beside it, or if a narrow neighbouring gap has a surer rise, because a single outlier is not a
-    step.
-    """
+    """Return the step of ln(seconds) between point `i` and the next point: the change beyond what the slopes on
+    both sides explain. Return 0 if the squared step is at most `sure` times the variance of chance, or if the
+    gap is too wide to be judged by the slopes beside it. Return 0, too, if a narrow neighbouring gap has a more
+    certain step, because an outlier would otherwise give a step on each of its sides."""
     if points[i + 1].x - points[i].x > WIDEST:
         return 0.0
     excess, chance = _excess(points, i)
@@ -326,7 +324,8 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """Return one point for each size that has a block, by ascending size. Interrupted blocks are left out."""
+    """Return one point for each size, by ascending size. Interrupted blocks are ignored, and so are sizes
+    without any other block."""
     result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
@@ -355,8 +354,9 @@ def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
 
 
 def offset_variance(kind: Kind, blocks: Blocks) -> float:
-    """Return the variance of the offset of a whole curve. It combines the expected variance of a session with
-    the observed distances between sessions, over the sizes that all sessions measured."""
+    """Return the variance of a whole curve's offset, by which it may be shifted in another run. It combines the
+    expected variance of a session with the observed distances between sessions, over the sizes that all
+    sessions measured."""
     apart: dict[int, list[float]] = {}
     count = max((len(sessions) for sessions in blocks.values()), default=1)
     for sessions in blocks.values():
@@ -444,11 +444,9 @@ class TimeCurve:
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Tell whether the shape of the curve is known around x.
-
-        It is known if timed sizes lie close enough on both sides of x, or if relatives give the shape between
-        the timed sizes. Relatives do so only for GPUs, because each op leaves a CPU's caches at its own size.
-        """
+        """Tell whether the shape of the curve is known around x. It is known if timed sizes lie close enough on
+        both sides of x, or if relatives give the shape between the timed sizes. Relatives are used for GPUs
+        only, because on a CPU each op outgrows the caches at a size of its own."""
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
@@ -466,11 +464,9 @@ class TimeCurve:
         return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
 
     def pull(self, x: float) -> float:
-        """Return the correction of `mean` at x because of sizes timed within NEAR of x.
-
-        At a timed size, `mean` plus the correction is the measured time. Between two near sizes the correction
-        is interpolated linearly.
-        """
+        """Return the correction of `mean` at x by the sizes that were timed within NEAR of x. At a timed size,
+        `mean` plus the correction is the measured time. Between two near sizes the correction is interpolated
+        linearly."""
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]
         reach = min(NEAR, around[-1].x - around[0].x or NEAR)
