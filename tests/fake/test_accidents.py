@@ -24,9 +24,8 @@ WORDS = {
     "exit": ("failure", "worker-crashed", "first launch", "exited with status 3"),
     "lost": ("failure", "device-lost", "first launch", "fell off the bus"),
     "build": ("failure", "build-error", "compile", "expected ';'"),
-    "wrong": ("failure", "wrong-result", "check", "largest error"),
-    "oom": ("skip", "out-of-memory", None, ""),
-}
+    "wrong": ("failure", "wrong-result", "check", "largest error"), "oom": ("skip", "out-of-memory", None, ""),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +104,10 @@ def test_a_budget_too_small_for_the_sizes(run):
 
 
 @pytest.mark.check
-@pytest.mark.parametrize(
-    ("chosen", "words"),
-    [
-        (("--backends", "cupy"), ("CuPy cannot be imported", "pip install")),
-        (("--devices", "fake:cpu,fake:nope"), ("there is no device fake:nope",)),
-    ],
-)
+@pytest.mark.parametrize(("chosen", "words"), [
+    (("--backends", "cupy"), ("CuPy cannot be imported", "pip install")),
+    (("--devices", "fake:cpu,fake:nope"), ("there is no device fake:nope",)),
+])  # fmt: skip
 def test_what_was_named_and_is_not_there(run, chosen, words):
     ran = run(*chosen, *ADD)
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (5, "", 3)

@@ -66,20 +66,15 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
         assert repeat == blocks(first)[case_id][0]["repeat"], "never recalibrated"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--dtypes f64", "--dtypes contradicts --append r.json"),
-        ("--sizes 2k", "has add=1024,65536, and the option asks for add=2048"),
-        ("--rigorous", "--rigorous contradicts"),
-        ("--min-samples 7", "has 5, and the option asks for 7"),
-        ("--devices fake:gpu", "--devices contradicts"),
-        ("--backends fake,numpy", "--backends contradicts"),
-        ("--backends numpy,fake?", "--backends contradicts"),
-        ("--skip add/n=1024", "has none, and the option asks for add/n=1024"),
-        ("--check-only", "--check-only contradicts"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("--dtypes f64", "--dtypes contradicts --append r.json"),
+    ("--sizes 2k", "has add=1024,65536, and the option asks for add=2048"),
+    ("--rigorous", "--rigorous contradicts"), ("--min-samples 7", "has 5, and the option asks for 7"),
+    ("--devices fake:gpu", "--devices contradicts"), ("--backends fake,numpy", "--backends contradicts"),
+    ("--backends numpy,fake?", "--backends contradicts"),
+    ("--skip add/n=1024", "has none, and the option asks for add/n=1024"),
+    ("--check-only", "--check-only contradicts"),
+])  # fmt: skip
 def test_an_option_that_contradicts_the_file_is_refused(made, gpubench, tmp_path, options, words):
     shutil.copy(made, tmp_path / "r.json")
     ended = gpubench("run", "--append", "r.json", *options.split())

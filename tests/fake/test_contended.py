@@ -10,7 +10,6 @@ from gpubench.measure.recorder import CaseStarted, SessionAgain
 from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
-
 QUIET, BUSY = 0.0, 0.5
 
 
@@ -39,18 +38,13 @@ def measured(shares, sessions=1, budget_s=None):
     return run, len(list(reported))
 
 
-@pytest.mark.parametrize(
-    ("shares", "sessions", "superseded", "turns"),
-    [
-        ([QUIET], 1, [False], [0]),
-        ([BUSY, QUIET], 1, [True, False], [0, 0]),
-        ([BUSY, BUSY], 1, [False, True], [0, 0]),
-        ([BUSY, BUSY, BUSY], 3, [False, False, False], [0, 1, 2]),
-        ([QUIET, BUSY, QUIET, QUIET], 3, [False, True, False, False], [0, 1, 2, 1]),
-        ([QUIET, BUSY, BUSY, QUIET], 2, [False, True, True, False], [0, 1, 1, 1]),
-        ([QUIET, BUSY, BUSY, BUSY], 2, [False, False, True, True], [0, 1, 1, 1]),
-    ],
-)
+@pytest.mark.parametrize(("shares", "sessions", "superseded", "turns"), [
+    ([QUIET], 1, [False], [0]), ([BUSY, QUIET], 1, [True, False], [0, 0]),
+    ([BUSY, BUSY], 1, [False, True], [0, 0]), ([BUSY, BUSY, BUSY], 3, [False, False, False], [0, 1, 2]),
+    ([QUIET, BUSY, QUIET, QUIET], 3, [False, True, False, False], [0, 1, 2, 1]),
+    ([QUIET, BUSY, BUSY, QUIET], 2, [False, True, True, False], [0, 1, 1, 1]),
+    ([QUIET, BUSY, BUSY, BUSY], 2, [False, False, True, True], [0, 1, 1, 1]),
+])  # fmt: skip
 def test_the_least_disturbed_repeat_stands_in_for_what_was_disturbed(shares, sessions, superseded, turns):
     run, unused = measured(shares, sessions)
     assert unused == 0, "at most two repeats of each, none of a quiet one, and none where all were disturbed"

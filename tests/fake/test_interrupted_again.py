@@ -12,7 +12,6 @@ from gpubench.result.run import Measurement
 from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
-
 SESSIONS = 3
 SIZES = [1024, 4096, 16384]
 # The ladder's: as many sizes as let it be interrupted twice, none that is large.
@@ -33,12 +32,9 @@ def measured(request, cases, *, in_the_midst):
     return carry_out(request, sink)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "stops", "in_the_midst"),
-    [
-        (SIZES, [4, 1, 1], True), (SIZES, [3, 0, 2], False), ([], [1, 2], False), ([], [5, 1], True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sizes", "stops", "in_the_midst"), [
+    (SIZES, [4, 1, 1], True), (SIZES, [3, 0, 2], False), ([], [1, 2], False), ([], [5, 1], True),
+])  # fmt: skip
 def test_each_case_has_the_sessions_of_the_plan(monkeypatch, sizes, stops, in_the_midst):
     monkeypatch.setattr(runner, "hold_signals", lambda: None)  # they are the test's
     first = plan(["fake:cpu"], sizes, op=OP, settings={"sessions": SESSIONS})

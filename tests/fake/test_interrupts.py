@@ -12,7 +12,6 @@ from gpubench.result import store
 from tests.forking import children, drives_a_device, is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
-
 # Far more than can be measured before the interrupt comes.
 LONG = "--devices fake:cpu,fake:noisy --ops add,mul,relu --sizes 1k:64k --sessions 50".split()
 

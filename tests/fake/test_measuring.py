@@ -70,10 +70,9 @@ def test_sessions_workloads_and_samples(ran):
     """Workloads come one after the other, repeat counts stay, and nothing is kept but samples that are long enough."""
     for session in ran.result["sessions"]:
         order = [
-            name.rpartition("/")[0].rpartition("/")[0]
-            for name, b in blocks(ran)
+            name.rpartition("/")[0].rpartition("/")[0] for name, b in blocks(ran)
             if b["session"] == session["index"]
-        ]
+        ]  # fmt: skip
         assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
         assert sorted(w["device_id"] for w in session["workers"]) == ["fake:cpu", "fake:gpu"]
         assert all(len(w["overhead_s"]) >= 100 for w in session["workers"])
@@ -82,9 +81,8 @@ def test_sessions_workloads_and_samples(ran):
         assert len({(b["repeat"], b["hot_repeat"]) for b in outcome["blocks"]}) == 1
         assert {b["session"] for b in outcome["blocks"]} == {0, 1}
         assert [(stop["session"], stop["reason"]) for stop in outcome["stops"]] == [
-            (0, "precision"),
-            (1, "precision"),
-        ]
+            (0, "precision"), (1, "precision"),
+        ]  # fmt: skip
         for block in outcome["blocks"]:
             assert (block["warmup"], len(block["wall_s"]), block["discarded"]) == (0, BLOCK_SAMPLES, {}), name
             assert block["repeat"] * min(block["wall_s"]) >= TOO_SHORT * target_s, name

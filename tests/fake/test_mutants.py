@@ -29,7 +29,6 @@ def execute(self):
 
 session.FakeLaunch.execute = execute
 """
-
 TRESPASSES = """
 import os
 

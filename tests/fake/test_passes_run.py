@@ -11,7 +11,6 @@ from gpubench.result.run import Failure, Measurement, Skip
 from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
-
 # Far above the threshold the ladder costs seconds of real arithmetic.
 SEARCH = "--devices fake:cpu,fake:gpu --ops add --regimes resident-queued --skip add/n>=2M".split()
 TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
@@ -131,15 +130,11 @@ def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkey
     assert finished.exit_reason == "ok"
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "reason"),
-    [
-        (gone("worker-crashed"), Failure, "worker-crashed"),
-        (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"),
-        (gone("timeout", 1.0), Skip, "budget"),
-        (gone("timeout", case_run.HANG_S + 1, "compile"), Skip, "budget"),
-    ],
-)
+@pytest.mark.parametrize(("how", "kind", "reason"), [
+    (gone("worker-crashed"), Failure, "worker-crashed"),
+    (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"), (gone("timeout", 1.0), Skip, "budget"),
+    (gone("timeout", case_run.HANG_S + 1, "compile"), Skip, "budget"),
+])  # fmt: skip
 def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_again(
     monkeypatch, how, kind, reason
 ):

@@ -12,8 +12,6 @@ from gpubench.measure.worker_pool import Worker
 from tests.fake.plans import carry_out, plan
 
 CASE = "add/n=1024/float32/library/resident-queued@fake:"
-
-
 ONE = ("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued")
 already = {}  # a scripted device does the same again
 

@@ -11,14 +11,11 @@ def empty_run(*outcomes, **fields):
     """A run of these outcomes, of which nothing else is known."""
     same = document.Fingerprint(hash="0", fields={})
     usual = {
+        "id": "x", "started_at": "2026-01-01T00:00:00Z", "machine": Machine(), "settings": document.Settings(),
         "selection": document.Selection(ops=["add"]),
-        "settings": document.Settings(),
-        "machine": Machine(),
-    }
-    prints = document.Fingerprints(machine=same, device=same, software=same)
-    return document.Run(
-        id="x", started_at="2026-01-01T00:00:00Z", fingerprint=prints, outcomes=[*outcomes], **usual | fields
-    )
+        "fingerprint": document.Fingerprints(machine=same, device=same, software=same),
+    }  # fmt: skip
+    return document.Run(outcomes=[*outcomes], **usual | fields)
 
 
 def device(device_id, kind="gpu", api="host", **fields):

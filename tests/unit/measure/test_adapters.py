@@ -46,46 +46,27 @@ def wgpu(monkeypatch):
     return lists
 
 
-def grouped(devices):
-    return [[device.id for device in card] for card in cards(d for d in devices if d.kind == "gpu")]
-
-
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        ([adapter(), adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:1"]]),
-        ([adapter(driver="", api="D3D12"), adapter()], [["wgpu:0", "wgpu:1"]]),
-        ([adapter(), adapter()], [["wgpu:0"], ["wgpu:1"]]),
-        (
-            [adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK)],
-            [["wgpu:0", "wgpu:2"], ["wgpu:1", "wgpu:3"]],
-        ),
-        (
-            [adapter(), adapter(driver=AMDVLK), adapter(), adapter(driver=AMDVLK)],
-            [["wgpu:0", "wgpu:1"], ["wgpu:2", "wgpu:3"]],
-        ),
-        ([adapter(), adapter(), adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:2"], ["wgpu:1"]]),
-        ([adapter(), adapter(ARC, "Intel open-source Mesa driver")], [["wgpu:0"], ["wgpu:1"]]),
-        ([adapter(), LAVAPIPE, adapter(driver=AMDVLK)], [["wgpu:0", "wgpu:1"]]),
-        ([APPLE], [["wgpu:0"]]),
-        ([adapter((0, 0)), adapter((0, 0), AMDVLK)], [["wgpu:0"], ["wgpu:1"]]),
-        # Addresses outweigh the order of the listings.
-        (
-            [
-                adapter(device_pci_bus_id="0000:03:00.0"), adapter(device_pci_bus_id="0000:0a:00.0"),
-                adapter(driver=AMDVLK, device_pci_bus_id="0000:0a:00.0"),
-                adapter(driver=AMDVLK, device_pci_bus_id="0000:03:00.0"),
-            ],
-            [["wgpu:0", "wgpu:3"], ["wgpu:1", "wgpu:2"]],
-        ),
-        (
-            [adapter(device_pci_bus_id="0000:03:00.0"), adapter(driver=AMDVLK, device_pci_bus_id="0000:0a:00.0")],
-            [["wgpu:0"], ["wgpu:1"]],
-        ),
-    ],
+MESA, OTHER, BY_DX = adapter(), adapter(driver=AMDVLK), adapter(driver="", api="D3D12")
+# The same drivers for cards whose addresses are told.
+MESA_3, MESA_A, OTHER_3, OTHER_A = (
+    adapter(driver=driver, device_pci_bus_id=f"0000:{bus}:00.0") for driver in (RADV, AMDVLK) for bus in ("03", "0a")
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(("listed", "expected"), [
+    ([MESA, OTHER], ["01"]), ([BY_DX, MESA], ["01"]), ([MESA, MESA], ["0", "1"]),
+    ([MESA, MESA, OTHER, OTHER], ["02", "13"]), ([MESA, OTHER, MESA, OTHER], ["01", "23"]),
+    ([MESA, MESA, OTHER], ["02", "1"]), ([MESA, adapter(ARC, "Intel open-source Mesa driver")], ["0", "1"]),
+    ([MESA, LAVAPIPE, OTHER], ["01"]), ([APPLE], ["0"]),
+    ([adapter((0, 0)), adapter((0, 0), AMDVLK)], ["0", "1"]),
+    # Addresses outweigh the order of the listings.
+    ([MESA_3, MESA_A, OTHER_A, OTHER_3], ["03", "12"]), ([MESA_3, OTHER_A], ["0", "1"]),
+])  # fmt: skip
 def test_adapters_of_one_card_are_found_and_equal_cards_stay_apart(wgpu, listed, expected):
-    assert grouped(wgpu(*listed)) == expected
+    found = cards(device for device in wgpu(*listed) if device.kind == "gpu")
+    assert [[device.id for device in card] for card in found] == [
+        [f"wgpu:{number}" for number in card] for card in expected
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -105,14 +86,14 @@ def listed(monkeypatch, wgpu):
     return lists
 
 
-def timed(**seconds):
-    asked = []
+def timed(*seconds):
+    """A trial of the adapters in their order, which remembers whom it was asked for."""
 
     def trial(device_id):
-        asked.append(device_id)
-        return seconds[device_id.replace(":", "")]
+        trial.asked.append(device_id)
+        return seconds[int(device_id[-1])]
 
-    trial.asked = asked
+    trial.asked = []
     return trial
 
 
@@ -122,33 +103,28 @@ def chosen(request=None, trial=None, **more):
     return [t.device.id for t in found.targets if t.device.kind != "cpu"], messages
 
 
-@pytest.mark.parametrize(
-    ("others", "seconds", "taken", "why"),
-    [
-        ({}, (1.3e-3, 1e-3), "wgpu:1", "wgpu lists this GPU 2 times (Vulkan by RADV, Vulkan by AMDVLK); Vulkan by AMDVLK was measured, 1.3x faster in a trial; others: --devices wgpu:0"),
-        ({"driver": "", "api": "D3D12"}, (1e-3, 2e-3), "wgpu:0", "(Vulkan by RADV, DX12); Vulkan by RADV was measured, 2x faster in a trial"),
-        ({}, (1.02e-3, 1e-3), "wgpu:0", "as none is clearly faster"),
-        ({}, (None, 1e-3), "wgpu:1", "as the trial of Vulkan by RADV failed"),
-        ({}, (1e-3, None), "wgpu:0", "as the trial of Vulkan by AMDVLK failed"),
-        ({}, (None, None), "wgpu:0", "the first, as no trial succeeded"),
-    ],
-)  # fmt: skip
-def test_the_faster_driver_of_a_card_is_measured_and_the_other_is_named(listed, others, seconds, taken, why):
-    listed(adapter(), adapter(**({"driver": AMDVLK} | others)))
-    ids, (message,) = chosen(trial=timed(**dict(zip(("wgpu0", "wgpu1"), seconds, strict=True))))
-    assert ids == [taken]
-    assert why in message
+@pytest.mark.parametrize(("other", "seconds", "taken", "why"), [
+    (OTHER, (1.3e-3, 1e-3), "wgpu:1", "wgpu lists this GPU 2 times (Vulkan by RADV, Vulkan by AMDVLK); Vulkan by AMDVLK was measured, 1.3x faster in a trial; others: --devices wgpu:0"),
+    (BY_DX, (1e-3, 2e-3), "wgpu:0", "(Vulkan by RADV, DX12); Vulkan by RADV was measured, 2x faster in a trial"),
+    (OTHER, (1.02e-3, 1e-3), "wgpu:0", "as none is clearly faster"),
+    (OTHER, (None, 1e-3), "wgpu:1", "as the trial of Vulkan by RADV failed"),
+    (OTHER, (1e-3, None), "wgpu:0", "as the trial of Vulkan by AMDVLK failed"),
+    (OTHER, (None, None), "wgpu:0", "the first, as no trial succeeded"),
+])  # fmt: skip
+def test_the_faster_driver_of_a_card_is_measured_and_the_other_is_named(listed, other, seconds, taken, why):
+    listed(MESA, other)
+    ids, (message,) = chosen(trial=timed(*seconds))
+    assert (ids, why in message) == ([taken], True)
 
 
 def test_equal_cards_take_the_same_driver_after_one_trial(listed):
     """Four adapters, two cards: choosing card by card could take both adapters of one card."""
-    listed(adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK))
-    trial = timed(wgpu0=2e-3, wgpu2=1e-3)
-    ids, messages = chosen(trial=trial)
-    assert ids == ["wgpu:2", "wgpu:3"]
-    assert trial.asked == ["wgpu:0", "wgpu:2"]
-    assert "each of 2 identical GPUs 2 times" in messages[0]
-    assert "others: --devices wgpu:0,wgpu:1" in messages[0]
+    listed(MESA, MESA, OTHER, OTHER)
+    trial = timed(2e-3, None, 1e-3)
+    ids, (message, *_) = chosen(trial=trial)
+    assert (ids, trial.asked) == (["wgpu:2", "wgpu:3"], ["wgpu:0", "wgpu:2"])
+    assert "each of 2 identical GPUs 2 times" in message
+    assert "others: --devices wgpu:0,wgpu:1" in message
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -156,32 +132,26 @@ def test_equal_cards_take_the_same_driver_after_one_trial(listed):
     ({"devices": ("wgpu:*",)}, ["wgpu:0", "wgpu:1"]), ({"required": ("wgpu",), "devices": ("wgpu:1",)}, ["wgpu:1"]),
 ])  # fmt: skip
 def test_what_is_named_is_measured_without_a_trial(listed, words, expected):
-    listed(adapter(), adapter(driver=AMDVLK))
+    listed(MESA, OTHER)
     assert chosen(DeviceRequest(**words), trial=timed()) == (expected, [])
     ids, (message,) = chosen()
     assert (ids, "the first, as no trial was made" in message) == (["wgpu:0"], True)
 
 
-@pytest.mark.parametrize(
-    "found", [[adapter(H200, "NVIDIA")], [adapter(), adapter()], [adapter(), LAVAPIPE], [APPLE]], ids=len
-)
+@pytest.mark.parametrize("found", [[adapter(H200, "NVIDIA")], [MESA, MESA], [MESA, LAVAPIPE], [APPLE]], ids=len)
 def test_where_no_card_is_listed_twice_there_is_no_trial(listed, found):
     listed(*found)
     ids, messages = chosen(trial=timed())
     assert (len(ids), messages) == (sum(one.info["adapter_type"] != "CPU" for one in found), [])
 
 
-def test_a_split_uses_the_adapter_that_is_taken(listed, monkeypatch):
-    listings = listed(adapter(), adapter(driver=AMDVLK))
-    split = tuple(
-        msgspec.structs.replace(gpu, id=f"hybrid:{gpu.id}", backend="hybrid", kind="hybrid")
-        for gpu in listings["wgpu"].devices
-    )
-    listings["hybrid"] = Listing("hybrid", split)
-    trial = timed(wgpu0=2e-3, wgpu1=1e-3)
+def test_a_split_uses_the_adapter_that_is_taken(listed):
+    listings = listed(MESA, OTHER)
+    split, gpus = {"backend": "hybrid", "kind": "hybrid"}, listings["wgpu"].devices
+    splits = tuple(msgspec.structs.replace(gpu, id=f"hybrid:{gpu.id}", **split) for gpu in gpus)
+    listings["hybrid"], trial = Listing("hybrid", splits), timed(2e-3, 1e-3)
     ids, messages = chosen(DeviceRequest(required=("numpy", "wgpu", "hybrid")), trial=trial)
-    assert (ids, len(messages)) == (["wgpu:1", "hybrid:wgpu:1"], 1)
-    assert trial.asked == ["wgpu:0", "wgpu:1"]
+    assert (ids, len(messages), trial.asked) == (["wgpu:1", "hybrid:wgpu:1"], 1, ["wgpu:0", "wgpu:1"])
 
 
 def test_backends_stay_contenders_of_one_gpu(listed):
@@ -210,10 +180,8 @@ def gpu_id(machine, device):
 
 @pytest.mark.parametrize("order", [list, lambda found: list(reversed(found))])
 @pytest.mark.parametrize(("found", "gpus"), [
-    ([adapter(), adapter(driver=AMDVLK)], 1),
-    ([adapter(), adapter(driver="", api="D3D12"), adapter(driver="Dozen")], 1), ([adapter(), adapter()], 2),
-    ([adapter(), adapter(), adapter(driver=AMDVLK), adapter(driver=AMDVLK)], 2),
-    ([adapter(), adapter(), adapter(driver=AMDVLK)], 2), ([adapter(), adapter(ARC)], 2), ([adapter(), LAVAPIPE], 1),
+    ([MESA, OTHER], 1), ([MESA, BY_DX, adapter(driver="Dozen")], 1), ([MESA, MESA], 2), ([MESA, MESA, OTHER, OTHER], 2),
+    ([MESA, MESA, OTHER], 2), ([MESA, adapter(ARC)], 2), ([MESA, LAVAPIPE], 1),
 ])  # fmt: skip
 def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
     machine = machine_of([Listing("wgpu", tuple(wgpu(*order(found))))])
@@ -244,9 +212,7 @@ def test_a_trial_times_checked_launches_of_a_real_device():
 @pytest.mark.parametrize(("answers", "seconds"), [
     ([[4e-3, 2e-3], [8e-3, 9e-3]], 4e-3), ([None, [8e-3]], 8e-3), ([None, None], None), ([[1e-3], "broke"], None),
 ])  # fmt: skip
-def test_a_trial_takes_the_shortest_sample_of_each_case_by_the_first_implementation(
-    monkeypatch, answers, seconds
-):
+def test_a_trial_takes_the_shortest_sample_by_the_first_implementation(monkeypatch, answers, seconds):
     """Tuned kernels are refused here, so the library's are timed; nothing else is: no parts, no clock, no trials."""
     asked, left = [], [place for answer in answers for place in ("tuned", answer)]
 
@@ -258,12 +224,8 @@ def test_a_trial_takes_the_shortest_sample_of_each_case_by_the_first_implementat
             if isinstance(request, protocol.Open):
                 record = WorkerRecord(device_id="wgpu:1", threads=1, env={})
                 return protocol.Opened(id=1, device=device("wgpu:1"), record=record)
-            if isinstance(request, protocol.Sample):
-                return (
-                    protocol.Sampled(id=1, block=block(left.pop(0)))
-                    if left[0] != "broke"
-                    else protocol.Done(id=1)
-                )
+            if isinstance(request, protocol.Sample) and left[0] != "broke":
+                return protocol.Sampled(id=1, block=block(left.pop(0)))
             if left[0] in ("tuned", None):
                 left.pop(0)
                 return protocol.Refused(id=1, reason="no-implementation", detail="")

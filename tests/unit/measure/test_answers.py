@@ -100,10 +100,9 @@ def test_a_device_is_opened_in_fresh_processes_and_once_to_see_that_it_can_be(op
     timer.verify()
     assert timer.seconds(2) == 0.375
     replies += [reply_after(None), protocol.Refused(id=1, reason="unavailable", detail="it is in use")]
-    with pytest.raises(errors.BackendUnavailable, match="it is in use"):
-        timer.seconds(1)
-    with pytest.raises(errors.BackendUnavailable, match="a second process cannot open the device"):
-        timer.seconds(1)
+    for why in ("it is in use", "a second process cannot open the device"):
+        with pytest.raises(errors.BackendUnavailable, match=why):
+            timer.seconds(1)
 
 
 @pytest.mark.parametrize(("call", "events"), [
@@ -118,12 +117,9 @@ def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
     timer = hardware.OverheadTimer(session, op, case(64, "fake:gpu", op=call), None)
     timer.verify()
     seen = []
-    for place, names in (
-        (session, {"sync": "wait", "run": "run"}),
-        (timer.transfers, {"upload": "up", "download": "down"}),
-    ):
-        for name, word in names.items():
-            monkeypatch.setattr(place, name, lambda *asked, word=word: seen.append(word))
+    for name, word in (("sync", "wait"), ("run", "run"), ("upload", "up"), ("download", "down")):
+        place = timer.transfers if name.endswith("load") else session
+        monkeypatch.setattr(place, name, lambda *asked, word=word: seen.append(word))
     monkeypatch.setattr(session, "clock", lambda: (seen.append("clock"), float(len(seen)))[1])
     seconds = timer.seconds(3)
     assert " ".join(seen) == events
@@ -135,9 +131,8 @@ def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
 
 
 def test_devices_are_read_between_two_orders_and_no_others(monkeypatch):
-    monkeypatch.setattr(
-        monitor_child, "sources", lambda targets: ({"a": lambda: {"clock_hz": 1e9}}, {"b": "why"})
-    )
+    read = {"a": lambda: {"clock_hz": 1e9}}
+    monkeypatch.setattr(monitor_child, "sources", lambda targets: (read, {"b": "why"}))
     monkeypatch.setattr(monitor_child, "users", lambda targets: {})
     orders, said = queue.SimpleQueue(), []
     for order in (Pause(1), Watch(["a", "b"], 60.0), Pause(2), Pause(3)):
@@ -150,23 +145,20 @@ def test_devices_are_read_between_two_orders_and_no_others(monkeypatch):
 
     with pytest.raises(EOFError):
         monitor_child.serve(orders, send, Begin([]))
-    kinds = [
-        (message.device_id, message.clock_hz) if isinstance(message, Reading) else message for message in said
-    ]
+    kinds = [(each.device_id, each.clock_hz) if isinstance(each, Reading) else each for each in said]
     assert kinds == [Ready({"b": "why"}), Paused(1), *[("a", 1e9)] * 2, Paused(2), Paused(3)]
 
 
 def test_the_driver_and_backends_tell_of_their_own_devices(monkeypatch):
     known, own = MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("fake:shared")
-    monkeypatch.setattr(
-        nvml, "gpu_users", lambda targets: {target.device_id: {"drawing": 2} for target in targets}
-    )
-    monkeypatch.setattr(
-        nvml, "gpu_readers", lambda targets, absent: {target.device_id: dict for target in targets}
-    )
+
+    def of_each(told):
+        return lambda targets, *_: {target.device_id: told for target in targets}
+
+    monkeypatch.setattr(nvml, "gpu_users", of_each({"drawing": 2}))
+    monkeypatch.setattr(nvml, "gpu_readers", of_each(dict))
     counts = monitor_child.users([known, own])
-    assert {name: (users.computing, users.drawing) for name, users in counts.items()} == {
-        "cupy:0": (0, 2), "fake:shared": (1, 0),
-    }  # fmt: skip
+    told = {name: (users.computing, users.drawing) for name, users in counts.items()}
+    assert told == {"cupy:0": (0, 2), "fake:shared": (1, 0)}
     readers, absent = monitor_child.sources([known, own])
     assert (readers.keys(), absent) == ({"cupy:0", "fake:shared"}, {})

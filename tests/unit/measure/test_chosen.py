@@ -143,12 +143,9 @@ def test_an_op_without_a_time_takes_what_it_says():
     add = simulation.series[0]
     slow = Series(msgspec.structs.replace(add.op, seconds=lambda params: 2.0), "float32")
     slots = {2**20: {(CPU, "library", "resident")}}
-    costs_s = [
-        CostModel(simulation.passes.points, simulation.constraints).of(series, slots) for series in (add, slow)
-    ]
-    assert not CostModel(simulation.passes.points, simulation.constraints).known
-    assert cost_model(1)[0].known
-    assert costs_s[1] - costs_s[0] == pytest.approx((LAUNCHES + REFERENCE_LAUNCHES) * 2.0)
+    model = CostModel(simulation.passes.points, simulation.constraints)
+    assert (model.known, cost_model(1)[0].known) == (False, True)
+    assert model.of(slow, slots) - model.of(add, slots) == pytest.approx((LAUNCHES + REFERENCE_LAUNCHES) * 2.0)
 
 
 if __name__ == "__main__":

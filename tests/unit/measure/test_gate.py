@@ -146,18 +146,15 @@ def gate_of(session, folder, op, dtype="float32", kind="random"):
 def test_a_nan_or_an_infinity_by_mistake_is_wrong_although_the_reference_agrees(session, tmp_path, kind):
     with pytest.raises(Wrong, match=r"not finite at \[\d+\].*x=.*the reference itself is not finite") as wrong:
         gate_of(session, tmp_path, op_without_meaning_below_0(), kind=kind)
-    assert not wrong.value.check.ok
-    assert wrong.value.check.max_error is None
-    assert "Range" in wrong.value.hint
-    assert "not_finite" in wrong.value.hint
+    check, hint = wrong.value.check, wrong.value.hint
+    assert (check.ok, check.max_error, "Range" in hint, "not_finite" in hint) == (False, None, True, True)
 
 
 def test_an_op_whose_inputs_have_a_meaning_or_that_declares_such_outputs_is_right(session, tmp_path):
-    (tmp_path / "declared").mkdir()
-    assert gate_of(session, tmp_path, op_without_meaning_below_0(Range(0.1, 10.0))).check.ok
-    assert gate_of(
-        session, tmp_path / "declared", op_without_meaning_below_0(not_finite="x may be negative")
-    ).check.ok
+    for number, own in enumerate(({"values": Range(0.1, 10.0)}, {"not_finite": "x may be negative"})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert gate_of(session, folder, op_without_meaning_below_0(**own)).check.ok
 
 
 def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
@@ -182,10 +179,8 @@ def test_every_op_is_finite_or_says_why_not(tmp_path):
 
 
 def test_a_file_forgotten_in_each_launch_is_found(tmp_path):
-    op = kernels.load("add")
-    session = backends.load("numpy").open("numpy:0")
-    kept = []
-    whole = session.run
+    op, session = kernels.load("add"), backends.load("numpy").open("numpy:0")
+    kept, whole = [], session.run
     session.run = lambda launch, repeat=1: (kept.append(open(os.devnull)), whole(launch, repeat))  # noqa: SIM115
     case = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "numpy:0")
     try:
@@ -194,5 +189,4 @@ def test_a_file_forgotten_in_each_launch_is_found(tmp_path):
         session.close()
         for file in kept:
             file.close()
-    assert found.count == 1000
-    assert [text.partition(" ")[0] for text in found.leaks()] == ["handles"]
+    assert (found.count, [text.partition(" ")[0] for text in found.leaks()]) == (1000, ["handles"])

@@ -12,6 +12,7 @@ from gpubench.measure.case_run import CaseRun
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.targets import DeviceRequest, Listing
 from gpubench.result.run import Selection, Settings
+from tests.raising import raised
 from tests.unit.measure.builders import case, device
 
 
@@ -31,12 +32,9 @@ class Tries:
     """A budget that ends after so many tries."""
 
     def __init__(self, count):
-        self.count = count
+        self.left = iter(range(count))
 
-    @property
-    def over(self):
-        self.count -= 1
-        return self.count < 0
+    over = property(lambda self: next(self.left, None) is None)
 
 
 @pytest.mark.parametrize(("tries", "cpu_s", "gpu_s", "chosen"), [
@@ -70,54 +68,45 @@ SLOW = device("hybrid:wgpu:1", "software")
 
 
 def constraints(*devices):
-    implementations = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
-    return Constraints(
-        tuple(Target(d, implementations[d.kind]) for d in devices),
-        Selection(ops=["add"], regimes=["resident-queued", "transfer-always"]),
-        None,
-    )
+    targets = tuple(Target(one, ("tuned",) if one.kind == "hybrid" else ("library",)) for one in devices)
+    return Constraints(targets, Selection(ops=["add"], regimes=["resident-queued", "transfer-always"]), None)
+
+
+ADD = Series(kernels.load("add"), "float32")
 
 
 def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near():
-    curve = Series(kernels.load("add"), "float32")
+    cpu, gpu = ("numpy:0", "library", "resident"), ("cupy:0", "library")
 
     def row(cpu_s, resident_s, always_s):
-        return {
-            ("numpy:0", "library", "resident"): {0: [cpu_s]},
-            ("cupy:0", "library", "resident-queued"): {0: [resident_s]},
-            ("cupy:0", "library", "transfer-always"): {0: [always_s]},
-        }
+        sides = {cpu: cpu_s, (*gpu, "resident-queued"): resident_s, (*gpu, "transfer-always"): always_s}
+        return {name: {0: [seconds]} for name, seconds in sides.items()}
 
+    scope = constraints(CPU, CUPY, BOTH[0])
     times = {1024: row(1.0, 20.0, 50.0), 4096: row(4.0, 8.0, 20.0), 16384: row(16.0, 1.0, 30.0)}
-    found = schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0]))
+    found = schedule.worth_trying(ADD, times, {"numpy:0"}, scope)
     assert [case.id for item in found for case in item.cases] == [
         "add/n=4096/float32/tuned/resident-queued@hybrid:cupy:0",
         "add/n=16384/float32/tuned/transfer-always@hybrid:cupy:0",
     ]
-    assert schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
+    assert schedule.worth_trying(ADD, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
     for cpu_s, near in ((10.0, True), (10.1, False), (0.1, True), (0.0999, False)):
-        found = schedule.worth_trying(
-            curve, {1024: row(cpu_s, 1.0, 1e3)}, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0])
-        )
+        found = schedule.worth_trying(ADD, {1024: row(cpu_s, 1.0, 1e3)}, {"numpy:0"}, scope)
         assert [item.n for item in found] == [1024] * near
 
 
 def test_after_a_search_device_groups_run_each_size_of_a_member_from_large_to_small():
     """A budget then cuts off the sizes at which several GPUs gain nothing."""
     scope = constraints(CPU, CUPY, device("group:cupy:0-1", "gpu"))
-    scope = replace(scope, settings=Settings(scaling="strong"))
-    times = {
-        n: {(name, "library", "resident"): {0: [1.0]}}
-        for n, name in ((1024, "cupy:0"), (4096, "cupy:1"), (2048, "numpy:0"), (8192, "wgpu:0"))
-    }
-    found = schedule.on_groups(Series(kernels.load("add"), "float32"), times, scope)
-    assert [(item.n, {case.device_id for case in item.cases}) for item in found] == [
-        (n, {"group:cupy:0-1"}) for n in (4096, 1024)
-    ]
+    devices = {1024: "cupy:0", 4096: "cupy:1", 2048: "numpy:0", 8192: "wgpu:0"}
+    times = {n: {(name, "library", "resident"): {0: [1.0]}} for n, name in devices.items()}
+    found = schedule.on_groups(ADD, times, replace(scope, settings=Settings(scaling="strong")))
+    assert [item.n for item in found] == [4096, 1024]
+    assert {case.device_id for item in found for case in item.cases} == {"group:cupy:0-1"}
 
 
 def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split():
-    one = workload(Series(kernels.load("add"), "float32"), 1, constraints(CPU, BOTH[0]))
+    one = workload(ADD, 1, constraints(CPU, BOTH[0]))
     assert [(skip.reason, skip.detail) for skip in one.skips] == [("no-split", "add has 1 unit to cut")] * 2
     launch = workload(Series(kernels.load("launch"), "float32"), 1, constraints(BOTH[0]))
     assert launch.cases == launch.skips == ()
@@ -150,10 +139,7 @@ def listed(monkeypatch):
     (DeviceRequest(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
     (DeviceRequest(mode="cpu"), ["numpy"], ["numpy:0"]),
     (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
-    (
-        DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
-        ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"],
-    ),
+    (DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"], ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"]),
     (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
     (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
     (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
@@ -179,8 +165,7 @@ def test_what_a_mode_is_about_may_not_fail_to_open(listed):
 @pytest.mark.parametrize("mode", ["gpu", "hybrid"])
 def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode):
     listed(CPU, ADAPTER, SLOW)
-    with pytest.raises(RequiredUnavailable) as refused:
-        targets.choose(DeviceRequest(mode=mode))
-    assert refused.value.why == "cupy: no cupy here; a software adapter is no GPU"
+    refused = raised(RequiredUnavailable, targets.choose, DeviceRequest(mode=mode))
+    assert refused.why == "cupy: no cupy here; a software adapter is no GPU"
     assert targets.choose(DeviceRequest(mode=mode, lenient=True)).targets
     assert targets.choose(DeviceRequest(mode=mode, allow_software=True)).targets

@@ -1,6 +1,7 @@
 """The monitor: whose clocks are read, which readings speak for which samples, and who else is on a GPU."""
 
 import functools
+import queue
 from types import SimpleNamespace
 
 import msgspec
@@ -8,18 +9,7 @@ import pytest
 
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor, monitor_child
-from gpubench.measure.monitor import (
-    IDLE_BYTES,
-    SLOWED,
-    Monitor,
-    MonitorTarget,
-    Paused,
-    Reading,
-    Ready,
-    Users,
-    is_slowed_down,
-    judge_block,
-)
+from gpubench.measure.monitor import Monitor, MonitorTarget, Paused, Reading, Ready, Users
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import Identity
 from tests.nvml import Nvml
@@ -37,55 +27,40 @@ def read(t_s, clock_hz=FULL, *throttle):
 
 
 TIMES = [0.0, 1.0, 2.0, 3.0, 4.0]  # warm-up until 2, two samples
-
-
 HOT, SLOW = "hw_thermal_slowdown", "hw_slowdown"
 
 
-@pytest.mark.parametrize(
-    ("counted", "readings", "discarded", "clock_hz", "throttle"),
-    [
-        (None, [read(1.5), read(2.5, FULL, SLOW), read(3.5)], {"2": "throttled"}, [FULL, FULL], [SLOW]),
-        (
-            None,
-            [read(1.9), read(4.05, FULL, HOT)],
-            {"3": "throttled"},
-            [FULL, FULL],
-            [HOT],
-        ),  # the nearer one counts
-        (None, [read(0.5, FULL, HOT), read(2.2), read(3.2)], {}, [FULL, FULL], [HOT]),  # in the warm-up alone
-        ([1.9e9, 1.8e9], [read(2.5), read(3.5, FULL, SLOW)], {"3": "throttled"}, [1.9e9, 1.8e9], [SLOW]),
-        (None, [read(2.5, None)], {}, None, []),  # a device that does not tell its clock
-        (None, [], {}, None, []),
-    ],
-)
+@pytest.mark.parametrize(("counted", "readings", "discarded", "clock_hz", "throttle"), [
+    (None, [read(1.5), read(2.5, FULL, SLOW), read(3.5)], {"2": "throttled"}, [FULL, FULL], [SLOW]),
+    # The nearer one counts; heat in the warm-up alone; a device that does not tell its clock.
+    (None, [read(1.9), read(4.05, FULL, HOT)], {"3": "throttled"}, [FULL, FULL], [HOT]),
+    (None, [read(0.5, FULL, HOT), read(2.2), read(3.2)], {}, [FULL, FULL], [HOT]),
+    ([1.9e9, 1.8e9], [read(2.5), read(3.5, FULL, SLOW)], {"3": "throttled"}, [1.9e9, 1.8e9], [SLOW]),
+    (None, [read(2.5, None)], {}, None, []), (None, [], {}, None, []),
+])  # fmt: skip
 def test_a_sample_is_judged_by_the_readings_during_it(counted, readings, discarded, clock_hz, throttle):
     """A clock that the device counted itself stays, and heat is read all the same."""
-    found = judge_block(msgspec.structs.replace(block(4, 2), clock_hz=counted), TIMES, readings, FULL)
+    found = monitor.judge_block(msgspec.structs.replace(block(4, 2), clock_hz=counted), TIMES, readings, FULL)
     assert (found.discarded, found.clock_hz, found.throttle or []) == (discarded, clock_hz, throttle)
 
 
-@pytest.mark.parametrize(
-    ("reading", "usual", "is_slow"),
-    [
-        *((read(0.0, FULL, reason), None, True) for reason in sorted(SLOWED)),
-        *((read(0.0, FULL, reason), FULL, False)
-          for reason in ("applications_clocks", "sync_boost", "display_clocks", "sw_power_cap")),
-        (read(0.0, 0.91 * FULL), FULL, False), (read(0.0, 0.89 * FULL), FULL, True), (read(0.0, 0.1 * FULL), None, False),
-        (read(0.0, 0.5 * FULL, "sw_power_cap"), FULL, False),  # which explains a low clock
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("reading", "usual", "is_slow"), [
+    *((read(0.0, FULL, reason), None, True) for reason in sorted(monitor.SLOWED)),
+    *((read(0.0, FULL, reason), FULL, False)
+      for reason in ("applications_clocks", "sync_boost", "display_clocks", "sw_power_cap")),
+    (read(0.0, 0.91 * FULL), FULL, False), (read(0.0, 0.89 * FULL), FULL, True), (read(0.0, 0.1 * FULL), None, False),
+    (read(0.0, 0.5 * FULL, "sw_power_cap"), FULL, False),  # which explains a low clock
+], ids=str)  # fmt: skip
 def test_heat_and_power_slow_and_a_clock_below_nine_tenths_of_the_usual_one(reading, usual, is_slow):
-    assert is_slowed_down(reading, usual) == is_slow
+    assert monitor.is_slowed_down(reading, usual) == is_slow
 
 
 def test_a_block_is_compared_with_the_clocks_of_the_blocks_before_it():
-    monitor = Monitor([], 0.0)
+    monitored = Monitor([], 0.0)
     shares = [1.0, 0.98, 0.85, 0.97, 0.95]
-    judgements = [monitor.judge("cupy:0", block(4, 2), TIMES, [read(2.5, share * FULL)]) for share in shares]
+    judgements = [monitored.judge("cupy:0", block(4, 2), TIMES, [read(2.5, share * FULL)]) for share in shares]
     assert [bool(found.discarded) for found in judgements] == [False, False, True, False, False]
-    other = monitor.judge("wgpu:0", block(4, 2), TIMES, [read(2.5, 0.5 * FULL)])
+    other = monitored.judge("wgpu:0", block(4, 2), TIMES, [read(2.5, 0.5 * FULL)])
     assert not other.discarded, "another device has a clock of its own"
 
 
@@ -107,16 +82,14 @@ def cards(**answers):
 
 
 def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
-    found = nvml.gpu_readers(
-        [MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("cupy:1", pci="0000:07:00.0")], {}, cards()
-    )
+    targets = [MonitorTarget(f"cupy:{number}", pci=f"0000:0{6 + number}:00.0") for number in (0, 1)]
+    found = nvml.gpu_readers(targets, {}, cards())
     assert found["cupy:0"]() == {
         "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
-        "energy_j": None,
-        "throttle": ["sw_power_cap", "hw_thermal_slowdown"], "pcie_generation": 5, "pcie_width": None,
+        "energy_j": None, "throttle": ["sw_power_cap", "hw_thermal_slowdown"], "pcie_generation": 5, "pcie_width": None,
     }  # fmt: skip
-    assert found["cupy:1"]()["power_w"] is None
-    assert found["cupy:1"]()["temperature_c"] == 42.0
+    other = found["cupy:1"]()
+    assert (other["power_w"], other["temperature_c"]) == (None, 42.0)
 
 
 @pytest.mark.parametrize(("target", "temperature"), [
@@ -126,8 +99,8 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
 ])  # fmt: skip
 def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
     absent = {}
-    assert nvml.gpu_readers([target], absent, cards())["cupy:0"]()["temperature_c"] == temperature
-    assert absent == {}
+    found = nvml.gpu_readers([target], absent, cards())["cupy:0"]()
+    assert (found["temperature_c"], absent) == (temperature, {})
 
 
 @pytest.mark.parametrize(("place", "answers", "why"), [
@@ -136,8 +109,8 @@ def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, tempera
 ])  # fmt: skip
 def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers, why):
     absent = {}
-    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci=place)], absent, cards(**answers)) == {}
-    assert absent == {"cupy:0": why}
+    found = nvml.gpu_readers([MonitorTarget("cupy:0", pci=place)], absent, cards(**answers))
+    assert (found, absent) == ({}, {"cupy:0": why})
 
 
 device = functools.partial(builders.device, api="vulkan")
@@ -176,39 +149,32 @@ NVIDIA = Identity(vendor_id=0x10DE, device_id=0x2335)
 OWN = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
 
 
-@pytest.mark.parametrize(
-    ("devices", "targets"),
-    [
-        # By the address of the GPU that it is, or by its own identity; a split where its GPU is known.
-        ([device("wgpu:0", gpu_id="GPU-a", identity=NVIDIA)], [("wgpu:0", None, "0000:06:00.0")]),
-        ([device("cupy:0", identity=OWN)], [("cupy:0", "abc", "0000:07:00.0")]),
-        ([device("hybrid:cupy:0", "hybrid", identity=OWN), device("hybrid:fake:gpu", "hybrid")],
-         [("hybrid:cupy:0", "abc", "0000:07:00.0")]),
-        ([device("numpy:0", "cpu"), device("wgpu:0", "software")], []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("devices", "targets"), [
+    # By the address of the GPU that it is, or by its own identity; a split where its GPU is known.
+    ([device("wgpu:0", gpu_id="GPU-a", identity=NVIDIA)], [("wgpu:0", None, "0000:06:00.0")]),
+    ([device("cupy:0", identity=OWN)], [("cupy:0", "abc", "0000:07:00.0")]),
+    ([device("hybrid:cupy:0", "hybrid", identity=OWN), device("hybrid:fake:gpu", "hybrid")],
+     [("hybrid:cupy:0", "abc", "0000:07:00.0")]),
+    ([device("numpy:0", "cpu"), device("wgpu:0", "software")], []),
+])  # fmt: skip
 def test_a_device_is_read_as_the_gpu_that_it_is(asked, devices, targets):
     assert asked(*devices) == ([MonitorTarget(*target) for target in targets], {})
     assert bool(Watching.sent) == bool(targets), "without a target nothing is started"
 
 
 def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
-    other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1", identity=Identity()))
-    assert other[0] == []
-    assert set(other[1]) == {"wgpu:0", "wgpu:1"}
-    assert "NVIDIA" in other[1]["wgpu:0"]
-    assert "which GPU" in other[1]["wgpu:1"]
+    amd, unknown = Identity(vendor_id=0x1002), Identity()
+    targets, absent = asked(device("wgpu:0", identity=amd), device("wgpu:1", identity=unknown))
+    assert (targets, set(absent)) == ([], {"wgpu:0", "wgpu:1"})
+    assert ("NVIDIA" in absent["wgpu:0"], "which GPU" in absent["wgpu:1"]) == (True, True)
 
 
 def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
-    assert asked(device("fake:gpu"), device("wgpu:0")) == (
-        [MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")],
-        {},
-    )
-    found, absent = monitor_child.sources([MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")])
-    assert found.keys() == {"fake:gpu"}
+    both = [MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")]
+    assert asked(device("fake:gpu"), device("wgpu:0")) == (both, {})
+    found, absent = monitor_child.sources(both)
+    assert (found.keys(), absent) == ({"fake:gpu"}, {"wgpu:0": monitor.UNKNOWN_GPU})
     assert found["fake:gpu"]()["clock_hz"] > 0
-    assert absent == {"wgpu:0": monitor.UNKNOWN_GPU}
     assert monitor_child.users([MonitorTarget("fake:shared")])["fake:shared"].computing == 1
 
 
@@ -219,16 +185,15 @@ def test_one_warning_for_all_of_them():
     assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
 
 
-def test_columns_count_time_from_the_session(asked):
-    found = monitor.columns(
-        "cupy:0", [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)], 12.0
-    )
+def test_columns_count_time_from_the_session():
+    readings = [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)]
+    found = monitor.columns("cupy:0", readings, 12.0)
     assert found.t_s == pytest.approx([0.5, 0.6])
     assert (found.clock_hz, found.power_w, found.throttle) == ([1e9, None], [None, 3.0], [[], []])
 
 
 CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
-SMALL, LARGE = IDLE_BYTES, 2**31
+SMALL, LARGE = monitor.IDLE_BYTES, 2**31
 
 
 def card(**answers):
@@ -260,16 +225,13 @@ def test_who_is_on_a_card_is_counted(computing, drawing, used, users):
     assert found.unseen == (users is not None and not computing)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"nvmlDeviceGetComputeRunningProcesses": Nvml.NVMLError("not supported")},
-        {"nvmlDeviceGetComputeRunningProcesses": NameError("a binding of another version")},
-        {"nvmlDeviceGetMemoryInfo": Nvml.NVMLError("no permission")},
-        {"nvmlMemory_v2": None},  # what the driver reserves would count as somebody's
-        {"nvmlDeviceGetAddressingMode": SimpleNamespace(value=2)},  # memory that holds the system's files too
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"nvmlDeviceGetComputeRunningProcesses": Nvml.NVMLError("not supported")},
+    {"nvmlDeviceGetComputeRunningProcesses": NameError("a binding of another version")},
+    {"nvmlDeviceGetMemoryInfo": Nvml.NVMLError("no permission")},
+    {"nvmlMemory_v2": None},  # what the driver reserves would count as somebody's
+    {"nvmlDeviceGetAddressingMode": SimpleNamespace(value=2)},  # memory that holds the system's files too
+])  # fmt: skip
 def test_what_cannot_be_told_is_no_user(asked):
     version = asked.pop("nvmlMemory_v2", 2)
     memory = {} if "nvmlDeviceGetComputeRunningProcesses" in asked else {
@@ -288,13 +250,8 @@ def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
 
 def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     monkeypatch.setattr(monitor_child, "PAUSES_S", (0.0, 0.0))
-    looks = [
-        {"cupy:0": Users(computing=1)},
-        {"cupy:0": Users(used_bytes=LARGE)},
-        {"cupy:0": Users()},
-        "one too many",
-    ]
-    assert monitor_child.who_stays(lambda: looks.pop(0)) == {"cupy:0": Users()}
+    looks = [Users(computing=1), Users(used_bytes=LARGE), Users(), "one too many"]
+    assert monitor_child.who_stays(lambda: {"cupy:0": looks.pop(0)}) == {"cupy:0": Users()}
     assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
@@ -322,8 +279,6 @@ class Begun:
     lines_said: tuple[monitor.FromMonitor, ...] = ()
 
     def __init__(self, command, env=None):
-        import queue
-
         self.lines = queue.Queue()
         Begun.latest = self
         for message in self.lines_said:

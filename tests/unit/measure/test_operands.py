@@ -11,10 +11,9 @@ from tests import judging
 
 # Drawing does not know the op, nor cutting the dtype: of each op two dtypes, each with another kind of values.
 DRAWN = [
-    (name, dtype, kind)
-    for name in kernels.usual()
-    for dtype, kind in zip(kernels.load(name).dtypes, ("random", "normal"), strict=False)
-]
+    (name, *drawn) for name in kernels.usual()
+    for drawn in zip(kernels.load(name).dtypes, ("random", "normal"), strict=False)
+]  # fmt: skip
 
 
 def case(op, n, dtype, **shape):
@@ -44,9 +43,8 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
         np.testing.assert_allclose(want, expected, rtol=1e-12, atol=1e-12)
         assert (scale is None) == (spread is None)
         if scale is not None:
-            np.testing.assert_allclose(
-                np.broadcast_to(scale, want.shape), np.broadcast_to(spread, want.shape), rtol=1e-12
-            )
+            ours, theirs = (np.broadcast_to(found, want.shape) for found in (scale, spread))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("other", [

@@ -58,9 +58,7 @@ def bench(session, tmp_path):
     return Bench(session, tmp_path)
 
 
-def test_the_beginning_of_an_output_that_passed_is_right_but_for_the_sizes_that_are_compared_whole(
-    bench, judged
-):
+def test_the_beginning_of_an_output_that_passed_is_right_but_for_some_sizes(bench, judged):
     for n in (TOP, BETWEEN, MIDDLE, SMALL):
         bench.check(n)
     assert judged == [TOP, MIDDLE, SMALL], "a middle rung, and what is small, are compared whole"
@@ -142,15 +140,12 @@ def test_without_memory_for_a_copy_outputs_are_compared_whole(session, tmp_path,
 
 def test_what_is_not_downloaded_is_not_right(session, tmp_path):
     """What an earlier check left in the host's memory passes for nothing."""
-    bench = Bench(session, tmp_path, room=0)
-    cycle = bench.check(TOP)
+    cycle = Bench(session, tmp_path, room=0).check(TOP)
     session.download = lambda buffer, host: None
     with pytest.raises(Wrong):
         cycle.verify()
 
 
 def test_a_device_that_tells_its_memory_gives_a_share_of_it(session):
-    device = session.device
-    assert copies_bytes(replace(device, usable_bytes=None)) == 2**28
-    assert copies_bytes(replace(device, usable_bytes=20 * 2**30)) == 2**30
-    assert copies_bytes(replace(device, usable_bytes=2**40)) == 2**31
+    for usable, share in ((None, 2**28), (20 * 2**30, 2**30), (2**40, 2**31)):
+        assert copies_bytes(replace(session.device, usable_bytes=usable)) == share

@@ -14,13 +14,8 @@ from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Sim
 
 
 def cases(simulation, op, n):
-    return [
-        case
-        for step in simulation.steps
-        for item in step.workloads
-        if (item.op.name, item.n) == (op, n)
-        for case in item.cases
-    ]
+    items = (item for step in simulation.steps for item in step.workloads)
+    return [case for item in items if (item.op.name, item.n) == (op, n) for case in item.cases]
 
 
 # ---------------------------------------------------------------- the ladder
@@ -80,18 +75,17 @@ def test_a_rung_that_memory_does_not_hold_is_skipped(high):
 
 
 def test_sides_without_a_common_size_have_no_threshold_to_narrow():
-    simulation = Simulation(
-        ["add"], fails=lambda case: (case.device_id == CPU) == (case.params["n"] > 100_000)
-    ).run()
-    assert simulation.threshold("add") is None
+    def fails(case):
+        return (case.device_id == CPU) == (case.params["n"] > 100_000)
+
+    assert Simulation(["add"], fails=fails).run().threshold("add") is None
 
 
 @pytest.mark.parametrize("keeps", [lambda n: 4096 <= n < 2**21, lambda n: not 2**13 < n < 2**20])
 def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them_and_the_search_ends(keeps):
     simulation = Simulation(["add"], keep=lambda case: keeps(case.params["n"]), noise=(0.03, 0.03)).run()
     assert all(keeps(n) for n in simulation.sizes("add"))
-    assert simulation.now < 5
-    assert simulation.threshold("add").state == "at"
+    assert (simulation.now < 5, simulation.threshold("add").state) == (True, "at")
 
 
 @pytest.mark.parametrize("implementations", [("library",), ("library", "tuned")])
@@ -101,9 +95,8 @@ def test_of_a_cpu_alone_the_ladder_is_all(implementations):
     top = {(case.device_id, case.implementation) for case in cases(simulation, "add", 2**24)}
     assert {implementation for device, implementation in top if device == CPU} == set(implementations)
     assert TORCH in {device for device, _ in top}
-    assert Simulation(["add"], devices=(CPU,), whole=True, budget_s=5.0).run().now < 6, (
-        "a named budget ends, too"
-    )
+    named = Simulation(["add"], devices=(CPU,), whole=True, budget_s=5.0).run()
+    assert named.now < 6, "a named budget ends, too"
 
 
 # ---------------------------------------------------------------- passes
@@ -135,11 +128,9 @@ def test_what_took_longer_than_a_larger_size_is_measured_once_more(late):
         return cpu_s(n, crossing) * (300 if n == 2**13 and calls[n] <= late else 1)
 
     simulation = Simulation(["add"], cpu=cpu).run()
-    sizes = Counter(
-        n for n in simulation.sizes("add") if any(c.device_id == CPU for c in cases(simulation, "add", n))
-    )
-    assert sizes[2**13] == 2
-    assert max(count for n, count in sizes.items() if n != 2**24) == 2
+    on_cpu = [n for n in simulation.sizes("add") if CPU in {c.device_id for c in cases(simulation, "add", n)}]
+    sizes = Counter(on_cpu)
+    assert sizes[2**13] == max(count for n, count in sizes.items() if n != 2**24) == 2
 
 
 def test_new_sizes_do_not_wait_for_a_doubt_that_there_is_no_time_for():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.contract import Session, Transfers
 from gpubench.backends.shared import peaks as chains
-from gpubench.backends.shared.peaks import is_copy, is_dot, is_product, pattern
 from gpubench.base.errors import Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.plan import Workload, limit_s, plan_peaks
@@ -26,9 +25,8 @@ from tests.unit.measure.builders import device
 
 CPU, VULKAN = device("numpy:0", "cpu"), device("wgpu:0", api="vulkan", gpu_id="GPU-a")
 GPU = device("cupy:0", api="cuda", cache_bytes=50 << 20, gpu_id="GPU-a")
-MACHINE = Machine(
-    cpu=Cpu(caches=Fact([Cache(level=3, type="unified", size_bytes=32 << 20, instances=2)], "ok", "proc"))
-)
+CACHE = Cache(level=3, type="unified", size_bytes=32 << 20, instances=2)
+MACHINE = Machine(cpu=Cpu(caches=Fact([CACHE], "ok", "proc")))
 
 
 def workload(op, n, *devices, dtype="float32", regime="resident-queued"):
@@ -113,9 +111,8 @@ class Broken:
 def test_a_device_that_breaks_over_its_peaks_is_measured_without(tmp_path, worker, reason):
     pool = WorkerPool(Settings(), tmp_path, {})
     pool.workers["cupy:0"] = worker
-    pool.measure_peaks(
-        {"cupy:0": PeakRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
-    )
+    asked = PeakRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)
+    pool.measure_peaks({"cupy:0": asked})
     record = pool.enter_into(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
     assert [(c.device_id, c.reason) for c in record.peaks] == [("cupy:0", reason)]
     assert worker.killed == (worker.reply is None), "a dead worker is replaced"
@@ -154,10 +151,10 @@ class Scripted(Session):
         self.launched.append((op.name, case.params["n"]))
         answer = np.asarray(op.expr(np, *inputs))
         answer.reshape(-1)[-1] += self.spoil
-        moved = op.bytes(case.params, case.dtype)
-        self.each_s = (
-            moved * 1e-9 if op.name != "matmul" else op.flops(case.params) / self.rates[case.params["n"]]
-        )
+        if op.name == "matmul":
+            self.each_s = op.flops(case.params) / self.rates[case.params["n"]]
+        else:
+            self.each_s = op.bytes(case.params, case.dtype) * 1e-9
         return SimpleNamespace(output=answer)
 
     def run(self, launch, repeat=1):
@@ -178,18 +175,14 @@ class Scripted(Session):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(hardware, "FIRST_SIDE", 32)
-    monkeypatch.setattr(hardware, "FIRST_SIDE_CPU", 32)
-    monkeypatch.setattr(hardware, "LAST_SIDE", 256)
-    monkeypatch.setattr(hardware, "ARRAY_BYTES", 1 << 16)
-    monkeypatch.setattr(hardware, "LINK_ARRAY_BYTES", 1 << 16)
+    sides = {"FIRST_SIDE": 32, "FIRST_SIDE_CPU": 32, "LAST_SIDE": 256}
+    for name, value in (sides | {"ARRAY_BYTES": 1 << 16, "LINK_ARRAY_BYTES": 1 << 16}).items():
+        monkeypatch.setattr(hardware, name, value)
 
 
 def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_bytes=1 << 30):
-    wanted = PeakRequest(
-        memory=memory, compute=list(compute), link=link, cache_bytes=0, memory_bytes=memory_bytes, limit_s=limit_s,
-    )  # fmt: skip
-    found = hardware.measure_peaks(session, wanted)
+    limits = {"cache_bytes": 0, "memory_bytes": memory_bytes, "limit_s": limit_s}
+    found = hardware.measure_peaks(session, PeakRequest(memory=memory, compute=[*compute], link=link, **limits))
     assert getattr(session, "held", 0) == 0, "every buffer was given back"
     for peak in found:
         rate = peak.bytes_per_s or peak.flops_per_s or peak.upload_bytes_per_s
@@ -220,28 +213,21 @@ def test_a_peak_or_the_reason_for_none(name):
         if isinstance(want, str):
             assert want in peak.reason
         else:
-            assert peak.bytes_per_s or peak.flops_per_s == pytest.approx(want, rel=1e-3)
-            assert peak.bytes_per_s in (None, pytest.approx(want, rel=1e-3))
+            assert (peak.bytes_per_s or peak.flops_per_s) == pytest.approx(want, rel=1e-3)
     assert not any(peak.own for peak in found)
     if session.rates is FLAT:
-        assert session.launched == [("matmul", n) for n in (32, 32, 64, 128, 256)], (
-            "the first sets the library up"
-        )
+        sides = [("matmul", n) for n in (32, 32, 64, 128, 256)]
+        assert session.launched == sides, "the first sets the library up"
     if asked == {"memory": True}:
-        assert [op for op, _ in session.launched] == (
-            ["copy", "dot"] if session.device.kind == "gpu" else ["copy"]
-        )
+        launched = [op for op, _ in session.launched]
+        assert launched == (["copy", "dot"] if session.device.kind == "gpu" else ["copy"])
 
 
 def test_a_device_that_knows_its_peaks_is_believed():
     session = backends.load("fake").open("fake:gpu")
-    found = hardware.measure_peaks(
-        session, PeakRequest(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
-    )
-    assert [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found] == [
-        (None, 3e12, None),
-        ("float32", None, 4.5e13),
-    ]
+    found = find(session, memory=True, compute=["float32"], memory_bytes=1, limit_s=0.0)
+    rates = [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found]
+    assert rates == [(None, 3e12, None), ("float32", None, 4.5e13)]
 
 
 class Linked(Scripted):
@@ -286,18 +272,16 @@ def test_a_link_behind_a_copy_of_the_host_or_that_loses_data_has_no_peak():
 
 @pytest.mark.parametrize("error", [np.nan, 0.5, -0.5])
 def test_one_wrong_element_fails(error):
-    a, b = pattern((40, 30), "float32", 1), pattern((30, 40), "float32", 2)
+    a, b = chains.pattern((40, 30), "float32", 1), chains.pattern((30, 40), "float32", 2)
     c = a @ b
     c[39, 17] += error
-    assert not is_product(a, b, c, "float32")
-    x, y = (pattern((5000,), "float32", seed) for seed in (1, 2))
+    assert not chains.is_product(a, b, c, "float32")
+    x, y = (chains.pattern((5000,), "float32", seed) for seed in (1, 2))
     other = x.copy()
     other[-1] += error
-    assert (is_copy(x.copy(), x), is_copy(other, x)) == (True, False)
-    assert (is_dot(np.asarray(x @ y), x, y), is_dot(np.asarray(x @ y + np.float32(2 * error)), x, y)) == (
-        True,
-        False,
-    )
+    assert (chains.is_copy(x.copy(), x), chains.is_copy(other, x)) == (True, False)
+    sums = np.asarray(x @ y), np.asarray(x @ y + np.float32(2 * error))
+    assert [chains.is_dot(found, x, y) for found in sums] == [True, False]
 
 
 class Chained(Scripted):
@@ -338,8 +322,7 @@ def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     (found,) = find(session, compute=["float32"])
     assert found.flops_per_s == pytest.approx(rate)
     assert session.each_s >= hardware.TIMED_S
-    assert found.own
-    assert session.launched == [], "no product is tried"
+    assert (found.own, session.launched) == (True, []), "no product is tried"
     assert len(session.rounds) <= 5, "hardly more trials than a launch's own start makes needed"
 
 

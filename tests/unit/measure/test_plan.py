@@ -57,6 +57,13 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, constraints
         assert parse_case_id(case.id, op.group) == case
 
 
+def scope(*targets, host=None, **more):
+    """What is planned on these targets with so much host memory: limits of the plan, or of what is selected."""
+    selected = {name: more.pop(name) for name in Selection.__struct_fields__ if name in more}
+    return Constraints(targets, Selection(**{"ops": []} | selected), host, **more)
+
+
+ADD = Series(kernels.load("add"), "float32")
 N = 2**20
 
 
@@ -79,27 +86,20 @@ HELD = [
 def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is_told(
     name, dtype, place, held, digest
 ):
-    op, on_host, percent = (
-        msgspec.structs.replace(kernels.load(name), digest=digest), place == "host memory", 60 if digest else 80,
-    )  # fmt: skip
+    op = msgspec.structs.replace(kernels.load(name), digest=digest)
+    on_host, percent = place == "host memory", 60 if digest else 80
+    device = "numpy:0" if on_host and name == "dot" else "cupy:0"
     for less in (0, 1):
         free = -(-held * 100 // percent) - less
-        constraints = Constraints(
-            (target("numpy:0" if on_host and name == "dot" else "cupy:0", None if on_host else free),),
-            Selection(ops=[]), free if on_host else None,
-        )  # fmt: skip
-        found = plan.workload(Series(op, dtype), N, constraints)
+        host, gpu = (free, None) if on_host else (None, free)
+        found = plan.workload(Series(op, dtype), N, scope(target(device, gpu), host=host))
         assert bool(found.cases) != bool(less)
         told = f"needs about {format_bytes(held)}, more than {percent} % of the {format_bytes(free)} of {place}"
-        assert {(skip.reason, skip.detail) for skip in found.skips} == (
-            {("out-of-memory", told)} if less else set()
-        )
+        wanted = {("out-of-memory", told)} if less else set()
+        assert {(skip.reason, skip.detail) for skip in found.skips} == wanted
 
 
-HOST, GPU = (
-    4 * size("dot", "float64") * 5 // 4,
-    2 * size("dot", "float64") * 5 // 4,
-)  # what one of them needs free
+HOST, GPU = (held * size("dot", "float64") * 5 // 4 for held in (4, 2))  # what one of them needs free
 
 
 @pytest.mark.parametrize(("host", "gpus", "groups"), [
@@ -108,7 +108,7 @@ HOST, GPU = (
 ])  # fmt: skip
 def test_workloads_lie_side_by_side_where_the_smallest_memory_holds_them_to_the_byte(host, gpus, groups):
     devices = [target("numpy:0"), *(target(f"cupy:{i}", usable) for i, usable in enumerate(gpus))]
-    constraints = Constraints(tuple(devices), Selection(ops=[]), host)
+    constraints = scope(*devices, host=host)
     items = [plan.workload(Series(kernels.load("dot"), "float64"), N, constraints)] * 3
     found = plan.together(items, constraints)
     assert [len(group) for group in found] == groups
@@ -116,22 +116,20 @@ def test_workloads_lie_side_by_side_where_the_smallest_memory_holds_them_to_the_
 
 
 def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
     op = msgspec.structs.replace(kernels.load("dot"), dtypes=("float32", "float64"))
-    found = plan.workload(Series(op, "bfloat16"), 64, constraints)
-    assert found.cases == ()
-    assert {s.reason for s in found.skips} == {"no-dtype"}
+    found = plan.workload(Series(op, "bfloat16"), 64, scope(target("numpy:0")))
+    assert (found.cases, {s.reason for s in found.skips}) == ((), {"no-dtype"})
     assert "float32" in found.skips[0].detail
 
 
 def test_what_a_selector_leaves_out_is_neither_case_nor_skip_and_what_has_no_shape_is_a_skip():
     targets = (target("numpy:0"), target("wgpu:0"))
-    tuned = Constraints(targets, Selection(ops=[]), None, lambda case: case.implementation == "tuned")
-    found = plan.workload(Series(kernels.load("add"), "float32"), 64, tuned)
+    tuned = scope(*targets, keep=lambda case: case.implementation == "tuned")
+    found = plan.workload(ADD, 64, tuned)
     assert ({case.implementation for case in found.cases}, found.skips) == ({"tuned"}, ())
     op = msgspec.structs.replace(kernels.load("matmul"), fits=lambda params: "k does not fit")
-    found = plan.workload(Series(op, "float32", {"k": 7}), 64, Constraints(targets, Selection(ops=[]), None))
-    assert found.cases == ()
+    found = plan.workload(Series(op, "float32", {"k": 7}), 64, scope(*targets))
+    assert not found.cases
     assert {(skip.reason, skip.detail) for skip in found.skips} == {("shape", "k does not fit")}
 
 
@@ -144,22 +142,19 @@ def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
 
 def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_search():
     ops = {name: kernels.load(name) for name in ("add", "matmul", "relu")}
-    selection = Selection(
-        ops=list(ops), sizes={"matmul": [64, 128], "relu": [1024]}, dtypes=["float32", "float64"]
-    )
+    sizes = {"matmul": [64, 128], "relu": [1024]}
+    selection = Selection(ops=list(ops), sizes=sizes, dtypes=["float32", "float64"])
     found = plan.expand(ops, Constraints((target("numpy:0"),), selection, None))
     assert [w.key for w in found] == [
         "matmul/n=64/float32", "matmul/n=128/float32", "matmul/n=64/float64", "matmul/n=128/float64",
         "relu/n=1024/float32", "relu/n=1024/float64",
     ]  # fmt: skip
-    assert {
-        series.op.name for series in plan.open_series({**ops, "launch": kernels.load("launch")}, selection)
-    } == {"add"}
+    searched = plan.open_series({**ops, "launch": kernels.load("launch")}, selection)
+    assert {series.op.name for series in searched} == {"add"}
 
 
 def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
-    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)]
+    found = [plan.workload(ADD, 64, scope(target("numpy:0")))]
     settings = Settings(sessions=3, max_time_s=2.0, warmup_s=0.25)
     assert plan.estimate_seconds(found, settings) == pytest.approx(len(found[0].cases) * 3 * 2.5)
 
@@ -169,14 +164,8 @@ def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():
 
 def everything(*devices, **more):
     """Ids of all cases and (id, reason) of all skips of matmul, and the workloads."""
-    selection = {
-        key: more.pop(key)
-        for key in ("variants", "params", "dtypes", "implementations", "sizes")
-        if key in more
-    }
-    chosen = Selection(ops=["matmul"], **{"sizes": {"matmul": [64]}, **selection})
-    constraints = Constraints(tuple(target(device) for device in devices), chosen, None, **more)
-    found = plan.expand({"matmul": kernels.load("matmul")}, constraints)
+    usual = {"ops": ["matmul"], "sizes": {"matmul": [64]}}
+    found = plan.expand({"matmul": kernels.load("matmul")}, scope(*map(target, devices), **(usual | more)))
     cases = [case.id for w in found for case in w.cases if case.queued]
     skips = {skip.id: skip for w in found for skip in w.skips if skip.case.queued}
     return cases, skips, found
@@ -227,10 +216,8 @@ def test_the_ladder_of_a_shape_has_sizes_that_go_with_it(columns):
 
 
 def test_a_variant_of_another_op_concerns_no_other():
-    constraints = Constraints((target("wgpu:0"),), Selection(ops=[], variants=["naive"]), None)
-    found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
-    assert {case.variant for case in found.cases} == {None}
-    assert not found.skips
+    found = plan.workload(ADD, 64, scope(target("wgpu:0"), variants=["naive"]))
+    assert ({case.variant for case in found.cases}, found.skips) == ({None}, ())
 
 
 def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
@@ -238,25 +225,18 @@ def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
     cases, skips, _ = everything("numpy:0", dtypes=["float16"], sizes={"matmul": [64, 4096]})
     assert half.format(64) in cases
     slow = skips[half.format(4096)]
-    assert slow.reason == "too-slow"
-    assert "137" in slow.detail
-    assert "--case-timeout" in (slow.hint or "")
-    patient = everything(
-        "numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=Settings(case_timeout_s=1e4)
-    )
-    assert half.format(4096) in patient[0]
+    assert (slow.reason, "137" in slow.detail, "--case-timeout" in slow.hint) == ("too-slow", True, True)
     op = kernels.load("matmul")
     launch_s = op.flops({"n": 4096}) / op.slow["numpy", "float16"]
-    for launches, planned in ((5 + 12, True), (5 + 11.9, False)):
-        limits = Settings(case_timeout_s=launches * launch_s, min_samples=5)
+    for timeout_s, planned in ((1e4, True), ((5 + 12) * launch_s, True), ((5 + 11.9) * launch_s, False)):
+        limits = Settings(case_timeout_s=timeout_s, min_samples=5)
         cases, *_ = everything("numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=limits)
         assert (half.format(4096) in cases) == planned
 
 
 def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():
-    op = kernels.load("upload")
-    both = Constraints((target("numpy:0"), target("cupy:0")), Selection(ops=["upload"]), None)
-    found = plan.workload(Series(op, "float32"), 1024, both)
+    both = scope(target("numpy:0"), target("cupy:0"), ops=["upload"])
+    found = plan.workload(Series(kernels.load("upload"), "float32"), 1024, both)
     assert {case.device_id for case in found.cases} == {"cupy:0"}
     assert {(skip.case.device_id, skip.reason) for skip in found.skips} == {("numpy:0", "no-implementation")}
 
@@ -274,24 +254,21 @@ def test_a_case_of_the_least_flops_comes_near_the_peak_of_its_dtype(monkeypatch,
     """A product of 512 is the first power of two: its 2.7e8 FLOP take several microseconds on the fastest device."""
     numpy = target("numpy:0")
     monkeypatch.setattr(plan, "LEAST_FLOPS", least or plan.LEAST_FLOPS)
-    item = plan.workload(
-        Series(kernels.load(name), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
-    )
+    item = plan.workload(Series(kernels.load(name), "float32"), n, scope(numpy))
     wanted = plan.plan_peaks([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
 
 
 def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
     """A search adds one device to a size that it measured on others."""
-    constraints = Constraints((target("numpy:0"), target("cupy:0", 2**40)), Selection(ops=[]), None)
-    add = Series(kernels.load("add"), "float32")
-    whole, other = (plan.workload(add, n, constraints) for n in (2**18, 2**20))
-    cpu, gpu = (
-        msgspec.structs.replace(
-            whole, cases=tuple(c for c in whole.cases if c.device_id == device), explained=explained
-        )
-        for device, explained in (("numpy:0", False), ("cupy:0", True))
-    )
+    both = scope(target("numpy:0"), target("cupy:0", 2**40))
+    whole, other = (plan.workload(ADD, n, both) for n in (2**18, 2**20))
+
+    def part(device, **fields):
+        cases = tuple(case for case in whole.cases if case.device_id == device)
+        return msgspec.structs.replace(whole, cases=cases, **fields)
+
+    cpu, gpu = part("numpy:0", explained=False), part("cupy:0", explained=True)
     found = plan.merge([cpu, other, gpu, cpu])
     assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
     assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
@@ -299,17 +276,16 @@ def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
 
 
 def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_sets_as_memory_holds():
-    scope = Constraints(
-        (target("cupy:0", 2**40),), Selection(ops=[], regimes=["resident-queued", STREAMED]), None
+    within, none = (
+        scope(target("cupy:0", 2**40), regimes=["resident-queued", STREAMED]),
+        (STREAMED, "no-streams"),
     )
     add = kernels.load("add")
     in_stages = msgspec.structs.replace(add, stages=(Stage("add", "add", ("x", "y"), ("z",), dict),))
-    for op, streams in ((add, True), (in_stages, False)):
-        found = plan.workload(Series(op, "float32"), 16, scope)
-        assert {case.regime for case in found.cases} == {"resident-queued", *([STREAMED] * streams)}
-        assert {(skip.case.regime, skip.reason) for skip in found.skips} == {(STREAMED, "no-streams")} - {
-            streams and (STREAMED, "no-streams")
-        }
+    for op, regimes, skips in ((add, {"resident-queued", STREAMED}, set()), (in_stages, {"resident-queued"}, {none})):
+        found = plan.workload(Series(op, "float32"), 16, within)
+        assert {case.regime for case in found.cases} == regimes
+        assert {(skip.case.regime, skip.reason) for skip in found.skips} == skips
     op, params = add, {"n": N}
     case = Case("add", "vector", params, "float32", "library", STREAMED, "cupy:0", 4)
     held, (on_host, on_device) = op.held_bytes(params, "float32"), plan.needs(op, params, "float32")
@@ -323,9 +299,6 @@ def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_s
 
 @pytest.mark.parametrize("device", ["hybrid:cupy:0", "group:cupy:0+1"])
 def test_devices_with_data_on_several_sides_make_no_call_in_place(device):
-    chosen = Selection(ops=["matmul"], sizes={"matmul": [64]}, regimes=["in-place-mapped"])
-    settings = Settings(scaling="strong")
-    within = Constraints((target(device),), chosen, None, settings=settings, named_regimes=True)
-    (item,) = plan.expand({"matmul": kernels.load("matmul")}, within)
-    assert not item.cases
-    assert {skip.reason for skip in item.skips} == {"not-in-place"}
+    asked = {"regimes": ["in-place-mapped"], "settings": Settings(scaling="strong"), "named_regimes": True}
+    (item,) = everything(device, **asked)[2]
+    assert (item.cases, {skip.reason for skip in item.skips}) == ((), {"not-in-place"})

@@ -4,6 +4,7 @@ import functools
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.kernels.contract.op import Ladder
@@ -44,12 +45,10 @@ def test_the_beginning_is_the_first_step_of_all_ops():
 
 def test_curves_follow_what_was_measured_since():
     simulation = Simulation(["add", "relu"]).run(most=2)
-    passes = simulation.passes
-    add = simulation.series[0]
-    before = passes.points.fit(add)
+    passes, add = simulation.passes, simulation.series[0]
+    before, sizes = passes.points.fit(add), len(passes.rows(add))
     assert {name[0] for name in before} == {CPU, GPU}
     assert passes.points.fit(add) is before
-    sizes = len(passes.rows(add))
     for _, step in zip(range(4), passes.steps(), strict=False):
         simulation.measure(step)
     assert len(passes.rows(add)) > sizes
@@ -61,8 +60,7 @@ def test_sizes_of_the_grid_are_a_quarter_of_an_octave_apart_and_whole_granules()
     for ladder in (Ladder(1000, 1 << 24), Ladder(64, 4096, granule=8), Ladder(512, 1 << 20, granule=64)):
         for n in (ladder.low * 2 ** (i / 7) for i in range(80)):
             size = ladder.snap(n)
-            assert 1 <= size <= ladder.high
-            assert size % ladder.granule == 0
+            assert (1 <= size <= ladder.high, size % ladder.granule) == (True, 0)
             if n <= ladder.high and size > 8 * ladder.granule:
                 assert abs(math.log2(size / n)) <= 1 / 8 + 0.1
     assert [Ladder(1000, 1 << 24).snap(n) for n in (1024, 1200, 4096)] == [1117, 1117, 4467]
@@ -113,10 +111,9 @@ def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
 
 
 @pytest.mark.parametrize(
-    "other", [queued(100, implementation="tuned"), queued(100, op="mul"), queued(100, regime="transfer-always")]
+    "other", [{"implementation": "tuned"}, {"op": "mul"}, {"regime": "transfer-always"}], ids=str
 )
 def test_each_contender_has_its_own_times(other):
-    known = pace({100: 1e-3})
-    known.note(other, 0.0)
-    assert known.expected_s(other) is None
-    assert known.least_s(other) == 0
+    known, asked = pace({100: 1e-3}), replace(queued(100), **other)
+    known.note(asked, 0.0)
+    assert (known.expected_s(asked), known.least_s(asked)) == (None, 0)

@@ -7,36 +7,23 @@ import platform
 import re
 import socket
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.base.errors import ExitCode
 from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.measure.recorder import Origin, Recorder, broken, fingerprint, new_run, to_be_tried, verdict
+from gpubench.result import run as results
 from gpubench.result import store
 from gpubench.result.machine import Fact, Gpu, Machine
-from gpubench.result.run import (
-    Device,
-    DeviceClock,
-    Failure,
-    Identity,
-    Measurement,
-    Planned,
-    RunWarning,
-    Selection,
-    SessionFailure,
-    SessionRecord,
-    Settings,
-    Skip,
-    Stop,
-)
+from gpubench.result.run import Failure, Measurement, Planned, Selection, SessionRecord, Settings, Skip, Stop
 from tests.unit.measure import builders
 
-DEVICE = Device(
+DEVICE = results.Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Example", api="cuda", memory_bytes=2**34,
-    identity=Identity(uuid="0123456789abcdef", pci="0000:09:00.0"),
+    identity=results.Identity(uuid="0123456789abcdef", pci="0000:09:00.0"),
 )  # fmt: skip
 
 
@@ -48,25 +35,22 @@ def outside_of_a_checkout(tmp_path_factory):
         yield
 
 
-def document(argv=(), environ=None):
+def document(argv=(), environ=None, device=DEVICE, machine=None):
     origin = Origin(argv=argv, versions={"numpy": "2.0"}, environ=environ or {})
-    return new_run(Selection(ops=["add"]), Settings(), Machine(), [DEVICE], origin)
+    return new_run(Selection(ops=["add"]), Settings(), machine or Machine(), [device], origin)
 
 
 @pytest.mark.parametrize(("kind", "backend", "clock", "so"), [
-    ("gpu", "cupy", None, "derived"), ("gpu", "cupy", DeviceClock(kind="event", step_s=1e-6), "event"),
+    ("gpu", "cupy", None, "derived"), ("gpu", "cupy", results.DeviceClock(kind="event", step_s=1e-6), "event"),
     ("gpu", "group", None, None), ("cpu", "numpy", None, None),
 ])  # fmt: skip
 def test_a_gpu_without_a_clock_has_a_derived_one(kind, backend, clock, so):
-    device = msgspec.structs.replace(DEVICE, kind=kind, backend=backend, clock=clock)
-    (kept,) = new_run(Selection(ops=["add"]), Settings(), Machine(), [device], Origin()).devices
+    (kept,) = document(device=replace(DEVICE, kind=kind, backend=backend, clock=clock)).devices
     assert (kept.clock and kept.clock.kind, kept.identity) == (so, None)
 
 
 names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True)
-paths = st.builds(
-    lambda parts, name: "/".join(["", *parts, name]), st.lists(names, min_size=1, max_size=4), names
-)
+paths = st.lists(names, min_size=2, max_size=5).map(lambda parts: "/".join(["", *parts]))
 
 
 @given(paths, st.sampled_from(["{}", "-o{}", "--output={}", "--config={}"]))
@@ -100,22 +84,17 @@ def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch)
 
 @pytest.mark.parametrize("uuid", ["GPU-8fd2ceae-1e56-1aae-077f-81452b8715a7", "GPU-fa8f3d8e91c2b7a0"])
 def test_a_uuid_becomes_a_digest_everywhere_and_stays_one_name(uuid):
-    gpu = Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))
-    device = msgspec.structs.replace(DEVICE, gpu_id=uuid)
-    runs = [
-        new_run(Selection(ops=["add"]), Settings(), Machine(gpus=[gpu]), [device], Origin()) for _ in range(2)
-    ]
-    assert uuid.encode() not in store.dumps(runs[0])
-    found = runs[0].machine.gpus[0]
-    assert found.id == found.uuid.value == runs[0].devices[0].gpu_id
+    machine = Machine(gpus=[Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))])
+    first, second = (document(device=replace(DEVICE, gpu_id=uuid), machine=machine) for _ in range(2))
+    assert uuid.encode() not in store.dumps(first)
+    (found,), (again,) = first.machine.gpus, second.machine.gpus
+    assert found.id == found.uuid.value == first.devices[0].gpu_id == again.id
     assert found.id.startswith("GPU-")
-    assert found.id == runs[1].machine.gpus[0].id
 
 
-@pytest.mark.parametrize(
-    ("environ", "provider"),
-    [({}, None), ({"CI": "1"}, "unknown"), ({"CI": "true", "GITHUB_ACTIONS": "true"}, "github")],
-)
+@pytest.mark.parametrize(("environ", "provider"), [
+    ({}, None), ({"CI": "1"}, "unknown"), ({"CI": "true", "GITHUB_ACTIONS": "true"}, "github"),
+])  # fmt: skip
 def test_the_ci_is_named(environ, provider):
     ci = document(environ=environ).environment.ci
     assert (ci.provider if ci else None) == provider
@@ -153,18 +132,18 @@ def block(session=0, samples=1, phase="main"):
     return builders.block([1.0] * (samples + 1), session=session, warmup=1, phase=phase)
 
 
-def measured(n, *blocks):
-    return builders.measured(case(n), *blocks)
+def measured(n, *blocks, **fields):
+    return builders.measured(case(n), *blocks, **fields)
 
 
 def known(*sessions):
     """The case with a finished block in each of these sessions."""
     stops = [Stop(session=number, reason="precision") for number in sessions]
-    return msgspec.structs.replace(measured(1, *map(block, sessions)), stops=stops)
+    return measured(1, *map(block, sessions), stops=stops)
 
 
 def crash(session):
-    return SessionFailure(session=session, reason="worker-crashed", detail="it crashed")
+    return results.SessionFailure(session=session, reason="worker-crashed", detail="it crashed")
 
 
 LEAST = 5
@@ -180,9 +159,7 @@ def test_what_was_planned_and_never_reached_is_a_skip_at_the_end():
     recorder.put(measured(1))
     run = recorder.finish(124, "budget", complete=True)
     assert [type(o) for o in run.outcomes] == [Measurement, Skip]
-    assert run.outcomes[1].reason == "budget"
-    assert run.complete
-    assert saved[-1] == run
+    assert (run.outcomes[1].reason, run.complete, saved[-1]) == ("budget", True, run)
 
 
 def test_what_comes_in_during_a_run_stands_in_order_and_an_interrupt_keeps_the_plan():
@@ -191,22 +168,18 @@ def test_what_comes_in_during_a_run_stands_in_order_and_an_interrupt_keeps_the_p
     recorder.plan([Planned(id=case(n).id, case=case(n)) for n in (1, 2)])
     for number in range(3):
         recorder.add(case(1).id, blocks=block(number))
-        recorder.warn(RunWarning(code="budget", message=str(number)))
+        recorder.warn(results.RunWarning(code="budget", message=str(number)))
     recorder.add(case(1).id, stops=Stop(session=0, reason="precision"))
     for started_at in ("now", "later"):
         recorder.session(SessionRecord(index=0, started_at=started_at))
     run = recorder.finish(130, "interrupted", complete=False)
-    assert [type(o) for o in run.outcomes] == [Measurement, Planned], "a plan replaces nothing that is known"
-    assert [b.session for b in run.outcomes[0].blocks] == [0, 1, 2]
-    assert [stop.reason for stop in run.outcomes[0].stops] == ["precision"]
+    first, second = run.outcomes
+    assert isinstance(second, Planned)
+    assert first == measured(1, *map(block, range(3)), stops=[Stop(session=0, reason="precision")]), "it stays"
     assert [warning.message for warning in run.warnings] == ["0", "1", "2"]
     assert [(s.index, s.started_at) for s in run.sessions] == [(0, "later")]
-    assert (run.complete, run.exit_code, run.exit_reason, bool(run.finished_at)) == (
-        False,
-        130,
-        "interrupted",
-        True,
-    )
+    assert (run.complete, run.exit_code, run.exit_reason) == (False, 130, "interrupted")
+    assert run.finished_at
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 4))
@@ -215,17 +188,14 @@ def test_no_session_is_lost_and_two_failures_in_a_row_end_it(fates, since):
     outcome, tried = None, []
     for session, fine in enumerate(fates):
         first = 0 if session < since else since
-        if not to_be_tried(outcome, session, first):
-            tried.append(None)
-            continue
-        tried.append(fine)
-        if not fine:
+        tried.append(fine if to_be_tried(outcome, session, first) else None)
+        if tried[-1] is False:
             outcome = broken(case(1), outcome, crash(session))
             assert not to_be_tried(outcome, session, first), "not twice in one session"
-        else:
+        elif tried[-1]:
             failures = getattr(outcome, "failures", None) or []
             sessions = [b.session for b in outcome.blocks] if isinstance(outcome, Measurement) else []
-            outcome = msgspec.structs.replace(known(*sessions, session), failures=failures)
+            outcome = replace(known(*sessions, session), failures=failures)
     ran = [session for session, fine in enumerate(tried) if fine]
     broke = [session for session, fine in enumerate(tried) if fine is False]
     if ran:
@@ -259,13 +229,15 @@ def test_a_failure_leaves_what_stood_before_and_nothing_else():
 
 
 def run(*outcomes, named=range(1, 10)):
-    settings = Settings(min_samples=LEAST)
-    chosen = Selection(ops=["add"], sizes={"add": [*named]})
-    return msgspec.structs.replace(document(), selection=chosen, settings=settings, outcomes=[*outcomes])
+    chosen = {
+        "selection": Selection(ops=["add"], sizes={"add": [*named]}),
+        "settings": Settings(min_samples=LEAST),
+    }
+    return replace(document(), outcomes=[*outcomes], **chosen)
 
 
 # Samples that heat spoilt are used where too little else is left: the case has an estimate.
-HOT = measured(1, msgspec.structs.replace(block(samples=LEAST), discarded=dict.fromkeys("123", "throttled")))
+HOT = measured(1, replace(block(samples=LEAST), discarded=dict.fromkeys("123", "throttled")))
 OK, BUDGET = (ExitCode.OK, "ok"), (ExitCode.BUDGET, "budget")
 # Outcomes, what else is known, and the ending. What a search left open at sizes that nobody named is no failure.
 ENDINGS = [
@@ -289,7 +261,6 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("outcomes", "more", "ending"), ENDINGS)
 def test_the_gravest_ending_is_told(outcomes, more, ending):
-    more = dict(more)
-    named = more.pop("named", range(1, 10))
+    known = {name: value for name, value in more.items() if name != "named"}
     for order in (outcomes, outcomes[::-1]):
-        assert verdict(run(*order, named=named), **more) == ending
+        assert verdict(run(*order, named=more.get("named", range(1, 10))), **known) == ending

@@ -5,18 +5,8 @@ import pytest
 from gpubench import kernels
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.schedule import repeat_plan, resume_plan
-from gpubench.result.run import (
-    AssignmentTimes,
-    Parts,
-    Planned,
-    Selection,
-    SessionFailure,
-    SessionRecord,
-    Settings,
-    Skip,
-    StageTimes,
-    Stop,
-)
+from gpubench.result import run as results
+from gpubench.result.run import Planned, Selection, SessionRecord, Settings, Skip
 from tests.unit.measure.builders import block, case, empty_run, measured
 from tests.unit.measure.simulated import CPU, DEVICES, GPU, TORCH
 
@@ -44,21 +34,22 @@ def outcome(n, device, state):
     return measured(
         own,
         *(block([1.0] * (count + 1), warmup=1, session=i, repeat=i + 3) for i, count, _ in took if count),
-        stops=[Stop(session=i, reason=why) for i, _, why in took if why not in (None, "lost")],
-        failures=[SessionFailure(session=i, reason="worker-crashed", detail="") for i, _, why in took if why == "lost"],
-        parts=[Parts(session=i) for i in there],
-        stages=[StageTimes(session=i, **stages, **whole) for i in there],
-        assignment_times=[AssignmentTimes(session=i, free_s=0.0, **stages, **sides, **ways) for i in there],
+        stops=[results.Stop(session=i, reason=why) for i, _, why in took if why not in (None, "lost")],
+        failures=[results.SessionFailure(session=i, reason="worker-crashed", detail="") for i, _, why in took if why == "lost"],
+        parts=[results.Parts(session=i) for i in there],
+        stages=[results.StageTimes(session=i, **stages, **whole) for i in there],
+        assignment_times=[results.AssignmentTimes(session=i, free_s=0.0, **stages, **sides, **ways) for i in there],
     )  # fmt: skip
 
 
 def file(states, named=True, sessions=(0,), outcomes=None, **fields):
     """A run of sizes 1, 2 ..., each with the states of its cases on two devices."""
-    outcomes = outcomes or [
-        outcome(n, device, state)
+    pairs = [
+        (n, place, state)
         for n, pair in enumerate(states, 1)
-        for device, state in zip((CPU, TORCH), pair, strict=False)
+        for place, state in zip((CPU, TORCH), pair, strict=False)
     ]
+    outcomes = outcomes or [outcome(*pair) for pair in pairs]
     selection = Selection(ops=["add"], sizes={"add": list(range(1, len(states) + 1))} if named else {})
     records = [
         SessionRecord(index=i, started_at="t", repeats=of, superseded=bool(over))
@@ -70,9 +61,8 @@ def file(states, named=True, sessions=(0,), outcomes=None, **fields):
 
 def scope(run):
     """Of devices that a file may lack."""
-    return Constraints(
-        tuple(Target(DEVICES[name], ("library",)) for name in (CPU, TORCH, GPU)), run.selection, None
-    )
+    targets = tuple(Target(DEVICES[name], ("library",)) for name in (CPU, TORCH, GPU))
+    return Constraints(targets, run.selection, None)
 
 
 COMPLETE, CUT = {"complete": True, "exit_reason": "ok"}, {"complete": True, "exit_reason": "budget"}
@@ -95,9 +85,8 @@ ROWS = {
         ([(TWO, [DONE, LOST]), (ONE, ONE)], {"sessions": [0, 1]}, None, 1, [2], False, ["01 0", "0 0"]),
     "a case without room is no size that is missing":
         ([(ONE, "out-of-memory"), (ONE, "planned")], {}, None, 2, [2], False, ["0 -", "0 p"]),
-    "samples of another session are none of the last one": (
-        [(TWO, TWO), ([DONE, SHORT], TWO)], {"sessions": [0, 1], **CUT}, None, 1, [2], False, ["01 01", "0 0"],
-    ),
+    "samples of another session are none of the last one":
+        ([(TWO, TWO), ([DONE, SHORT], TWO)], {"sessions": [0, 1], **CUT}, None, 1, [2], False, ["01 01", "0 0"]),
     "a budget that cut samples short": ([(ONE, ONE), ([SHORT], ONE)], CUT, None, 2, [2], False, ["0 0", "- -"]),
     "one that ended behind the least samples":
         ([(ONE, ONE), ([LATE], ONE)], CUT, None, 1, [], False, ["0 0", "0 0"]),
@@ -111,9 +100,8 @@ ROWS = {
     "a search goes on": ([(ONE, ONE)], {"named": False}, None, 2, [], True, ["0 0"]),
     "one that has measured nothing too": ([("planned",)], {"named": False}, None, 2, [1], True, ["p"]),
     "not behind its session": ([(TWO, ONE)], {"named": False, "sessions": [0, 1]}, None, 1, [], False, ["0 0"]),
-    "but where each session found other sizes": (
-        [(ONE,), ([(0, None), DONE],)], {"named": False, "sessions": [0, 1]}, None, 2, [], True, ["0", "1"],
-    ),
+    "but where each session found other sizes":
+        ([(ONE,), ([(0, None), DONE],)], {"named": False, "sessions": [0, 1]}, None, 2, [], True, ["0", "1"]),
     "nor where one has measured nothing":
         ([(ONE, ONE)], {"named": False, "sessions": [0, 1]}, None, 1, [], False, ["0 0"]),
     "nor behind a repeat":
@@ -129,13 +117,12 @@ def told(outcomes):
     for known in outcomes:
         text = "p" if isinstance(known, Planned) else "-"
         if blocks := getattr(known, "blocks", ()):
-            text = "".join(str(block.session) for block in blocks)
+            sessions = [block.session for block in blocks]
+            text = "".join(map(str, sessions))
             for name in ("parts", "stages", "assignment_times"):
-                assert [times.session for times in getattr(known, name)] == [
-                    block.session for block in blocks
-                ], name
+                assert [times.session for times in getattr(known, name)] == sessions, name
             lost = {failure.session for failure in known.failures or ()}
-            assert {stop.session for stop in known.stops} <= {block.session for block in blocks} - lost
+            assert {stop.session for stop in known.stops} <= {*sessions} - lost
         texts.setdefault(known.case.params["n"], []).append(text)
     return [" ".join(size) for size in texts.values()]
 
@@ -167,8 +154,7 @@ def test_a_plan_is_repeated_with_its_cases_its_counts_and_its_readings_of_the_de
     assert [(item.n, [one.device_id for one in item.cases], item.explained) for item in plan.workloads] == [
         (1, [CPU, TORCH], False), (2, [CPU, GPU], True), (3, [GPU], True),
     ]  # fmt: skip
-    assert {name: one.repeat for name, one in plan.blocks.items()} == {
-        item.id: item.case.params["n"] for item in known[:4]
-    }
+    repeats = {item.id: item.case.params["n"] for item in known[:4]}
+    assert {name: one.repeat for name, one in plan.blocks.items()} == repeats
     assert (plan.sessions, plan.missing, plan.search) == (3, (), False)
     assert all(item.explained for item in repeat_plan(file([(ONE, ONE)]), OPS, scope(run), 3).workloads)

@@ -1,5 +1,6 @@
 """When sampling of a case ends, and which samples count."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import msgspec
@@ -18,12 +19,9 @@ from gpubench.result.run import Failure, Measurement, Parts, Settings, Skip
 from tests.unit.measure.builders import RIGHT, block, case, empty_run, measured
 
 settings = st.builds(
-    lambda low, more, precision, time: Settings(
-        min_samples=low, max_samples=low + more, precision=precision, max_time_s=time
-    ),
-    st.integers(2, 20), st.integers(0, 20), st.floats(0.001, 0.5), st.floats(0.01, 10),
+    lambda low, more, **limits: Settings(min_samples=low, max_samples=low + more, **limits),
+    st.integers(2, 20), st.integers(0, 20), precision=st.floats(0.001, 0.5), max_time_s=st.floats(0.01, 10),
 )  # fmt: skip
-
 
 CASE, ON_CPU = case(64, "fake:gpu", "resident-queued"), case(64, "fake:cpu")
 
@@ -103,20 +101,12 @@ class NoDevice:
         pass
 
 
-class Gpus(dict):
-    """Every device is a GPU."""
-
-    def __missing__(self, device_id):
-        return "gpu"
-
-
 def runtime(pool, recorder=None, wanted=None, **more):
-    """The parts of a session on this pool."""
+    """The parts of a session on this pool, whose devices are GPUs if nothing else is said."""
     recorder = recorder or Recorder(empty_run(), lambda run: None)
-    usual = {"sink": lambda event: None, "session": 0, "budget": Budget(), "kinds": Gpus()}
-    wanted = wanted or recorder.run.settings
-    progress = Progress(1, 2, lambda: None)
-    return Runtime(pool=pool, recorder=recorder, settings=wanted, progress=progress, **(usual | more))
+    usual = {"sink": lambda event: None, "session": 0, "budget": Budget(), "kinds": defaultdict(lambda: "gpu")}
+    parts = {"settings": wanted or recorder.run.settings, "progress": Progress(1, 2, lambda: None)}
+    return Runtime(pool=pool, recorder=recorder, **(usual | parts | more))
 
 
 ADD = kernels.load("add")
@@ -166,9 +156,6 @@ class SlowWorker:
         self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
         self.deadlines, self.asked, self.samples, self.warm_ups = {}, [], [], []
 
-    def launch(self):
-        return self.launch_s or 1.0
-
     def send(self, request):
         pass
 
@@ -186,7 +173,8 @@ class SlowWorker:
                 self.samples.append(request.samples)
                 self.warm_ups.append((request.warm_up, request.warmup_s))
                 # Each block is slower than the one before: equal ones would be precise.
-                taken = [value * self.launch() * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
+                launch_s = (self.launch_s or 1.0) * len(self.samples)
+                taken = [value * launch_s for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
                 return protocol.Sampled(id=1, block=block(taken[: request.samples]))
         return protocol.Done(id=1)
 
@@ -194,9 +182,7 @@ class SlowWorker:
 class OneWorker(NoDevice):
     """A pool of one."""
 
-    monitor = SimpleNamespace(
-        watch=lambda device_id: None, rest=list, judge=lambda device_id, block, times_s, read: block
-    )
+    monitor = SimpleNamespace(watch=lambda device_id: None, rest=list, judge=lambda name, block, *read: block)
 
     def __init__(self, worker):
         self._worker, self.reallocated = worker, []
@@ -223,6 +209,11 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu"
     return worker, parts.recorder.outcome(ON_CPU.id)
 
 
+def open_end(least, most, **more):
+    """Settings under which samples are neither precise nor out of time."""
+    return Settings(min_samples=least, max_samples=most, precision=1e-9, max_time_s=1000.0, **more)
+
+
 class CheckingWorker(SlowWorker):
     """Its last check is wrong, or right."""
 
@@ -247,61 +238,41 @@ def test_the_last_checks_are_asked_for_before_they_are_waited_for(right):
     parts = runtime(OneWorker(worker), wanted=Settings(min_samples=2, max_samples=2))
     run = runner.StepRun(parts, step_of(ON_CPU, purpose=Purpose(blocks=1)))
     run.sample()
-    assert worker.sent[-1] is protocol.Finish
-    assert protocol.Finish not in worker.asked
+    assert (worker.sent[-1], protocol.Finish in worker.asked) == (protocol.Finish, False)
     assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement)
-    assert run.finish() is right
-    assert worker.asked[-1] is protocol.Finish
+    assert (run.finish(), worker.asked[-1]) == (right, protocol.Finish)
     assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement if right else Failure)
 
 
 @pytest.mark.parametrize(("kind", "again"), [("cpu", {"fake:cpu"}), ("gpu", set())])
 def test_a_size_that_comes_again_on_a_cpu_lies_in_other_memory(monkeypatch, kind, again):
-    wanted = Settings(min_samples=2, max_samples=2, max_time_s=1000.0, case_timeout_s=600.0)
-    worker, _ = slowly_measured(monkeypatch, wanted, kind=kind, steps=3)
+    worker, _ = slowly_measured(monkeypatch, open_end(2, 2, case_timeout_s=600.0), kind=kind, steps=3)
     assert worker.reallocated == [set(), again, again]
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "blocks"), [(20.0, 1), (60.0, 2)]
-)  # a third block had 10 s left for its 25
-def test_a_case_whose_time_is_over_after_enough_samples_begins_no_block_and_gets_its_final_check(
-    monkeypatch, timeout_s, blocks
-):
-    wanted = Settings(
-        min_samples=2, max_samples=90, precision=1e-9, max_time_s=1000.0, case_timeout_s=timeout_s
-    )
-    worker, found = slowly_measured(monkeypatch, wanted)
-    assert isinstance(found, Measurement)
-    assert [stop.reason for stop in found.stops] == ["timeout"]
-    assert worker.asked.count(protocol.Sample) == blocks
-    assert worker.deadlines[protocol.Finish] == timeout_s
+# A third block had 10 s left for its 25.
+@pytest.mark.parametrize(("timeout_s", "blocks"), [(20.0, 1), (60.0, 2)])
+def test_a_case_that_is_late_with_enough_samples_gets_its_last_check_alone(monkeypatch, timeout_s, blocks):
+    worker, found = slowly_measured(monkeypatch, open_end(2, 90, case_timeout_s=timeout_s))
+    assert (type(found), [stop.reason for stop in found.stops]) == (Measurement, ["timeout"])
+    assert (worker.asked.count(protocol.Sample), worker.deadlines[protocol.Finish]) == (blocks, timeout_s)
 
 
-@pytest.mark.parametrize(
-    ("least", "most", "blocks_of"),
-    [(5, 7, [2, 2, 2, 1]), (5, 5, [2, 2, 1]), (7, 13, [2] * 6 + [1]), (2, 9, [2, 2, 2, 2, 1]), (2, 3, [2, 1])],
-)
+@pytest.mark.parametrize(("least", "most", "blocks_of"), [
+    (5, 7, [2, 2, 2, 1]), (5, 5, [2, 2, 1]), (7, 13, [2] * 6 + [1]), (2, 9, [2, 2, 2, 2, 1]), (2, 3, [2, 1]),
+])  # fmt: skip
 def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blocks_of):
-    wanted = Settings(min_samples=least, max_samples=most, precision=1e-9, max_time_s=1000.0)
-    worker, found = slowly_measured(monkeypatch, wanted, 0.1, launch_s=1e-6)
-    assert worker.samples == blocks_of
-    assert [stop.reason for stop in found.stops] == ["max-samples"]
+    worker, found = slowly_measured(monkeypatch, open_end(least, most), 0.1, launch_s=1e-6)
+    assert (worker.samples, [stop.reason for stop in found.stops]) == (blocks_of, ["max-samples"])
 
 
-@pytest.mark.parametrize(
-    ("launch_s", "samples"),
-    [
-        (2 * case_run.ONCE_S, [1] * 6),
-        (0.26, [1] * 6),
-        (0.24, [2, 1, 1, 1, 1]),
-        (2 * case_run.LONG_S, [2, 1, 1, 1, 1]),
-    ],
-)
+@pytest.mark.parametrize(("launch_s", "samples"), [
+    (2 * case_run.ONCE_S, [1] * 6), (0.26, [1] * 6), (0.24, [2, 1, 1, 1, 1]),
+    (2 * case_run.LONG_S, [2, 1, 1, 1, 1]),
+])  # fmt: skip
 def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     """What goes before it is forgotten in no time, so it needs no warm-up either, once it is known to be long."""
-    wanted = Settings(min_samples=2, max_samples=6, precision=1e-9, max_time_s=1000.0)
-    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
+    worker, _ = slowly_measured(monkeypatch, open_end(2, 6), 0.1, launch_s=launch_s)
     assert worker.samples == samples
     assert [warm for warm, _ in worker.warm_ups] == [count > 1 for count in samples]
 
@@ -314,11 +285,8 @@ def test_all_sides_are_timed_as_in_a_loop_beside_a_call_of_both(monkeypatch, dev
     worker = SlowWorker([0.0], 0.1, launch_s)
     parts = runtime(OneWorker(worker), kinds={case.device_id: "cpu" for case in cases})
     (workload,) = step_of(cases[0]).workloads
-    run = case_run.CaseRun(
-        next(case for case in cases if case.device_id == device),
-        parts,
-        msgspec.structs.replace(workload, cases=tuple(cases)),
-    )
+    (own,) = (case for case in cases if case.device_id == device)
+    run = case_run.CaseRun(own, parts, msgspec.structs.replace(workload, cases=tuple(cases)))
     run.prepare(first=True)
     for number in range(3):
         run.sample(number, 0)
@@ -344,9 +312,8 @@ def test_a_budget_keeps_the_time_for_the_last_check_of_long_launches(monkeypatch
     run.sample()
     run.finish()
     assert worker.asked.count(protocol.Sample) == sampled
-    assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement if sampled else Skip), (
-        "what does not fit is said"
-    )
+    outcome = parts.recorder.outcome(ON_CPU.id)
+    assert isinstance(outcome, Measurement if sampled else Skip), "what does not fit is said"
     assert worker.asked.count(protocol.Finish) == (sampled > 0), "without a sample nothing is checked again"
     assert clock[0] <= budget_s + 3.0
 

@@ -25,12 +25,9 @@ class Stub:
     """A timer whose launches take `launch_s` each after `fixed_s` once a sample."""
 
     def __init__(self, fixed_s, launch_s, calls=None):
-        self.fixed_s, self.launch_s = fixed_s, launch_s
-        self.case = SimpleNamespace(calls=calls, regime="resident")
-        self.asked = []
-        self.repeat = 1
+        self.fixed_s, self.launch_s, self.asked = fixed_s, launch_s, []
+        self.case, self.launch, self.repeat = SimpleNamespace(calls=calls, regime="resident"), None, 1
         self.session = SimpleNamespace(time=lambda launch, repeat, cold: launch_s * repeat)
-        self.launch = None
 
     def sample_s(self, repeat):
         return self.fixed_s + self.launch_s * repeat * (self.case.calls or 1)
@@ -40,8 +37,16 @@ class Stub:
         return self.sample_s(repeat) / (repeat * (self.case.calls or 1))
 
 
+def timer_of(implementation, regime, **session):
+    """The timer of a case on a session of which nothing else is asked."""
+    own = {"transfers": lambda implementation: None, "ready_buffers": lambda *asked: None, **session}
+    case = Case("relu", "activation", {"n": 8}, "float32", implementation, regime, "gpu:0")
+    return timer.Timer(SimpleNamespace(session=SimpleNamespace(**own), op=kernels.load("relu")), case, None)
+
+
 times = st.floats(1e-9, 1e-1)
 TARGET = 2e-3
+GPU = {"device": SimpleNamespace(kind="gpu", clock="its own"), "core_hz": lambda: None}
 
 
 @pytest.mark.parametrize(("regime", "steps"), [
@@ -50,12 +55,10 @@ TARGET = 2e-3
 ])  # fmt: skip
 def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     seen = []
-    session = SimpleNamespace(
-        clock=lambda: float(len(seen)), transfers=lambda implementation: None, ready_buffers=lambda *asked: None,
-        run=lambda launch, repeat=1: seen.append(f"launch {repeat}"), sync=lambda: seen.append("wait"),
+    timed = timer_of(
+        "library", regime, clock=lambda: float(len(seen)), sync=lambda: seen.append("wait"),
+        run=lambda launch, repeat=1: seen.append(f"launch {repeat}"),
     )  # fmt: skip
-    case = Case("relu", "activation", {"n": 8}, "float32", "library", regime, "gpu:0")
-    timed = timer.Timer(SimpleNamespace(session=session, op=kernels.load(case.op)), case, None)
     assert timed.seconds(3) == len(steps) / 3
     assert seen == steps
 
@@ -94,16 +97,12 @@ class Predicted(timer.Timer):
     """A timer whose launches take `launch_s` each, the first one longer, with a count that is only predicted."""
 
     def __init__(self, launch_s, repeat, *, first_s=0.0, hot_repeat=None, settled=False, flush=None):
-        device = SimpleNamespace(kind="gpu", clock="its own")
-        session = SimpleNamespace(
-            transfers=lambda implementation: None, core_hz=lambda: None, ready_buffers=lambda *asked: None, device=device
-        )  # fmt: skip
-        case = Case("relu", "activation", {"n": 8}, "float32", "tuned", "resident-queued", "gpu:0")
-        super().__init__(SimpleNamespace(session=session, op=kernels.load("relu")), case, None)
+        plain = timer_of("tuned", "resident-queued", **GPU)
+        super().__init__(plain.workspace, plain.case, None)
         self.launch_s, self.first_s, self.asked = launch_s, first_s, []
         self.repeat, self.hot_repeat, self.settled = repeat, hot_repeat, settled
         self.flush = flush or self.flush
-        session.time = lambda launch, repeat, cold=False: launch_s * repeat
+        self.session.time = lambda launch, repeat, cold=False: launch_s * repeat
 
     def seconds(self, repeat):
         self.asked.append(repeat)
@@ -147,21 +146,12 @@ def test_a_block_has_as_many_launches_as_make_a_sample(name):
         assert timed.block().repeat == repeat, "and so it stays"
 
 
-class Counter:
-    """A reader of a quantity: how often it was read in a block."""
-
-    def begin(self):
-        self.count = 0
-
-    def read(self):
-        self.count += 1
-
-    def end(self):
-        return {"t_s": float(self.count)}
-
-
 def test_a_quantity_of_ones_own_is_read_behind_each_sample_that_counts(monkeypatch):
-    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: Counter()])
+    read = []
+    counter = SimpleNamespace(
+        begin=read.clear, read=lambda: read.append("once"), end=lambda: {"t_s": float(len(read))}
+    )  # fmt: skip
+    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: counter])
     assert Predicted(1e-4, 2).block().t_s == 4.0
 
 
@@ -188,10 +178,12 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(timed):
     stub, events = timed(), []
     session = stub.session
     run, clock = session.run, session.clock
-    session.run = lambda launch, repeat=1: (
-        events.append("gc" if gc.isenabled() else "run") or run(launch, repeat)
-    )
-    session.clock = lambda: events.append("clock") or clock()
+
+    def noted_run(launch, repeat=1):
+        events.append("gc" if gc.isenabled() else "run")
+        return run(launch, repeat)
+
+    session.run, session.clock = noted_run, lambda: events.append("clock") or clock()
     stub.flush = lambda: events.append("flush")
     block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     times = len(block.wall_s)
@@ -200,9 +192,10 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(timed):
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize(
-    ("reported", "kept"), [([1e9, 2e9, 3e9, 4e9], [1e9, 2e9, 3e9, 4e9]), ([1e9, None, 3e9, 4e9], None)]
-)
+CLOCKS = [1e9, 2e9, 3e9, 4e9]
+
+
+@pytest.mark.parametrize(("reported", "kept"), [(CLOCKS, CLOCKS), ([1e9, None, 3e9, 4e9], None)])
 def test_the_clock_is_counted_after_each_sample_and_never_inside_one(timed, reported, kept):
     session, events, answers = timed().session, [], iter(reported)
     clock = session.clock
@@ -214,9 +207,7 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(timed, repo
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
 
 
-@pytest.mark.parametrize(
-    ("launch_s", "read"), [(1e-3, ["hot", "cold"] * 4), (0.3, ["cold", "hot", "cold", "hot"])]
-)
+@pytest.mark.parametrize(("launch_s", "read"), [(1e-3, ["hot", "cold"] * 4), (0.3, ["cold", "hot"] * 2)])
 def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
     seen = []
 
@@ -224,13 +215,7 @@ def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
         seen.append("cold" if cold else "hot")
         return launch_s * repeat
 
-    session = SimpleNamespace(
-        transfers=lambda implementation: None, ready_buffers=lambda *asked: None, time=time, core_hz=lambda: None,
-        device=SimpleNamespace(kind="gpu", clock="its own"),
-    )  # fmt: skip
-    op = kernels.load("relu")
-    case = Case("relu", op.group, {"n": 8}, "float32", "tuned", "resident-queued", "gpu:0")
-    long = timer.Timer(SimpleNamespace(session=session, op=op), case, None)
+    long = timer_of("tuned", "resident-queued", time=time, **GPU)
     long.seconds, long.hot_repeat = lambda repeat: launch_s, 2
     for turn in range(4):
         asked = msgspec.structs.replace(FOUR_SAMPLES, samples=1, round=turn, warm_up=False)
@@ -242,12 +227,10 @@ def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
 @pytest.mark.parametrize("offers", [True, False])
 def test_a_split_flushes_its_gpu(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
-    session = backends.load("hybrid").open("hybrid:fake:gpu")
-    reported = []
-    gpu = session.gpu
+    session, reported = backends.load("hybrid").open("hybrid:fake:gpu"), []
     if offers:
-        gpu.flush = lambda: reported.append("flush")
-    gpu.upload = lambda buffer, host: reported.append(host.nbytes)
+        session.gpu.flush = lambda: reported.append("flush")
+    session.gpu.upload = lambda buffer, host: reported.append(host.nbytes)
     flush = Flush(session, 1000)
     flush()
     flush()
@@ -266,10 +249,9 @@ def test_the_step_of_a_coarse_clock_is_found():
 # ------------------------------------------------------------------ the hot time of a device without a clock
 
 
-@pytest.mark.parametrize(
-    ("kind", "clock", "so"),
-    [("gpu", None, True), ("gpu", "own", False), ("cpu", None, False), ("hybrid", None, False)],
-)
+@pytest.mark.parametrize(("kind", "clock", "so"), [
+    ("gpu", None, True), ("gpu", "own", False), ("cpu", None, False), ("hybrid", None, False),
+])  # fmt: skip
 def test_only_a_gpu_without_a_clock_needs_it_and_its_count_follows_no_wall_clock(kind, clock, so):
     stub = Stub(0.0, 1e-4)
     stub.session.device = SimpleNamespace(kind=kind, clock=clock)

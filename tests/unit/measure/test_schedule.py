@@ -29,10 +29,13 @@ def spec(ops=("add",), sizes=SIZES, more=(), check_only=False, began=0.0, **sett
     )  # fmt: skip
 
 
+def schedule(asked):
+    return Schedule(asked, Recorder(asked.run, lambda run: None), Progress(0, 1, lambda: None))
+
+
 def steps(asked, index=0, again=False):
     """Op, size and purpose of each step of a session without a search."""
-    plan = Schedule(asked, Recorder(asked.run, lambda run: None), Progress(0, 1, lambda: None))
-    session = plan.again if again else plan.first
+    session = schedule(asked).again if again else schedule(asked).first
     return [(item.op.name, item.n, step.purpose) for step in session(index, None) for item in step.workloads]
 
 
@@ -56,14 +59,8 @@ def test_a_budget_goes_from_small_to_large_and_overheads_come_last():
 
 
 def test_what_a_search_chose_is_repeated_side_by_side_behind_what_was_named():
-    asked = spec(ops=("add", "mul", "upload"), sizes={"add": [64], "upload": [1024]})
-    plan = Schedule(asked, Recorder(asked.run, lambda run: None), Progress(0, 1, lambda: None))
-    searched = Schedule(
-        spec(ops=("mul",), sizes={"mul": [64, 256]}),
-        Recorder(empty_run(), lambda run: None),
-        Progress(0, 1, None),
-    )
-    plan.plan += searched.plan
+    plan = schedule(spec(ops=("add", "mul", "upload"), sizes={"add": [64], "upload": [1024]}))
+    plan.plan += schedule(spec(ops=("mul",), sizes={"mul": [64, 256]})).plan
     again = [[(item.op.name, item.n) for item in step.workloads] for step in plan.again(1, None)]
     assert sorted(again[:2]) == [[("add", 64)], [("upload", 1024)]]
     assert [sorted(step) for step in again[2:]] == [[("mul", 64), ("mul", 256)]]

@@ -12,6 +12,7 @@ import pytest
 from gpubench.base.errors import GpubenchError
 from gpubench.measure import scratch
 from gpubench.measure.scratch import CLUSTER_PREFIX, MARKER, PREFIX, Scratch
+from tests.raising import raised
 
 _KILLED = """
 import os, pathlib, sys, tempfile
@@ -54,32 +55,19 @@ def test_a_folder_of_the_dead_is_removed_and_one_of_the_living_is_not(temporary,
 
 def test_references_stay_until_those_measured_longest_ago_have_no_room(temporary):
     made = Scratch(host_bytes=16 * 250)
-
-    def reference(name):
-        (made.folder / f"{name}-want0.npy").write_bytes(bytes(100))
-
-    def left():
-        return {path.name[0] for path in made.folder.glob("*.npy")}
-
-    made.serve({"add"})
-    reference("a")
-    made.serve({"mul"})
-    reference("m")
-    made.serve({"add"})
-    assert left() == {"a", "m"}
-    made.serve({"sub"})
-    reference("s")
-    made.serve({"dot"})
-    assert left() == {"a", "s"}, "add was measured after mul"
+    for op, left in (("add", "a"), ("mul", "am"), ("add", "am"), ("sub", "ams"), ("dot", "as")):
+        made.serve({op})
+        if op != "dot":
+            (made.folder / f"{op[0]}-want0.npy").write_bytes(bytes(100))
+        assert {path.name[0] for path in made.folder.glob("*.npy")} == {*left}, "add was measured after mul"
     made.remove()
 
 
-@pytest.mark.parametrize(
-    "name", ["gpubench-2026-results", "gpubench-999999-abc", "gpubench-scratch-notes", None]
-)
-def test_a_folder_that_is_not_ours_stays_and_a_link_to_one_that_is_is_not_followed(
-    temporary, tmp_path_factory, name
-):
+FOREIGN = ["gpubench-2026-results", "gpubench-999999-abc", "gpubench-scratch-notes", None]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_that_is_not_ours_stays_and_no_link_to_one_is_followed(temporary, tmp_path_factory, name):
     theirs = temporary / (name or "gpubench-scratch-link")
     if name is None:
         process, orphan = start(tmp_path_factory.mktemp("elsewhere"), "dies")
@@ -113,15 +101,17 @@ def test_a_folder_of_another_user_stays(temporary):
     assert theirs.is_dir()
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
-def test_where_the_temporary_folder_knows_no_locks_a_run_has_a_folder_that_no_other_removes(
-    temporary, monkeypatch, number
-):
-    def refused(file):
+def refusing(number):
+    def refused(*_, **__):
         raise OSError(number, os.strerror(number))
 
+    return refused
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_where_no_file_can_be_locked_a_run_has_a_folder_that_no_other_removes(temporary, monkeypatch, number):
     with monkeypatch.context() as patch:
-        patch.setattr("gpubench.result.store.journal._lock", refused)
+        patch.setattr("gpubench.result.store.journal._lock", refusing(number))
         made = Scratch()
         assert made.folder.is_dir()
     Scratch().remove()
@@ -130,19 +120,16 @@ def test_where_the_temporary_folder_knows_no_locks_a_run_has_a_folder_that_no_ot
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "mend"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "mount it for writing")]
-)
-def test_a_temporary_folder_that_takes_nothing_is_named_with_its_remedy(temporary, monkeypatch, number, mend):
-    def refused(*arguments, **named):
-        raise OSError(number, os.strerror(number))
+FULL, READ_ONLY = (errno.ENOSPC, "free some space"), (errno.EROFS, "mount it for writing")
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refused)
-    with pytest.raises(GpubenchError) as caught:
-        Scratch()
-    assert str(temporary) in caught.value.why
-    assert caught.value.hint.startswith(mend)
-    assert "TMPDIR" in caught.value.hint
+
+@pytest.mark.parametrize(("number", "mend"), [FULL, READ_ONLY])
+def test_a_temporary_folder_that_takes_nothing_is_named_with_its_remedy(temporary, monkeypatch, number, mend):
+    monkeypatch.setattr(tempfile, "mkdtemp", refusing(number))
+    refused = raised(GpubenchError, Scratch)
+    assert str(temporary) in refused.why
+    assert refused.hint.startswith(mend)
+    assert "TMPDIR" in refused.hint
 
 
 @pytest.mark.parametrize("free", ["enough", "little", "closed"])
