@@ -46,17 +46,14 @@ class Simulation:
     ):  # fmt: skip
         chosen = Settings(budget_s=budget_s, min_samples=4, max_samples=8, warmup_s=0.0, seed=seed)
         targets = tuple(Target(DEVICES[name], implementations) for name in devices)
-        self.constraints = Constraints(
-            targets, Selection(ops=list(ops), regimes=list(regimes)), host_bytes, keep, settings=chosen
-        )
-        run = empty_run(selection=self.constraints.selection, settings=chosen, devices=list(DEVICES.values()))
+        selection = Selection(ops=list(ops), regimes=list(regimes))
+        self.constraints = Constraints(targets, selection, host_bytes, keep, settings=chosen)
+        run = empty_run(selection=selection, settings=chosen, devices=list(DEVICES.values()))
         self.recorder = Recorder(run, lambda run: None)
         self.series = [Series(kernels.load(op), "float32") for op in ops]
-        self.now, self.steps = 0.0, []
+        self.now, self.steps, self._draw, self._noise = 0.0, [], random.Random(seed), noise
         self.slow, self.fails, self.gpu_s, self.cpu_s, self.copy_s = dict(slow), fails, gpu, cpu, copy_s
-        self._draw, self._noise = random.Random(seed), noise
-        self.budget_s = math.inf if budget_s is None else budget_s
-        self.whole = whole
+        self.budget_s, self.whole = math.inf if budget_s is None else budget_s, whole
         self.resume()
 
     def resume(self):

@@ -110,9 +110,7 @@ def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
     assert pace({100: 1e-3, 1000: 2e-2}).least_s(queued(330)) == pytest.approx(6.6e-3)
 
 
-@pytest.mark.parametrize(
-    "other", [{"implementation": "tuned"}, {"op": "mul"}, {"regime": "transfer-always"}], ids=str
-)
+@pytest.mark.parametrize("other", [{"implementation": "tuned"}, {"op": "mul"}, {"regime": "transfer-always"}])
 def test_each_contender_has_its_own_times(other):
     known, asked = pace({100: 1e-3}), replace(queued(100), **other)
     known.note(asked, 0.0)

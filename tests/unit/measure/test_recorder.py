@@ -229,11 +229,8 @@ def test_a_failure_leaves_what_stood_before_and_nothing_else():
 
 
 def run(*outcomes, named=range(1, 10)):
-    chosen = {
-        "selection": Selection(ops=["add"], sizes={"add": [*named]}),
-        "settings": Settings(min_samples=LEAST),
-    }
-    return replace(document(), outcomes=[*outcomes], **chosen)
+    chosen = Selection(ops=["add"], sizes={"add": [*named]})
+    return replace(document(), selection=chosen, settings=Settings(min_samples=LEAST), outcomes=[*outcomes])
 
 
 # Samples that heat spoilt are used where too little else is left: the case has an estimate.

@@ -44,16 +44,14 @@ def outcome(n, device, state):
 
 def file(states, named=True, sessions=(0,), outcomes=None, **fields):
     """A run of sizes 1, 2 ..., each with the states of its cases on two devices."""
-    pairs = [
-        (n, place, state)
-        for n, pair in enumerate(states, 1)
+    outcomes = outcomes or [
+        outcome(n, place, state) for n, pair in enumerate(states, 1)
         for place, state in zip((CPU, TORCH), pair, strict=False)
-    ]
-    outcomes = outcomes or [outcome(*pair) for pair in pairs]
+    ]  # fmt: skip
     selection = Selection(ops=["add"], sizes={"add": list(range(1, len(states) + 1))} if named else {})
+    repeats = enumerate(session if isinstance(session, tuple) else (None,) for session in sessions)
     records = [
-        SessionRecord(index=i, started_at="t", repeats=of, superseded=bool(over))
-        for i, (of, *over) in enumerate(x if isinstance(x, tuple) else (None,) for x in sessions)
+        SessionRecord(index=i, started_at="t", repeats=of, superseded=bool(over)) for i, (of, *over) in repeats
     ]
     wanted = Settings(sessions=SESSIONS, min_samples=LEAST)
     return empty_run(*outcomes, selection=selection, settings=wanted, sessions=records, **fields)

@@ -16,9 +16,8 @@ from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
-FOUR_SAMPLES = protocol.Sample(
-    id=1, case_id="relu", session=0, round=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0
-)
+PLACE = {"session": 0, "round": 0, "position": 0}
+FOUR_SAMPLES = protocol.Sample(id=1, case_id="relu", samples=4, warmup_s=0.0, limit_s=9.0, **PLACE)
 
 
 class Stub:
