@@ -17,14 +17,14 @@ def device(device_id):
     return Device(id=device_id, backend=backend, kind="cpu" if word == "cpu" else "gpu", name=word, api="fake")
 
 
-def plan(
-    devices, sizes=(1024,), op=None, regimes=("resident-queued",), host_bytes=None, settings=None, **fields
-):
+QUEUED = ("resident-queued",)
+
+
+def plan(devices, sizes=(1024,), op=None, regimes=QUEUED, host_bytes=None, settings=None, **fields):
     """Ask for one op, or `add`, on devices or their ids at these sizes; without sizes the run chooses them."""
     op, settings = op or kernels.load("add"), Settings(**{**BRIEF, **(settings or {})})
     devices = [device(place) if isinstance(place, str) else place for place in devices]
-    chosen = {op.name: list(sizes)} if sizes else {}
-    ids = [place.id for place in devices]
+    chosen, ids = {op.name: list(sizes)} if sizes else {}, [place.id for place in devices]
     selection = Selection(ops=[op.name], sizes=chosen, regimes=list(regimes), devices=ids)
     run = new_run(selection, settings, detect.inspect(extra_records=[]), devices, Origin())
     targets = tuple(Target(place, ("library",)) for place in devices)

@@ -46,26 +46,16 @@ def env(tmp_path_factory):
     return {"PYTHONPATH": str(install(site, "drivers", MODULE, backends={"drivers": "drivers:BACKEND"}))}
 
 
-ASKED = ("--ops", "add", "--sizes", "65536", "--implementations", "library")
-
-
-def gpus(ran):
-    return [device["id"] for device in ran.result["devices"] if device["kind"] == "gpu"]
-
-
-def said(ran):
-    return [one["message"] for one in ran.result["warnings"] if one["code"] == "listed-twice"]
-
-
 def test_the_faster_driver_is_measured_and_the_report_says_so(run, env):
-    ran = run("--backends", "fake,drivers", *ASKED, env=env)
-    assert ran.code == 0, ran.err
-    assert sorted(gpus(ran)) == ["drivers:1", "fake:gpu"]
-    (message,) = said(ran)
-    assert message.startswith(
-        "drivers lists this GPU 2 times (fake by RADV, fake by AMDVLK); fake by AMDVLK was measured, 1."
+    ran = run(
+        "--backends", "fake,drivers", *"--ops add --sizes 65536 --implementations library".split(), env=env
     )
-    assert message.endswith("x faster in a trial; others: --devices drivers:0")
+    assert ran.code == 0, ran.err
+    gpus = [device["id"] for device in ran.result["devices"] if device["kind"] == "gpu"]
+    assert sorted(gpus) == ["drivers:1", "fake:gpu"]
+    (message,) = (one["message"] for one in ran.result["warnings"] if one["code"] == "listed-twice")
+    listed, _, measured = message.partition("; fake by AMDVLK was measured, 1.")
+    assert listed == "drivers lists this GPU 2 times (fake by RADV, fake by AMDVLK)"
+    assert measured.endswith("x faster in a trial; others: --devices drivers:0")
     assert message in " ".join(ran.out.split())
-    machine = ran.result["machine"]
-    assert len(machine["gpus"]) == 1, "two drivers of a card are one GPU"
+    assert len(ran.result["machine"]["gpus"]) == 1, "two drivers of a card are one GPU"

@@ -11,9 +11,9 @@ import pytest
 from gpubench.base.units import parse_time
 from gpubench.cli.options import commands
 
-PLAN = (
-    "--devices fake:cpu,fake:gpu --ops add --sizes 1k,64k --regimes resident-queued --quick --min-samples 5 --max-samples 5"
-).split()
+WHAT = ("--ops", "add", "--sizes", "1k,64k")
+HOW = "--regimes resident-queued --quick --min-samples 5 --max-samples 5".split()
+PLAN = ("--devices", "fake:cpu,fake:gpu", *WHAT, *HOW)
 
 
 @pytest.fixture
@@ -40,8 +40,7 @@ def add(gpubench):
     return start
 
 
-def sessions(document):
-    return [session["index"] for session in document["sessions"]]
+SAME = ("id", "selection", "settings")
 
 
 def blocks(document):
@@ -55,10 +54,9 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
     add(*PLAN, "--append", "r.json")  # options that repeat the plan are welcome
     add("--append", "r.json", "--sessions", "2")
     last = result()
-    assert (sessions(first), sessions(last)) == ([0], [0, 1, 2, 3])
-    assert first["id"] == last["id"]
-    assert first["selection"] == last["selection"]
-    assert first["settings"] == last["settings"]
+    sessions = [[session["index"] for session in document["sessions"]] for document in (first, last)]
+    assert sessions == [[0], [0, 1, 2, 3]]
+    assert [first[name] for name in SAME] == [last[name] for name in SAME]
     assert last["complete"]
     for case_id, found in blocks(last).items():
         assert {block["session"] for block in found} == {0, 1, 2, 3}
@@ -78,8 +76,7 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
 def test_an_option_that_contradicts_the_file_is_refused(made, gpubench, tmp_path, options, words):
     shutil.copy(made, tmp_path / "r.json")
     ended = gpubench("run", "--append", "r.json", *options.split())
-    assert ended.returncode == 2
-    assert words in ended.stderr
+    assert (ended.returncode, words in ended.stderr) == (2, True)
     assert (tmp_path / "r.json").read_bytes() == made.read_bytes()
 
 
@@ -103,10 +100,8 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(made, g
     add(*like)
     document["selection"]["sizes"]["add"] = [1024]
     base.write_text(json.dumps(document))
-    before = new.read_bytes()
-    ended = gpubench("run", *like)
-    assert ended.returncode == 2
-    assert "--like base.json contradicts --append new.json" in ended.stderr
+    before, ended = new.read_bytes(), gpubench("run", *like)
+    assert (ended.returncode, "--like base.json contradicts --append new.json" in ended.stderr) == (2, True)
     assert "sizes is add=1024,65536 there, and add=1024 in the file to be like" in ended.stderr
     assert new.read_bytes() == before
 
@@ -124,8 +119,7 @@ def test_a_file_of_another_machine_is_refused_by_name(made, gpubench, tmp_path, 
     document["fingerprint"][kind]["fields"][field] = "something else"
     (tmp_path / "r.json").write_text(json.dumps(document))
     ended = gpubench("run", "--append", "r.json")
-    assert ended.returncode == 4
-    assert f"another {kind}" in ended.stderr
+    assert (ended.returncode, f"another {kind}" in ended.stderr) == (4, True)
     assert f"{field} is something else there" in ended.stderr
 
 
@@ -144,10 +138,8 @@ def test_a_file_like_another_has_its_plan_all_its_cases_and_its_repeat_counts(ad
     add("--like", "base.json", "--append", "new.json", env={"GPUBENCH_FAKE_NOISE": "0.5"})
     new = result("new.json")
     assert base["id"] != new["id"]
-    assert base["selection"] == new["selection"]
-    assert base["settings"] | {"budget_s": None} == new["settings"]
-    assert new["exit_reason"] == "ok"
-    assert blocks(base).keys() == blocks(new).keys()
+    assert (base["selection"], base["settings"] | {"budget_s": None}) == (new["selection"], new["settings"])
+    assert (new["exit_reason"], blocks(new).keys()) == ("ok", blocks(base).keys())
     for case_id, found in blocks(new).items():
         assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]
 
@@ -177,8 +169,7 @@ def test_an_interrupted_run_is_finished(start, add, result):
     plan = "--devices fake:cpu,fake:noisy --ops add,mul --sizes 1k:16k --sessions 2 --regimes resident-queued --max-samples 10"
     interrupt(start(*plan.split()), at="[  5/")
     cut = result()
-    assert not cut["complete"]
-    assert any(outcome["type"] == "planned" for outcome in cut["outcomes"])
+    assert (cut["complete"], "planned" in {outcome["type"] for outcome in cut["outcomes"]}) == (False, True)
     add("--append", "r.json")
     whole = result()
     assert (whole["complete"], whole["exit_reason"], len(whole["outcomes"])) == (True, "ok", 20)
@@ -193,9 +184,8 @@ def test_an_interrupted_run_is_finished(start, add, result):
 def test_the_time_between_two_commands_is_none_of_the_runs(made, add, result, tmp_path, killed):
     document = json.loads(made.read_text())
     began, ended = (parse_time(document[name]) for name in ("started_at", "finished_at"))
-    document["started_at"] = (began - timedelta(days=1)).isoformat()
+    document["started_at"] = document["sessions"][0]["started_at"] = (began - timedelta(days=1)).isoformat()
     document["finished_at"] = None if killed else (ended - timedelta(days=1)).isoformat()
-    document["sessions"][0]["started_at"] = document["started_at"]
     document["outcomes"][0]["blocks"][-1]["t_s"] = 1000.0
     (tmp_path / "r.json").write_text(json.dumps(document))
     add("--append", "r.json")
@@ -208,8 +198,8 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(start, add, re
     plan = "--devices fake:cpu,fake:gpu --ops add,mul --regimes resident-queued --quick"
     interrupt(start(*plan.split(), "--filter", "add/n>=4k", "--skip", "add/n>=2M"), at="[  1]")
     cut = result()
-    assert not cut["complete"]
-    assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=2M"])
+    chosen = cut["selection"]
+    assert (cut["complete"], chosen["filter"], chosen["skip"]) == (False, ["add/n>=4k"], ["add/n>=2M"])
     add("--append", "r.json")
     cases = [outcome["case"] for outcome in result()["outcomes"]]
     assert len(cases) > len(cut["outcomes"]), "the search went on"
@@ -228,14 +218,14 @@ def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(made, add, re
     document = json.loads(made.read_text())
     document |= {"exit_code": 124, "exit_reason": "budget"}
     cut, *others = document["outcomes"]
-    cut["blocks"] = cut["blocks"][:1]
-    cut["blocks"][0]["wall_s"] = cut["blocks"][0]["wall_s"][: cut["blocks"][0]["warmup"] + 2]
+    del cut["blocks"][1:]
+    del cut["blocks"][0]["wall_s"][cut["blocks"][0]["warmup"] + 2 :]
     cut["stops"][0]["reason"] = "budget"
     (tmp_path / "r.json").write_text(json.dumps(document))
     add("--append", "r.json")
     finished = result()
-    assert (finished["exit_code"], finished["exit_reason"]) == (0, "ok")
     found = blocks(finished)
+    assert (finished["exit_code"], finished["exit_reason"]) == (0, "ok")
     assert sum(len(b["wall_s"]) - b["warmup"] for b in found[cut["id"]]) >= 5
     assert len({b["session"] for b in found[cut["id"]]}) == 1, "its workload is measured anew, and no other"
     n = cut["case"]["params"]["n"]

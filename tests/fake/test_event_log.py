@@ -8,9 +8,8 @@ import pytest
 
 from tests.forking import environment
 
-SMALL = (
-    "run --ops relu --sizes 1k --devices fake:gpu,numpy:0 --regimes resident-queued --max-time 20ms --min-samples 5 --no-progress"
-).split()
+RELU = "run --ops relu --sizes 1k --regimes resident-queued --no-progress --devices".split()
+SMALL = (*RELU, *"fake:gpu,numpy:0 --max-time 20ms --min-samples 5".split())
 
 
 def events(text):
@@ -40,12 +39,9 @@ def test_the_log_ends_with_what_report_says(gpubench, in_process, tmp_path):
 
 def test_events_come_while_the_run_goes_on(tmp_path, starter):
     """Each line is there as soon as it is true: the reader has the first case before the run has ended."""
-    long = (
-        "--max-time 300ms --min-samples 50 --max-samples 90 --precision 0.001 --no-save --format jsonl".split()
-    )
+    long = "--max-time 300ms --min-samples 50 --max-samples 90 --precision 0.001 --no-save --format jsonl"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    run = starter.begin(*SMALL, *long, **streams, cwd=tmp_path, env=environment(tmp_path))
-    with run:
+    with starter.begin(*SMALL, *long.split(), **streams, cwd=tmp_path, env=environment(tmp_path)) as run:
         seen = []
         for line in run.stdout:
             seen.append(json.loads(line)["reason"])
@@ -56,8 +52,9 @@ def test_events_come_while_the_run_goes_on(tmp_path, starter):
         run.send_signal(signal.SIGINT)
         rest = events(run.stdout.read())
     assert run.returncode == 130
-    assert rest[-1]["reason"] == "run-complete"
-    assert (rest[-1]["exit_reason"], rest[-1]["complete"]) == ("interrupted", False)
+    assert (
+        rest[-1].items() >= {"reason": "run-complete", "exit_reason": "interrupted", "complete": False}.items()
+    )
 
 
 @pytest.mark.check
@@ -73,11 +70,10 @@ def test_a_failure_is_told_with_its_cause(gpubench):
 def test_a_log_that_cannot_be_written_is_refused_before_anything_is_measured(gpubench):
     done = gpubench(*SMALL, "-o", "no-such-folder/r.jsonl")
     assert done.returncode != 0
-    assert "no-such-folder/r.jsonl" in done.stderr
-    assert done.stdout == ""
+    assert ("no-such-folder/r.jsonl" in done.stderr, done.stdout) == (True, "")
 
 
-RUN = "run --ops relu --sizes 1k --devices fake:gpu --regimes resident-queued --quick --no-progress -o r.json".split()
+RUN = (*RELU, *"fake:gpu --quick -o r.json".split())
 
 
 @pytest.mark.parametrize("name", ["gha-smaller", "csv"])
@@ -92,10 +88,8 @@ def test_run_and_report_print_the_same(gpubench, in_process, name):
 
 
 def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
-    command = (
-        "run --ops add --sizes 1k --quick --devices fake:cpu,fake:gpu --no-save --format plain --columns nope"
-    )
-    ended = gpubench(*command.split())
+    command = "run --ops add --sizes 1k --quick --devices fake:cpu,fake:gpu --no-save --format plain"
+    ended = gpubench(*command.split(), "--columns", "nope")
     assert ended.returncode == 0, ended.stderr
     assert "warning: --columns: there is no 'nope'; all columns are shown" in ended.stderr
     assert "Break-even: " in ended.stdout

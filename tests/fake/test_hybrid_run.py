@@ -9,15 +9,13 @@ from tests.forking import environment
 
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 SPLIT = "add/n=16384/float32/tuned/transfer-once-10@hybrid:fake:gpu"
-ARGUMENTS = (
-    f"--ops add --sizes 16k --regimes transfer-once --devices {DEVICES} --sessions 2 --max-samples 5 --page-locked"
-).split()
+ARGUMENTS = "--ops add --sizes 16k --regimes transfer-once --sessions 2 --max-samples 5 --page-locked".split()
 QUEUED = ("--regimes", "resident-queued", "--devices")
 
 
 @pytest.fixture(scope="module")
 def ran(run):
-    return run(*ARGUMENTS)
+    return run(*ARGUMENTS, "--devices", DEVICES)
 
 
 def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(ran):
@@ -25,33 +23,29 @@ def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(
     blocks = ran.outcomes[SPLIT]["blocks"]
     swept = [block for block in blocks if block.get("phase") == "sweep"]
     main = [block for block in blocks if block.get("phase", "main") == "main"]
-    assert {block["session"] for block in swept} == {0}
-    assert {block["session"] for block in main} == {0, 1}
+    assert [{block["session"] for block in part} for part in (swept, main)] == [{0}, {0, 1}]
     shares = [block["gpu_share"] for block in swept]
-    assert shares[:2] == [0.0, 1.0]
-    assert len(set(shares)) == len(shares) > 4
+    assert (shares[:2], len(set(shares))) == ([0.0, 1.0], len(shares))
+    assert len(shares) > 4
     (chosen,) = {block["gpu_share"] for block in main}
     middle = {block["gpu_share"]: sorted(block["wall_s"][block["warmup"] :])[2] for block in swept}
     assert middle[chosen] == min(seconds for share, seconds in middle.items() if 0 < share < 1)
-    assert len({(block["session"], block["repeat"]) for block in main}) == 2
     assert len({block["repeat"] for block in main}) == 1
     best = middle[0.0] / (middle[0.0] + middle[1.0])
     assert min(abs(share - best) for share in middle) < 1 / 128, "the optimum of the model is among the shares"
-    for part in ran.outcomes[SPLIT]["parts"]:
-        assert set(part["stage_s"]) == {"cpu_alone_s", "gpu_alone_s", "cpu_beside_s"}
-    assert [part["session"] for part in ran.outcomes[SPLIT]["parts"]] == [0, 1]
+    parts = [(part["session"], set(part["stage_s"])) for part in ran.outcomes[SPLIT]["parts"]]
+    assert parts == [(session, {"cpu_alone_s", "gpu_alone_s", "cpu_beside_s"}) for session in (0, 1)]
 
 
 def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
-    reported = starter.run("report", "r.json", "--format", "json", cwd=ran.folder, env=environment(ran.folder))
+    here = {"cwd": ran.folder, "env": environment(ran.folder)}
+    reported = starter.run("report", "r.json", "--format", "json", **here)
     assert reported.returncode == 0
-    document = json.loads(reported.stdout)
-    (row,) = document["hybrid"]
-    assert not row["selected_in_sample"]
-    text = starter.run("report", "r.json", "--full", cwd=ran.folder, env=environment(ran.folder)).stdout
+    (row,) = json.loads(reported.stdout)["hybrid"]
+    text = starter.run("report", "r.json", "--full", **here).stdout
     assert "float32, page-locked arrays." in text
     assert "The caller's arrays are page-locked." in text
-    assert row["id"] == SPLIT
+    assert (row["id"], row["selected_in_sample"]) == (SPLIT, False)
     assert row["gain"] <= row["ideal_gain"] * 1.01
     assert "Hybrid: one op split over CPU and GPU" in ran.out
 
@@ -63,8 +57,7 @@ def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
     blocks = next(o for o in outcomes if o["id"] == SPLIT)["blocks"]
     known = [b for b in ran.outcomes[SPLIT]["blocks"] if b.get("phase", "main") == "main"]
-    assert {b["gpu_share"] for b in blocks} == {known[0]["gpu_share"]}
-    assert {b.get("phase", "main") for b in blocks} == {"main"}
+    assert {(b["gpu_share"], b.get("phase", "main")) for b in blocks} == {(known[0]["gpu_share"], "main")}
 
 
 def test_one_session_is_marked(run):
@@ -96,8 +89,7 @@ def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(r
     assert ended.code == 0, ended.err
     outcomes = {o["case"]["params"]["n"]: o for o in ended.outcomes.values()}
     assert (outcomes[1]["type"], outcomes[1]["reason"]) == ("skip", "no-split")
-    assert outcomes[1024]["check"]["ok"]
-    assert outcomes[1024].get("blocks", []) == []
+    assert (outcomes[1024]["check"]["ok"], outcomes[1024].get("blocks", [])) == (True, [])
     assert all(s["peaks"] == [] and s["telemetry"] == [] for s in ended.result["sessions"])
 
 
@@ -105,14 +97,12 @@ def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
     """The second session repeats the split beside both sides."""
     ended = run("--ops", "gemv", *QUEUED, DEVICES, "--sessions", "2", "--skip", "gemv/n>=2k")
     assert ended.code == 0, ended.err
-    ids = [key for key in ended.outcomes if "hybrid" in key]
-    assert len(ids) == 1
-    n = int(ids[0].split("/")[1].removeprefix("n="))
-    cases = {"fake:cpu": "resident", "fake:gpu": "resident-queued"}
-    times = {
-        device: ended.outcomes[f"gemv/n={n}/float32/library/{regime}@{device}"]["blocks"][-1]["wall_s"][-1]
-        for device, regime in cases.items()
-    }
-    assert 0.1 < times["fake:cpu"] / times["fake:gpu"] < 10
-    blocks = [(b.get("phase", "main"), b["session"]) for b in ended.outcomes[ids[0]]["blocks"]]
-    assert set(blocks) == {("sweep", 0), ("main", 0), ("main", 1)}
+    (split,) = (outcome for key, outcome in ended.outcomes.items() if "hybrid" in key)
+    n = split["case"]["params"]["n"]
+    sides = [
+        f"gemv/n={n}/float32/library/{place}" for place in ("resident@fake:cpu", "resident-queued@fake:gpu")
+    ]
+    cpu_s, gpu_s = (ended.outcomes[side]["blocks"][-1]["wall_s"][-1] for side in sides)
+    assert 0.1 < cpu_s / gpu_s < 10
+    blocks = {(block.get("phase", "main"), block["session"]) for block in split["blocks"]}
+    assert blocks == {("sweep", 0), ("main", 0), ("main", 1)}

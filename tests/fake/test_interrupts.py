@@ -32,12 +32,14 @@ def read(folder):
     return json.loads((folder / "r.json").read_text())
 
 
+def wait_for_progress(process):
+    next(line for line in process.stderr if line.startswith("["))
+
+
 def under_way(start, folder, *arguments):
     """A run that has measured something, and its workers."""
     process = start(*(arguments or LONG))
-    for line in process.stderr:
-        if line.startswith("["):
-            break
+    wait_for_progress(process)
     wait_for(lambda: (folder / "r.json.part").exists())
     started = children(process.pid)
     assert len(drivers(started)) == 2
@@ -47,27 +49,28 @@ def under_way(start, folder, *arguments):
 def end(process, number):
     process.send_signal(number)
     out, err = process.communicate(timeout=100)
-    return process.returncode, out, err
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
-)
-@pytest.mark.check
-def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
-    process, workers = under_way(start, tmp_path)
-    returned, out, err = end(process, number)
-    assert returned == code
-    result = read(tmp_path)
-    assert not result["complete"]
-    assert (result["exit_code"], result["exit_reason"]) == (code, "interrupted")
-    types = {o["type"] for o in result["outcomes"]}
-    assert {"measurement", "planned"} <= types
-    assert types <= {"measurement", "planned"}, "what was not reached is planned, not skipped or failed"
     assert "Traceback" not in err
+    return process.returncode, out
+
+
+def wait_for_the_end_of(workers):
+    wait_for(lambda: not any(map(is_alive, workers)))
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.check
+def test_an_interrupt_saves_what_there_is(start, tmp_path, name):
+    process, workers = under_way(start, tmp_path)
+    returned, out = end(process, signal.Signals[name])
+    assert returned == (130 if name == "SIGINT" else 143)
+    result = read(tmp_path)
+    ending = [result[field] for field in ("complete", "exit_code", "exit_reason")]
+    assert ending == [False, returned, "interrupted"]
+    types = {o["type"] for o in result["outcomes"]}
+    assert types == {"measurement", "planned"}, "what was not reached is planned, not skipped or failed"
     assert "Speedup" in out, "the report of what there is"
     assert "interrupted" in out
-    wait_for(lambda: not any(map(is_alive, workers)))
+    wait_for_the_end_of(workers)
     assert list((tmp_path / "tmp").iterdir()) == [], "no scratch file stays behind"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "tmp"], "nor half a result"
 
@@ -75,38 +78,30 @@ def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
 def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, start):
     """A terminal sends SIGINT to every process of the group at once."""
     process = start(*LONG, start_new_session=True)
-    for line in process.stderr:
-        if line.startswith("["):
-            break
+    wait_for_progress(process)
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert not read(tmp_path)["complete"]
-    wait_for(lambda: not any(map(is_alive, workers)))
+    wait_for_the_end_of(workers)
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     process = start(*"--devices fake:cpu,fake:hang --ops add --sizes 1k --regimes resident-queued".split())
     wait_for(lambda: len(drivers(children(process.pid))) == 2)
     workers = children(process.pid)
-    returned, _, err = end(process, signal.SIGINT)
-    assert returned == 130
-    assert "Traceback" not in err
-    wait_for(lambda: not any(map(is_alive, workers)))
+    assert end(process, signal.SIGINT)[0] == 130
+    wait_for_the_end_of(workers)
 
 
 def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
     """`nohup` ignores SIGHUP, and so does what it starts."""
     command = "--devices fake:cpu,fake:gpu --ops add --sizes 1k --quick"
     process = start(*command.split(), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    for line in process.stderr:
-        if line.startswith("["):
-            break
-    returned, _, _ = end(process, signal.SIGHUP)
-    assert returned == 0
-    assert read(tmp_path)["complete"]
+    wait_for_progress(process)
+    assert (end(process, signal.SIGHUP)[0], read(tmp_path)["complete"]) == (0, True)
 
 
 def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, in_process):
@@ -116,14 +111,12 @@ def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, in_process):
     result = store.load(tmp_path / "r.json.part")
     assert not result.complete
     assert any(getattr(outcome, "blocks", []) for outcome in result.outcomes)
-    wait_for(lambda: not any(map(is_alive, workers)))
+    wait_for_the_end_of(workers)
     absent = in_process("report", "r.json")
-    assert absent.returncode == 4
-    assert "name r.json.part" in absent.stderr
+    assert (absent.returncode, "name r.json.part" in absent.stderr) == (4, True)
     report = in_process("report", "r.json.part", "--format", "markdown")
     assert report.returncode == 0, report.stderr
-    assert "add" in report.stdout
-    assert "| " in report.stdout
+    assert ("add" in report.stdout, "| " in report.stdout) == (True, True)
 
 
 def test_killing_a_worker_costs_one_case(start, tmp_path):
@@ -139,9 +132,7 @@ def test_killing_a_worker_costs_one_case(start, tmp_path):
     assert result["complete"]
     failures = [o for o in result["outcomes"] if o["type"] == "failure"]
     restarts = [w for w in result["warnings"] if w["code"] == "worker-restarted"]
-    assert len(failures) + len(restarts) == 1, (
-        "between two cases no case is to blame, and it is told all the same"
-    )
+    assert len(failures) + len(restarts) == 1, "between two cases none is to blame; it is told all the same"
     assert process.returncode == len(failures)
     assert all(f["reason"] == "worker-crashed" and "SIGKILL" in f["detail"] for f in failures)
     assert all("SIGKILL" in w["message"] for w in restarts)

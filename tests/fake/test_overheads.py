@@ -1,11 +1,13 @@
 """What a device costs before any work, measured as any other case: checked, sampled, saved; never on a CPU."""
 
+from itertools import product
+
 import pytest
 
 from gpubench import kernels
 
 BYTES = ("--sizes", "1k,64k")
-NAMES = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
+LADDER = kernels.load("upload").sizes.sizes()
 
 
 @pytest.fixture(scope="module")
@@ -19,21 +21,16 @@ def measured(ran):
 
 def test_every_overhead_in_its_implementations_and_sizes(ran):
     assert ran.code == 0, ran.err
-    assert set(measured(ran)) == {
-        f"{name}/n={n}/float32/{implementation}/resident@fake:gpu"
-        for name in NAMES
-        for n in ((1024, 65536) if name in ("allocate", "upload", "download") else (1,))
-        for implementation in (
-            ("library", "tuned") if name in ("allocate", "upload", "download") else ("library",)
-        )
-    }
+    alone = {(name, 1, "library") for name in ("open", "launch", "roundtrip", "sync")}
+    of_bytes = set(product(("allocate", "upload", "download"), (1024, 65536), ("library", "tuned")))
+    found = {f"{name}/n={n}/float32/{kind}/resident@fake:gpu" for name, n, kind in alone | of_bytes}
+    assert set(measured(ran)) == found
 
 
 def test_the_cpu_has_none_and_says_why(ran):
     skips = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "fake:cpu"]
-    assert skips
-    assert {(o["type"], o["reason"]) for o in skips} == {("skip", "no-implementation")}
-    assert all("CPU" in o["detail"] for o in skips)
+    told = {(o["type"], o["reason"], "CPU" in o["detail"]) for o in skips}
+    assert told == {("skip", "no-implementation", True)}
 
 
 def test_samples_are_those_of_the_scripted_device_and_nothing_is_computed(ran):
@@ -47,38 +44,33 @@ def test_samples_are_those_of_the_scripted_device_and_nothing_is_computed(ran):
     assert at["open/n=1/library"]["blocks"][0]["wall_s"][-1] > 1e-3, "a process of its own, on the real clock"
     for outcome in measured(ran).values():
         case = outcome["case"]
-        assert outcome["flops"] == 0
-        assert outcome["bytes"] == (case["params"]["n"] if case["op"] in ("upload", "download") else 0)
-        assert outcome["check"]["ok"]
+        moved = case["params"]["n"] if case["op"] in ("upload", "download") else 0
+        assert (outcome["flops"], outcome["bytes"], outcome["check"]["ok"]) == (0, moved, True)
         assert all(block.get("device_hot_s") is None for block in outcome["blocks"])
         staging = {"library": "pageable", "tuned": "pinned"}[case["implementation"]]
         assert outcome.get("staging", "pageable") == staging
 
 
-@pytest.mark.parametrize(
-    ("sizes", "uploads"), [((), kernels.load("upload").sizes.sizes()), (("--sizes", "1k"), [1024])]
-)
+@pytest.mark.parametrize(("sizes", "uploads"), [((), LADDER), (("--sizes", "1k"), [1024])])
 def test_sizes_are_those_of_the_ladder_or_given_and_do_not_reach_what_has_none(run, sizes, uploads):
     """Nothing is searched."""
     ran = run("--ops", "upload,sync", *sizes, "--backends", "fake", "--dry-run")
     assert ran.code == 0
     cases = [line.split("/float32")[0] for line in ran.out.splitlines() if "@fake:gpu" in line]
     assert sorted(set(cases)) == sorted({"sync/n=1", *(f"upload/n={n}" for n in uploads)})
-    assert [line for line in ran.out.splitlines() if line.startswith("sync/")] == [
-        "sync/n=1/float32/library/resident@fake:gpu"
-    ]
+    waits = [line for line in ran.out.splitlines() if line.startswith("sync/")]
+    assert waits == ["sync/n=1/float32/library/resident@fake:gpu"]
     assert "budget" not in ran.out
 
 
 def test_half_a_word_cannot_be_sent_and_bytes_that_do_not_arrive_are_a_failure(run):
     ran = run("--ops", "upload,download", "--sizes", "1001,1000", "--devices", "fake:gpu,fake:wrong")
     assert ran.code == 1
-    ends = {
-        (key.split("/")[1], key.split(":")[-1], o["type"], o.get("reason")) for key, o in ran.outcomes.items()
-    }
+    cases = ((o["case"], o["type"], o.get("reason")) for o in ran.outcomes.values())
+    ends = {(case["params"]["n"], case["device_id"], *end) for case, *end in cases}
     assert ends == {
-        ("n=1001", "gpu", "skip", "shape"), ("n=1000", "gpu", "measurement", None),
-        ("n=1001", "wrong", "skip", "shape"), ("n=1000", "wrong", "failure", "wrong-result"),
+        (1001, "fake:gpu", "skip", "shape"), (1000, "fake:gpu", "measurement", None),
+        (1001, "fake:wrong", "skip", "shape"), (1000, "fake:wrong", "failure", "wrong-result"),
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 
 import msgspec
 import pytest
@@ -17,34 +18,22 @@ TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
 LADDER = [2**10, 2**13, 2**16, 2**18, 2**20]
 
 
-def blocks_by_size(outcomes):
-    """Blocks of both sides, and their phases."""
-    sizes, phases = {}, set()
-    for outcome in outcomes.values():
-        for block in outcome.get("blocks", []):
-            phases.add(block.get("phase", "main"))
-            n = outcome["case"]["params"]["n"]
-            sizes[n] = sizes.get(n, 0) + 1
-    return sizes, phases
-
-
 def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, in_process):
     ran = run(*SEARCH, env={"GPUBENCH_FAKE_NOISE": "0.03"})
     assert ran.code == 0, ran.err
-    sizes, phases = blocks_by_size(ran.outcomes)
-    assert phases == {"main"}
+    found = [(o["case"]["params"]["n"], block) for o in ran.outcomes.values() for block in o.get("blocks", [])]
+    assert {block.get("phase", "main") for _, block in found} == {"main"}
+    sizes = Counter(n for n, _ in found)
     assert set(LADDER) <= set(sizes)
     new = set(sizes) - set(LADDER)
     assert [n for n in new if TRUE_N / 3 < n < TRUE_N * 3]
     assert all(sizes[n] <= 4 for n in new), "two blocks a side"
     ended = in_process("report", str(ran.folder / "r.json"), "--format", "json")
     (row,) = json.loads(ended.stdout)["break_even"]
-    assert row["verdict"] == "at"
-    assert row["n"] == pytest.approx(TRUE_N, rel=0.15)
-    assert row["lo"] <= TRUE_N <= row["hi"]
-    assert row["hi"] / row["lo"] < 2.25
-    assert ran.result["settings"]["protocol"] == 3
-    assert ran.result["settings"]["budget_s"] == 45
+    assert (row["verdict"], row["n"]) == ("at", pytest.approx(TRUE_N, rel=0.15))
+    assert row["lo"] <= TRUE_N <= row["hi"] < 2.25 * row["lo"]
+    settings = ran.result["settings"]
+    assert (settings["protocol"], settings["budget_s"]) == (3, 45)
 
 
 def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run):
@@ -75,15 +64,19 @@ def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer(sessions):
     asked = spec(4.0, 2**22)
     settings = msgspec.structs.replace(asked.settings, sessions=sessions)
     run = msgspec.structs.replace(asked.run, settings=settings)
-    late = msgspec.structs.replace(asked, run=run, began=asked.began - 100)
-    sizes = measured(carry_out(late))
-    assert len(sizes) > 1
+    assert len(measured(carry_out(msgspec.structs.replace(asked, run=run, began=asked.began - 100)))) > 1
+
+
+def running_ahead(monkeypatch):
+    """By how many seconds the clock of a run is ahead, in a list that a test changes."""
+    ahead, clock = [0.0], time.monotonic
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
+    return ahead
 
 
 def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
     """Half of the budget is left behind a start that took longer, whatever of it went to choosing."""
-    ahead, left_s = [0.0], []
-    clock = time.monotonic
+    ahead, left_s = running_ahead(monkeypatch), []
 
     class Foreseeing(runner.WorkerPool):
         def open_all(self, *command):
@@ -98,14 +91,13 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
 
     monkeypatch.setattr(runner, "WorkerPool", Foreseeing)
     monkeypatch.setattr(runner, "StepRun", Noted)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
     carry_out(spec(8.0, 2**22, once_s=400.0))
     assert 2.0 < left_s[0] <= 4.0
 
 
 def lose(monkeypatch, gone, late_s):
     """Have a worker end while the first cases are built ahead, and the clock run on by so many seconds."""
-    ahead, clock = [0.0], time.monotonic
+    ahead = running_ahead(monkeypatch)
 
     class Losing(runner.WorkerPool):
         def open_all(self, devices, selection, first, budget):
@@ -115,7 +107,6 @@ def lose(monkeypatch, gone, late_s):
 
     monkeypatch.setattr(runner, "WorkerPool", Losing)
     monkeypatch.setattr(runner, "START_SHARE", 1.0)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
     return carry_out(spec(8.0, 2**22))
 
 
@@ -135,9 +126,7 @@ def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkey
     (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"), (gone("timeout", 1.0), Skip, "budget"),
     (gone("timeout", case_run.HANG_S + 1, "compile"), Skip, "budget"),
 ])  # fmt: skip
-def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_again(
-    monkeypatch, how, kind, reason
-):
+def test_a_crash_and_a_hang_are_told_where_no_time_is_left_to_try_again(monkeypatch, how, kind, reason):
     """More time would not help: only what may be slow is out of time."""
     finished = lose(monkeypatch, how, 100.0)
     (told,) = [o for o in finished.outcomes if how.phase in f"{getattr(o, 'phase', '')} {o.detail}"]
@@ -163,9 +152,7 @@ def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_aga
 @pytest.mark.parametrize("once_s", [0.0, 400.0])
 def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_machine(monkeypatch, once_s):
     """A clock that runs ahead by what the trials are said to take. Only a budget that nobody named grows with it."""
-    trials_s, ahead = 60.0, [0.0]
-    clock = time.monotonic
-    turns = []
+    trials_s, ahead, turns = 60.0, running_ahead(monkeypatch), []
 
     class Slow(runner.StepRun):
         extra_s = 0.0
@@ -182,7 +169,6 @@ def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_m
                 self.extra_s = trials_s
 
     monkeypatch.setattr(runner, "StepRun", Slow)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
     finished = carry_out(spec(60.0, 2**27, once_s=once_s))
     reported = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
     if once_s:

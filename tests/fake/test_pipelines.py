@@ -20,15 +20,15 @@ from gpubench.result.store import load
 
 ARGUMENTS = "--ops add,matmul --sizes 1M --sizes matmul=256 --regimes copied,streamed".split()
 OP = "add"
+GPU = next(device for device in backends.load("fake").devices() if device.id == "fake:gpu")
 
 
 @pytest.fixture
 def open_timer(tmp_path):
     def start(device="gpu", most_sets=3, n=1000, op=OP):
         session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)
-        case = Case(
-            op, declared.group, {"n": n}, "float32", "library", STREAMED, f"fake:{device}", STREAMED_CALLS
-        )
+        how = ("float32", "library", STREAMED, f"fake:{device}", STREAMED_CALLS)
+        case = Case(op, declared.group, {"n": n}, *how)
         workspace = Workspace(session, declared, case, 1, "random", tmp_path)
         launch = gate(workspace, case, lambda phase: None).launch
         return PipelineTimer(workspace, case, launch, most_sets)
@@ -103,9 +103,7 @@ def test_what_a_device_cannot_do_costs_its_pipelines_alone(run):
 
 
 @pytest.mark.parametrize(("buffers", "sets"), [(100, 3), (7, 2), (5, None)])
-def test_without_memory_for_three_sets_there_are_two_and_without_room_for_two_none(
-    open_timer, monkeypatch, buffers, sets
-):
+def test_without_memory_for_three_sets_there_are_two_or_none(open_timer, monkeypatch, buffers, sets):
     """A set of `add` is two buffers on this device, and so is the workload itself."""
     session_type = type(backends.load("fake").open("fake:gpu"))
     allocate, taken, given = session_type.allocate, [], []
@@ -128,12 +126,11 @@ def test_without_memory_for_three_sets_there_are_two_and_without_room_for_two_no
 
 
 def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():
-    op, device = kernels.load(OP), next(d for d in backends.load("fake").devices() if d.id == "fake:gpu")
-    n = 1 << 20
+    op, n = kernels.load(OP), 1 << 20
     held, (_, resident) = op.held_bytes({"n": n}, "float32"), needs(op, {"n": n}, "float32")
 
     def reasons(room):
-        target = Target(replace(device, usable_bytes=int(room / 0.8)), ("library",))
+        target = Target(replace(GPU, usable_bytes=int(room / 0.8)), ("library",))
         chosen = Selection(ops=[OP], regimes=["transfer-always", STREAMED])
         item = workload(Curve(op, "float32"), n, Constraints((target,), chosen, None))
         count = count_sets(op, item.cases[0], target.device, None)
@@ -145,11 +142,9 @@ def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():
 
 
 def test_ops_of_stages_have_no_pipelines():
-    device = next(d for d in backends.load("fake").devices() if d.id == "fake:gpu")
-    within = Constraints((Target(device, ("library",)),), Selection(ops=["ffn"], regimes=[STREAMED]), None)
+    within = Constraints((Target(GPU, ("library",)),), Selection(ops=["ffn"], regimes=[STREAMED]), None)
     (skip,) = workload(Curve(kernels.load("ffn"), "float32"), 16, within).skips
-    assert skip.reason == "no-streams"
-    assert "one after the other" in skip.detail
+    assert (skip.reason, "one after the other" in skip.detail) == ("no-streams", True)
 
 
 def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):
@@ -158,8 +153,7 @@ def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):
     add, matmul = pipelines(analysis)
     assert (add.case.case.op, add.bound, matmul.bound) == ("add", "upload", "upload")
     assert add.gain == pytest.approx(add.copied.time.estimate / add.case.time.estimate)
-    assert add.lo < add.gain < add.hi
-    assert add.pays
+    assert (add.lo < add.gain < add.hi, add.pays) == (True, True)
     assert add.reached == pytest.approx(max(add.stages_s.values()) / add.case.time.estimate)
     assert 0.9 < add.reached < 1 < add.overlap
     assert "Pipelines, float32 on fake:gpu" in ran.out

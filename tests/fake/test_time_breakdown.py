@@ -15,9 +15,10 @@ ROUNDING = 7 * 5e-6
 SHORTEST_S = 2e-9  # no time in a file is 0
 
 
-@pytest.mark.parametrize(
-    ("device", "op", "n"), [("gpu", "matmul", 96), ("gpu", "add", 1000), ("no-clock", "max", 5000)]
-)
+CALLS = [("gpu", "matmul", 96), ("gpu", "add", 1000), ("no-clock", "max", 5000)]
+
+
+@pytest.mark.parametrize(("device", "op", "n"), CALLS)
 def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
     """On a clock that nothing disturbs, and with nothing rounded: what is left are the digits of a float."""
     session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)

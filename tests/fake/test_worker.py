@@ -25,8 +25,7 @@ class Talk:
             [sys.executable, "-PS", child_main.__file__, str(os.getpid()), "gpubench.measure.worker.main"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        self.folder = folder
-        self.number = 0
+        self.folder, self.number = folder, 0
 
     def ask(self, kind, **fields):
         """(phases, reply) of one request."""
@@ -75,21 +74,16 @@ def other(case=ADD, **changes):
 
 def test_nothing_is_timed_before_the_whole_output_was_checked(talk):
     phases, opened = talk.open()
-    assert isinstance(opened, protocol.Opened)
-    assert phases == ["open"], "other devices open meanwhile"
+    assert (phases, type(opened)) == (["open"], protocol.Opened), "other devices open meanwhile"
     phases, overhead = talk.ask(protocol.MeasureOverhead)
-    assert isinstance(overhead, protocol.MeasuredOverhead)
-    assert phases == ["overhead"]
+    assert (phases, type(overhead)) == (["overhead"], protocol.MeasuredOverhead)
     phases, prepared = talk.ask(protocol.Prepare, case=ADD, session=0)
-    assert isinstance(prepared, protocol.Prepared)
-    assert prepared.check.ok
+    assert (type(prepared), prepared.check.ok) == (protocol.Prepared, True)
     assert phases == ["supports", "inputs", "upload", "compile", "first launch", "check", "calibrate", "parts"]
     phases, sampled = talk.sample(ADD)
-    assert phases == ["sample"]
-    assert len(sampled.block.wall_s) - sampled.block.warmup == 3
+    assert (phases, len(sampled.block.wall_s) - sampled.block.warmup) == (["sample"], 3)
     phases, done = talk.ask(protocol.Finish, case_id=ADD.id)
-    assert phases == ["check"], "and once more on what the last launch left"
-    assert isinstance(done, protocol.Done)
+    assert (phases, type(done)) == (["check"], protocol.Done), "and once more on what the last launch left"
 
 
 def test_a_wrong_case_is_never_timed_and_nothing_is_where_only_the_check_is_asked_for(talk):
@@ -106,22 +100,17 @@ def test_a_wrong_case_is_never_timed_and_nothing_is_where_only_the_check_is_aske
 def test_given_repeat_counts_are_used_and_not_found_again(talk):
     talk.open()
     once = other(regime="transfer-once", calls=10)
-    for case, repeat in ((ADD, 500), (once, 500)):
-        talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=170)
+    for case, hot_repeat in ((ADD, 170), (once, None)):
+        talk.ask(protocol.Prepare, case=case, session=1, repeat=500, hot_repeat=170)
         block = talk.sample(case, session=1)[1].block
-        assert (block.repeat, block.hot_repeat) == (repeat, 170 if case is ADD else None)
+        assert (block.repeat, block.hot_repeat) == (500, hot_repeat)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (protocol.Prepare, {"case": ADD, "session": 0}),
-        (protocol.Prepare, {"case": msgspec.structs.replace(ADD, op="nonsense"), "session": 0}),
-        (protocol.Finish, {"case_id": ADD.id}),
-        (protocol.ListDevices, {"backend": "nonsense"}),
-        (protocol.Open, {"device_id": "fake:nope", "threads": 1, "seed": 1, "inputs": "random", "scratch": ".", "since": 0.0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "fields"), [
+    (protocol.Prepare, {"case": ADD, "session": 0}), (protocol.Prepare, {"case": other(op="nonsense"), "session": 0}),
+    (protocol.Finish, {"case_id": ADD.id}), (protocol.ListDevices, {"backend": "nonsense"}),
+    (protocol.Open, {"device_id": "fake:nope", "threads": 1, "seed": 1, "inputs": "random", "scratch": ".", "since": 0.0}),
+])  # fmt: skip
 def test_a_request_that_cannot_be_met_is_answered_and_the_next_one_too(talk, kind, fields):
     reply = talk.ask(kind, **fields)[1]
     assert isinstance(reply, protocol.Refused | protocol.Broke)
@@ -154,14 +143,12 @@ def test_what_is_prepared_stays_so_until_memory_is_to_be_assigned_anew(talk):
 def test_what_was_used_longest_ago_goes_where_memory_is_short(talk):
     """A CPU may hold 40 % of what it may use: here two of the sizes."""
     talk.open("fake:cpu", host_bytes=250_000)
-    small, middle, large = (
-        other(params={"n": n}, regime="resident", device_id="fake:cpu") for n in (1000, 1500, 2000)
-    )
-    for case in (small, middle, large):
+    on_cpu = other(regime="resident", device_id="fake:cpu")
+    cases = {n: other(on_cpu, params={"n": n}) for n in (1000, 1500, 2000)}
+    for case in cases.values():
         step(talk, case)
-    assert "compile" not in step(talk, middle, repeat=5)
-    assert "compile" in step(talk, small, repeat=5)
-    assert "compile" in step(talk, large, repeat=5)
+    for n, gone in ((1500, False), (1000, True), (2000, True)):
+        assert ("compile" in step(talk, cases[n], repeat=5)) == gone
 
 
 def test_close_ends_the_process_and_so_does_the_end_of_file_in_the_middle_of_work(talk, tmp_path, starter):
@@ -193,9 +180,8 @@ def test_a_count_that_is_far_too_small_is_corrected_in_the_block(talk):
 @pytest.mark.parametrize("expected_s", [None, 1e-9, 1e-4, 10.0])
 def test_whatever_was_predicted_the_samples_of_a_block_are_long_enough_and_not_far_too_long(talk, expected_s):
     talk.open()
-    phases, _ = talk.ask(
-        protocol.Prepare, case=ADD, session=0, expected_s=expected_s, device_clock=False, part_samples=0
-    )
+    untimed = {"device_clock": False, "part_samples": 0}
+    phases, _ = talk.ask(protocol.Prepare, case=ADD, session=0, expected_s=expected_s, **untimed)
     assert phases[-1] == "check", "nothing is timed before the block"
     block = talk.sample(ADD)[1].block
     assert TOO_SHORT * 5e-3 <= block.repeat * min(block.wall_s) <= 2 * SLOW * 5e-3
