@@ -12,7 +12,6 @@ from tests.unit.report.answer_runs import suite_run
 
 pytestmark = pytest.mark.chromium
 
-GAIN = re.compile(r"\b(GPU|CPU) (~?[\d.]+x)")
 TERMINAL = {"38;5;75": "gpu", "38;5;208": "cpu"}  # blue and orange of 256 colours
 
 

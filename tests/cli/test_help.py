@@ -15,10 +15,6 @@ def gpubench(in_process):
     return in_process
 
 
-# `run` and `noise` have more options than fit.
-LONG = ("run", "noise")
-
-
 @pytest.mark.parametrize("command", ["", *commands()])
 def test_the_short_help_is_one_screen_with_three_examples(gpubench, command):
     ended = gpubench(*command.split(), "-h")

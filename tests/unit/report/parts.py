@@ -34,13 +34,6 @@ def stopped(sessions=5, **more):
     return run_of([measured(case(), 1e-3, sessions=min(sessions, 3))], sessions=sessions, complete=False, exit_reason="interrupted", **more)  # fmt: skip
 
 
-def paused():
-    run = replace(
-        stopped(), started_at="2026-01-01T10:00:00Z", finished_at="2026-01-02T10:00:10Z", paused_s=86400.0
-    )
-    return replace(run, settings=replace(run.settings, budget_s=8.0))
-
-
 def searched():
     """Sizes of a search, of which few situations have some."""
     sizes = {64 * 2**i: 0.25 * 2**i for i in range(6)}
@@ -64,11 +57,8 @@ IMPLEMENTATIONS_OF_OVERHEADS = (
 
 def made_for_peaks(*, asked):
     run = run_of([copied(4000, device="cupy:0"), multiplied(50, device="cupy:0")])
-    return (
-        replace(run, selection=replace(run.selection, ops=["copy", "matmul"], regimes=["resident-queued"]))
-        if asked
-        else run
-    )
+    selection = replace(run.selection, ops=["copy", "matmul"], regimes=["resident-queued"])
+    return replace(run, selection=selection) if asked else run
 
 
 CALL = Parts(
@@ -163,10 +153,8 @@ def contest(*, gpu=GPU):
     for n in (1024, 65536, 16777216):
         found.append(on(case("relu", n, device="torch:cpu"), 1e-6 * n**0.5))
         for op, scale in (("add", 1e-6), ("relu", 2e-6)):
-            found += [
-                on(case(op, n, "tuned"), scale * n**0.5, "numba, 2 threads"),
-                on(case(op, n), 3e-6 * n**0.5),
-            ]
+            tuned = on(case(op, n, "tuned"), scale * n**0.5, "numba, 2 threads")
+            found += [tuned, on(case(op, n), 3e-6 * n**0.5)]
             gains = {WAITED: 1e-4, QUEUED: 1e-5, ALWAYS: 1e-5 * n**0.5, "transfer-once": 1e-5 + 1e-6 * n**0.5}
             found += [on(op_case(op, n, regime, "cupy:0"), seconds) for regime, seconds in gains.items()]
     for n in SIDE:
@@ -185,14 +173,10 @@ CONTEST = contest()
 
 
 def without_numba():
+    """One op, of which plain NumPy computes all."""
     lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
-    return replace(
-        CONTEST, outcomes=[replace(row, kernel=None) for row in one_cpu().outcomes], warnings=[lacking]
-    )
-
-
-def one_cpu():
-    return replace(CONTEST, outcomes=[row for row in CONTEST.outcomes if row.case.op == "add"])
+    rows = [replace(row, kernel=None) for row in CONTEST.outcomes if row.case.op == "add"]
+    return replace(CONTEST, outcomes=rows, warnings=[lacking])
 
 
 SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]

@@ -76,16 +76,15 @@ def _peak_cases():
 
 
 def _overhead_cases():
-    sizes = [2**10, 2**20, 2**24, 2**30]
     found: list[Outcome] = [
         measured(case("open", 1, device="cupy:0"), 0.4), measured(case("launch", 1, device="cupy:0"), 6e-6),
         measured(case("sync", 1, device="cupy:0"), 5e-6), measured(case("add", 2**20, device="cupy:0"), 2e-5),
         measured(case("allocate", 2**22, "tuned", device="cupy:0"), 6e-7),
         measured(case("allocate", 2**22, device="cupy:0"), 3e-4),
     ]  # fmt: skip
-    for n in sizes:
-        found.append(measured(case("upload", n, device="cupy:0"), 1e-5 + n / 8e9))
-        found.append(measured(case("upload", n, "tuned", device="cupy:0"), 1e-5 + n / 5.5e10))
+    for n in (2**10, 2**20, 2**24, 2**30):
+        for name, rate in (("library", 8e9), ("tuned", 5.5e10)):
+            found.append(measured(case("upload", n, name, device="cupy:0"), 1e-5 + n / rate))
     return found
 
 

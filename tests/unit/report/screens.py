@@ -99,20 +99,12 @@ def three_sizes(*, named=False):
     return answer_run(kept, devices=(CPU, TORCH), with_machine=False, named=sizes)
 
 
-def asked_for(run, *names):
-    return replace(run, selection=replace(run.selection, ops=list(names)))
-
-
 def within(run, budget_s):
     return replace(run, settings=replace(run.settings, budget_s=budget_s))
 
 
 def interrupted(*outcomes):
     return answer_run(list(outcomes), complete=False, exit_reason="interrupted")
-
-
-def many_tops(*sizes):
-    return ops(*({1024: 0.1, 8192: 0.4, top: 20.0} for top in sizes))
 
 
 def small_notes():
@@ -131,7 +123,6 @@ LOOKED_FOR = [
     RunWarning(code="software-device", message="wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits)) is a software adapter, not a GPU: it was left out"),
 ]  # fmt: skip
 CALM = (rising(VECTOR, 30_000), rising(VECTOR, 40_000))
-WRONG = [failed(op_case("add", 1024, WAITED, "cupy:0")), measured(op_case("add", 1024), 1e-3)]
 BOTH = [*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS})]
 OUT_OF_TIME = "the time budget was used up before this case"
 ABSENT = RunWarning(code="unavailable", message="cupy: the package cupy is not installed")
@@ -155,7 +146,7 @@ SCREENS = {
     "both ends of the ladder": lambda: ops(WINS, LOSES, dict.fromkeys(VECTOR[:-1], 9.0), dict.fromkeys(VECTOR[1:], 9.0), dict.fromkeys(VECTOR[:-1], 0.2)),
     "thresholds by their certainty": lambda: ops(SHARP, *CALM, WIDE, WINS),
     "no upper end": lambda: ops({1024: 0.1, 131072: 0.3, 16777216: 1.3}, shifts=APART),
-    "gains at many sizes": lambda: many_tops(2**20, 2**19, 2**18, 2**17),
+    "gains at many sizes": lambda: ops(*({1024: 0.1, 8192: 0.4, 2**top: 20.0} for top in (20, 19, 18, 17))),
     "crossings that are mixed": lambda: ops(
         {1024: 0.2, 8192: 3.0, 65536: 0.3, 90_000: 5.0, 16777216: 9.0}, {1024: 0.2, 8192: 3.0, 65536: 0.3, 1048576: 5.0, 16777216: 9.0}, WINS),
     "wins and loses by turns": lambda: ops({1024: 0.2, 4096: 4.0, 16384: 0.2}, WINS),

@@ -50,18 +50,19 @@ def times(*, upload_s=9.8e-3, **seconds):
     return {row.case.regime_id: row for row in case_results(run_of(outcomes))}
 
 
-def seconds_of(regimes, calls):
-    found = call_time(regimes, regime_of(calls))  # type: ignore[arg-type]
-    return None if found is None else found.time.estimate
+ALL = {"resident": 1e-3, "transfer_once": 2e-3, "transfer_always": 11e-3}
 
 
-def test_calls_that_were_measured_are_given_back_as_they_are():
-    found = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
-    assert (seconds_of(found, None), seconds_of(found, 1)) == (pytest.approx(1e-3), pytest.approx(11e-3))
-    assert seconds_of(found, 10) == pytest.approx(2e-3)
-    for calls in (None, 1, 10):
-        point = call_time(found, regime_of(calls))  # type: ignore[arg-type]
-        assert point.measured
+@pytest.mark.parametrize(("regimes", "calls", "expected"), [
+    (ALL, None, 1e-3), (ALL, 1, 11e-3), (ALL, 10, 2e-3), (("transfer_once", "transfer_always"), 11, None),
+    (("resident", "transfer_once"), 5, None), (("resident",), 1, None), (("transfer_always",), None, None), ((), 3, None),
+])  # fmt: skip
+def test_calls_that_were_measured_are_given_back_as_they_are_and_those_outside_are_unknown(
+    regimes, calls, expected
+):
+    point = call_time(times(**{name: ALL[name] for name in regimes}), regime_of(calls))
+    assert (point is None) == (expected is None)
+    assert point is None or (point.time.estimate, point.measured) == (pytest.approx(expected), True)
 
 
 @pytest.mark.parametrize("resident", [1e-3, 3e-3])
@@ -70,19 +71,17 @@ def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
     """T(calls) = a + b calls, with T1 less its allocation, whatever a call on data that stays takes."""
     t1, tn = 11e-3 - 1e-4, 10 * 2e-3
     b = (tn - t1) / 9
-    found = times(resident=resident, transfer_once=2e-3, transfer_always=11e-3)
-    assert seconds_of(found, calls) == pytest.approx(((t1 - b) + b * calls) / calls)
-    point = call_time(found, regime_of(calls))  # type: ignore[arg-type]
-    assert not point.measured
+    point = call_time(times(**ALL | {"resident": resident}), regime_of(calls))
+    assert (point.time.estimate, point.measured) == (pytest.approx(((t1 - b) + b * calls) / calls), False)
 
 
 def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
     # Of 11 ms 8, 12 and 88 % are missing.
     for upload_s, misses in ((8.92e-3, False), (8.48e-3, True), (1e-4, True)):
-        found = times(upload_s=upload_s, resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
+        found = times(upload_s=upload_s, **ALL)
         assert ("transfer-mismatch" in found["transfer-always"].findings) == misses
     b = (10 * 2e-3 - 11e-3) / 9
-    assert seconds_of(found, 5) == pytest.approx(((11e-3 - b) + b * 5) / 5)
+    assert call_time(found, regime_of(5)).time.estimate == pytest.approx(((11e-3 - b) + b * 5) / 5)
 
 
 @pytest.mark.parametrize(("single_s", "misses"), [(2.0, False), (1.99, True)])
@@ -92,11 +91,3 @@ def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
     parts = replace(parts, single_s=[single_s])
     what = measured(case(regime="transfer-always", device="cupy:0"), 10.0, parts=parts)
     assert time_breakdown(run_of([what]), what, 10.0, None, {}).mismatch == misses
-
-
-def test_calls_outside_of_what_was_measured_are_unknown():
-    assert seconds_of(times(transfer_once=2e-3, transfer_always=11e-3), 11) is None
-    assert seconds_of(times(resident=1e-3, transfer_once=2e-3), 5) is None
-    assert seconds_of(times(resident=1e-3), 1) is None
-    assert seconds_of(times(transfer_always=1e-3), None) is None
-    assert seconds_of({}, 3) is None

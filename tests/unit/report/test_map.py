@@ -6,7 +6,6 @@ import re
 
 import altair
 import pytest
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench import kernels
@@ -18,7 +17,6 @@ from tests.unit.report.answer_runs import (
     SECOND,
     VECTOR,
     WAITED,
-    WEBGPU,
     answer_run,
     no_gpu_run,
     op_case,
@@ -26,14 +24,13 @@ from tests.unit.report.answer_runs import (
     rising,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, failed
+from tests.unit.report.builders import failed
 from tests.unit.report.samples import analysed
+from tests.unit.report.screens import two_backends
 
-RATIOS = st.floats(1e-3, 1e3)
 
-
-def mapped(outcomes, **more):
-    return ratio_map(analyse_runs([answer_run(outcomes, **more)])[0])
+def mapped(run):
+    return ratio_map(analyse_runs([run])[0])
 
 
 def viewed(run):
@@ -42,10 +39,6 @@ def viewed(run):
 
 def suite():
     return analysed(suite_run)[0]
-
-
-def strip(found, op="add", device="cupy:0", regime=WAITED):
-    return next(lane for lane in found.lanes if lane.row.op == op).strips[device, regime]
 
 
 @pytest.mark.parametrize(("curve", "broken"), [
@@ -57,7 +50,7 @@ def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, brok
     gone = [failed(op_case("add", n, WAITED, "cupy:0"), "crashed", "gone") for n in broken if n not in curve]
     analysis = analyse_runs([answer_run([*op_rows("add", {WAITED: curve}), *gone])])[0]
     found = ratio_map(analysis)
-    lane, ours, sizes = found.lanes[0], strip(found), sorted(curve)
+    lane, ours, sizes = found.lanes[0], found.lanes[0].strips["cupy:0", WAITED], sorted(curve)
     assert {point.size for point in ours.points} == curve.keys()
     starts, ends = ([getattr(part, name) for part in ours.stretches] for name in ("start", "end"))
     assert starts[1:] == pytest.approx(ends[:-1])
@@ -78,15 +71,12 @@ def test_every_colour_is_that_of_both_curves_and_none_is_beyond_them(curve, brok
 
 
 def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
-    curve, later = rising(VECTOR, 3e4), rising(VECTOR, 3e6)
-    rows = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="wgpu:0", cpu=False)]
-    found = mapped(rows, devices=(CPU, GPU, WEBGPU))
+    curve, later = {WAITED: rising(VECTOR, 3e4)}, {WAITED: rising(VECTOR, 3e6)}
+    found = mapped(two_backends(curve, later))
     assert {device for lane in found.lanes for device, _ in lane.strips} == {"cupy:0", "wgpu:0"}
     assert found.shown == ("cupy:0",)
-    peers = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: curve}, device="cupy:1", cpu=False)]
-    assert mapped(peers, devices=(CPU, GPU, SECOND)).shown == ("cupy:0",)
-    apart = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="cupy:1", cpu=False)]
-    assert mapped(apart, devices=(CPU, GPU, SECOND)).shown == ("cupy:0", "cupy:1")
+    assert mapped(two_backends(curve, curve, SECOND)).shown == ("cupy:0",)
+    assert mapped(two_backends(curve, later, SECOND)).shown == ("cupy:0", "cupy:1")
 
 
 # ---------------------------------------------------------------- in characters
@@ -131,10 +121,9 @@ def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_na
             rows = list(lane)
             assert all(b["x"] <= a["x2"] for a, b in itertools.pairwise(rows)), "no paper between its pieces"
             assert max(row["x2"] for row in rows) <= 2**24 * 1.001
-    waited, copied = (
-        [lane.strips["cupy:0", regime].cell for lane in view.ends.lanes] for regime in (WAITED, ALWAYS)
-    )
-    marks = [row.row.elements(cell.n) for row, cell in zip(view.ends.lanes, waited, strict=True)]
+    lanes = view.ends.lanes
+    waited, copied = ([lane.strips["cupy:0", regime].cell for lane in lanes] for regime in (WAITED, ALWAYS))
+    marks = [row.row.elements(cell.n) for row, cell in zip(lanes, waited, strict=True)]
     assert marks == sorted(marks), "lanes are a staircase of waited thresholds"
     with_mark = sum(cell.n is not None for cell in (*waited, *copied))
     assert sum(len(layers(spec, thickness=3)) for spec in whole["hconcat"]) == with_mark > 14

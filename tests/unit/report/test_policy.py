@@ -59,19 +59,14 @@ def test_the_answer_at_a_measured_size():
         found.device_id = "numpy:0"
 
 
-def two_sides(cpu, gpu):
-    """A run with the seconds of a CPU and of a GPU by size, data on the GPU."""
-    rows = [(device, n, s) for device, by in (("numpy:0", cpu), ("cupy:0", gpu)) for n, s in by.items()]
-    return run_of([measured(case("relu", n=n, device=device), s) for device, n, s in rows])
-
-
 def test_a_device_that_won_where_its_sizes_end_is_missed_beyond():
     """wgpu:0 goes on to 4096, cupy:0 was the fastest at 2048: nobody knows who is at 3000."""
-    sizes = (1024, 2048, 4096)
-    third = [measured(case("relu", n=n, device="wgpu:0"), 0.5e-6 * n) for n in sizes]
-    run = two_sides({n: 1e-6 * n for n in sizes}, {1024: 1e-4, 2048: 1e-4})
-    devices = [CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")]
-    run = replace(run, outcomes=[*run.outcomes, *third], devices=devices)
+    rows = [
+        (device, n, s * n) for device, s in (("numpy:0", 1e-6), ("wgpu:0", 0.5e-6)) for n in (1024, 2048, 4096)
+    ]
+    rows += [("cupy:0", 1024, 1e-4), ("cupy:0", 2048, 1e-4)]
+    cases = [measured(case("relu", n=n, device=device), seconds) for device, n, seconds in rows]
+    run = run_of(cases, devices=[CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")])
     assert (agreed(run, "relu", 1500)[0].device_id, agreed(run, "relu", 3000)[0]) == ("cupy:0", UNKNOWN)
 
 

@@ -10,20 +10,9 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.result.machine import Fact, Recommendation
-from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
+from tests.unit.report.builders import CPU, case, curve, measured, run_of
 
-WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
-ALL = (CPU, GPU, HYBRID)
 WAITED = "resident-waited"
-
-
-def both(cpu_s, gpu_s, split_s, *, regime=WAITED, sessions=5):
-    """One size on either side alone, and split with 75 % on the GPU."""
-    rows = [
-        measured(case(), cpu_s, sessions=sessions), measured(case(regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
-        split(case(implementation="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
-    ]  # fmt: skip
-    return run_of(rows, devices=ALL, sessions=sessions)
 
 
 def recommended(run, **words):
@@ -38,11 +27,6 @@ def pair(op, n, gpu_s, regime="resident", **words):
     """1 ms on the CPU beside `gpu_s`."""
     on_gpu = measured(case(op, n=n, device="cupy:0", regime=regime), gpu_s, **words)
     return [measured(case(op, n=n), 1e-3), on_gpu]
-
-
-def with_threads(run, count):
-    cpu = replace(run.machine.cpu, available=Fact(count, "ok", "proc"))
-    return replace(run, machine=replace(run.machine, cpu=cpu))
 
 
 def later(run, month, name):
@@ -79,7 +63,9 @@ def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
 @pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 2}])
 def test_an_experiment_recommends_nothing(odd):
     """As for `gpubench detect`: it shows something else than what a call usually takes."""
-    run = with_threads(run_of(curve({64: 0.5, 256: 20.0}, regime=WAITED)), 8)
+    run = run_of(curve({64: 0.5, 256: 20.0}, regime=WAITED))
+    cpu = replace(run.machine.cpu, available=Fact(8, "ok", "proc"))
+    run = replace(run, machine=replace(run.machine, cpu=cpu))
     usual, changed = recommended(run), replace(run, settings=replace(run.settings, **odd))
     assert usual.confidence == "measured"
     assert (recommended(changed), evidence(analyse(changed))) == (None, None)
