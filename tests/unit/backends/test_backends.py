@@ -30,12 +30,10 @@ def test_the_baseline_comes_first_and_the_actor_is_hidden():
         "contract", "hidden", "shared",
     }  # fmt: skip
     files |= wings.brought("backends").keys()
-    assert set(backends.names()) == files
-    assert backends.names()[0] == "numpy"
+    assert (set(backends.names()), backends.names()[0]) == (files, "numpy")
     # A split multiplies the time, and a device group starts NCCL: both wait to be asked.
     assert set(backends.usual()) == {*files, *backends.foreign()} - {*backends.COMPOSED, "group"}
-    assert "fake" in backends.hidden_names()
-    assert "fake" not in backends.names()
+    assert ("fake" in backends.hidden_names(), "fake" in backends.names()) == (True, False)
     assert backends.load("fake").name == "fake"
     with pytest.raises(KeyError):
         backends.load("nonsense")
@@ -66,8 +64,7 @@ def test_a_backend_is_named_like_its_file_and_imports_no_library_before_it_is_ne
     ("torch:cuda:0", ("torch",)), ("hybrid:torch:cuda:0", ("hybrid", "torch")), ("hybrid:fake:gpu", ("hybrid", "fake")),
 ])  # fmt: skip
 def test_a_composed_device_is_known_by_the_backends_of_its_parts(device_id, names):
-    assert backends.names_of(device_id) == names
-    assert backends.is_hidden(device_id) == ("fake" in names)
+    assert (backends.names_of(device_id), backends.is_hidden(device_id)) == (names, "fake" in names)
 
 
 # ------------------------------------------------------------------- wgpu's adapters

@@ -5,21 +5,13 @@ import json
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpubench import kernels
 from gpubench.backends.hidden.fake import BACKEND
-from gpubench.backends.shared.choices import (
-    FILE_NAME,
-    Choices,
-    Chosen,
-    Trials,
-    TrialsNeeded,
-    choose,
-    fastest,
-    without_trials,
-)
-from gpubench.backends.shared.choices import key as choice_key
+from gpubench.backends.shared import choices as module
+from gpubench.backends.shared.choices import FILE_NAME, Choices, Chosen, fastest, without_trials
 from gpubench.base import installation, processes
 from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.base.processes import CpuTimes
@@ -51,16 +43,13 @@ def test_a_choice_outlives_the_session_belongs_to_its_device_and_lets_others_be(
     folder = tmp_path / "not" / "yet"
     one, other, same = (Choices(name, SealedFiles(folder)) for name in "ABA")
     assert [x.get(KEY) for x in (one, other, same)] == [None, None, None]  # each has read the empty file
-    for choices, key in ((one, "first"), (other, "second"), (same, "third"), (one, "fourth")):
+    for choices, key in ((one, "first"), (other, "second"), (same, "third"), (one, "last")):
         choices.put(key, Chosen(key * 2))
         assert choices.get(key) == Chosen(key * 2)
     text = SealedFiles(folder).read(FILE_NAME, "").decode()
     stored = json.loads(text)
     assert text == json.dumps(stored, indent=1, sort_keys=True) + "\n"
-    assert {device: list(known) for device, known in stored.items()} == {
-        "A": ["first", "fourth", "third"],
-        "B": ["second"],
-    }
+    assert {one: [*keys] for one, keys in stored.items()} == {"A": ["first", "last", "third"], "B": ["second"]}
     assert Choices("A", SealedFiles(folder)).get("third") == Chosen("thirdthird")
     assert [path.name for path in folder.iterdir()] == [f"{FILE_NAME}{SUFFIX}"]
 
@@ -87,7 +76,7 @@ def test_a_file_of_another_form_counts_as_empty_and_is_replaced(tmp_path, text, 
 
 def key(params, names=("a", "b"), dtype="float32", variant=None, regime="resident"):
     case = Case("matmul", "matrix", params, dtype, "tuned", regime, "wgpu:0", variant=variant)
-    return choice_key(case, names)
+    return module.key(case, names)
 
 
 def test_a_choice_belongs_to_half_an_octave_dtype_variant_and_the_set_of_candidates():
@@ -198,9 +187,7 @@ def test_one_that_breaks_in_a_later_launch_is_left_out_and_the_default_must_not(
 
 
 def test_a_slow_first_launch_and_a_stray_sample_do_not_decide():
-    stray = iter(
-        [9.0, 2e-4, 7e-3, 2e-4, 5.0, 2e-4, 5.0, 2e-4, 2e-4]
-    )  # loading, three single ones, five samples
+    stray = iter([9.0, 2e-4, 7e-3, 2e-4, 5.0, 2e-4, 5.0, 2e-4, 2e-4])  # loading, three single, five samples
 
     def timer(name: str):
         return (lambda repeat: next(stray) * repeat) if name == "b" else lambda repeat: 2e-3 * repeat
@@ -242,8 +229,13 @@ class Tuning:
         self.session.free = self.freed.append
 
     def choose(self, names=("slow", "fast"), timer=None, **declared):
-        trials = Trials(names, timer or self.timer, 1.0, **declared)
-        return choose(self.session, self.op, self.case, self.choices, trials)
+        trials = module.Trials(names, timer or self.timer, 1.0, **declared)
+        return module.choose(self.session, self.op, self.case, self.choices, trials)
+
+    def put(self, chosen, n=None, names=("slow", "fast")):
+        """Remember what this size, or another one, took of these."""
+        case = msgspec.structs.replace(self.case, params={"n": n}) if n else self.case
+        self.choices.put(module.key(case, names), chosen)
 
     @property
     def trials(self):
@@ -285,14 +277,11 @@ BESIDE = 3 * RUNG
 ])  # fmt: skip
 def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builders, name, trials):
     tuning = Tuning(tmp_path, n=n)
+    names, load = (NAMES, 0.15) if builders else (("another set",), 0.9)
     for other, took in known.items():
-        names = NAMES if builders else ("another set",)
-        tuning.choices.put(
-            choice_key(Tuning(tmp_path, other).case, names), Chosen(took, 0.15 if builders else 0.9)
-        )
-    assert tuning.choose(NAMES, **{"builders": builders} if builders else {}) == name
-    assert tuning.trials == trials
-    assert tuning.choices.get(choice_key(tuning.case, NAMES)) in (None, Chosen(name, 0.0))
+        tuning.put(Chosen(took, load), other, names)
+    assert (tuning.choose(NAMES, **{"builders": builders} if builders else {}), tuning.trials) == (name, trials)
+    assert tuning.choices.get(module.key(tuning.case, NAMES)) in (None, Chosen(name, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -300,24 +289,23 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
 )
 def test_what_the_sizes_around_took_needs_no_margin_but_the_default_has_it(tmp_path, below, load, name):
     tuning = Tuning(tmp_path, n=RUNG)
-    for other, took in ((RUNG >> 1, Chosen(below, load)), (RUNG << 1, Chosen("fast"))):
-        tuning.choices.put(choice_key(Tuning(tmp_path, other).case, NAMES), took)
+    tuning.put(Chosen(below, load), RUNG >> 1, NAMES)
+    tuning.put(Chosen("fast"), RUNG << 1, NAMES)
     assert tuning.choose(NAMES, builders=2, margin=1.35) == name
 
 
 def test_where_building_is_cheap_a_rung_is_tried_whatever_the_sizes_around_it_took(tmp_path):
     tuning = Tuning(tmp_path, n=RUNG)
     for other in (RUNG >> 1, RUNG << 1):
-        tuning.choices.put(choice_key(Tuning(tmp_path, other).case, NAMES), Chosen("slow"))
+        tuning.put(Chosen("slow"), other, NAMES)
     assert (tuning.choose(NAMES), tuning.trials) == ("fast", 1)
 
 
 def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
     """Else the choice of one rung would wander along a search to sizes that have nothing to do with it."""
     tuning = Tuning(tmp_path, n=3 * RUNG)
-    tuning.choices.put(choice_key(Tuning(tmp_path, 9 * RUNG).case, ("slow", "fast")), Chosen("slow"))
-    assert tuning.choose() == "slow"
-    assert Tuning(tmp_path, n=RUNG + 1).choose() == "fast"
+    tuning.put(Chosen("slow"), 9 * RUNG)
+    assert (tuning.choose(), Tuning(tmp_path, n=RUNG + 1).choose()) == ("slow", "fast")
 
 
 @pytest.mark.parametrize(
@@ -342,8 +330,7 @@ def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):
             raise BuildError("no")
         return lambda repeat: events.append("timed") or repeat * {"slow": 2e-3, "fast": 1e-3}[name]
 
-    assert Tuning(tmp_path).choose(names, timer, builders=8) == "fast"
-    assert events[:3] == ["built"] * 3
+    assert (Tuning(tmp_path).choose(names, timer, builders=8), events[:3]) == ("fast", ["built"] * 3)
     assert "built" not in events[3:]
     with pytest.raises(BuildError):  # the default must build
         Tuning(tmp_path / "other").choose(("broken", "slow", "fast"), timer, builders=8)
@@ -359,44 +346,38 @@ def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path, build_s, name
         now[0] += build_s  # the budget is 1 s
         return lambda repeat: repeat * {"slow": 2e-3, "fast": 1e-3}[name]
 
-    assert tuning.choose(timer=timer, builders=1) == name
-    assert now == [ended_s]
+    assert (tuning.choose(timer=timer, builders=1), now) == (name, [ended_s])
 
 
-@pytest.mark.parametrize(
-    ("error", "taken"), [(DeviceOutOfMemory, True), (DeviceOutOfMemory, False), (BuildError, True)]
-)
-def test_trials_that_fail_free_their_output_and_nothing_is_remembered(tmp_path, monkeypatch, error, taken):
+@pytest.mark.parametrize("error", [DeviceOutOfMemory, BuildError, None])
+def test_trials_that_fail_free_their_output_and_nothing_is_remembered(tmp_path, monkeypatch, error):
     tuning = Tuning(tmp_path)
 
     def fails(*_):
-        raise error("no room, or no text")
+        raise (error or DeviceOutOfMemory)("no room, or no text")
 
     with monkeypatch.context() as patch:
-        if not taken:  # for the output itself there is no memory
+        if error is None:  # for the output itself there is no memory
             patch.setattr(tuning.session, "allocate", fails)
-        if error is BuildError:
-            with pytest.raises(BuildError):
-                tuning.choose(timer=fails)
-        else:
+        with pytest.raises(BuildError) if error is BuildError else contextlib.nullcontext():
             assert tuning.choose(timer=fails) is None
-    assert tuning.freed == ["output"] * taken
+    assert tuning.freed == (["output"] if error else [])
     assert tuning.choose() == "fast", "nothing was remembered"
 
 
 def test_while_other_devices_work_nothing_is_tried_and_what_is_remembered_is_taken(tmp_path):
     tuning = Tuning(tmp_path)
     with without_trials():
-        with pytest.raises(TrialsNeeded):
+        with pytest.raises(module.TrialsNeeded):
             tuning.choose()
         assert (tuning.trials, tuning.taken) == (0, [])
     assert tuning.choose() == "fast", "the time of trials is back"
     with without_trials():
         assert tuning.choose() == "fast"
-        tuning.choices.put(choice_key(tuning.case, ("slow", "fast")), Chosen("slow", 0.15))
+        tuning.put(Chosen("slow", 0.15))
         assert tuning.choose() == "slow", "on a machine that was hardly loaded"
-        tuning.choices.put(choice_key(tuning.case, ("slow", "fast")), Chosen("slow", 0.16))
-        with pytest.raises(TrialsNeeded):
+        tuning.put(Chosen("slow", 0.16))
+        with pytest.raises(module.TrialsNeeded):
             tuning.choose()
     assert tuning.trials == 1
 
@@ -414,19 +395,15 @@ class Machine:
         return self.now
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "trials"),
-    [(0.5, 0.0, 2), (0.5, 0.2, 2), (0.5, 0.3, 1), (0.2, 0.05, 2), (0.1, 0.0, 1), (0.0, 0.0, 1), (0.0, 0.9, 1)],
-)
-def test_what_was_chosen_on_a_loaded_machine_is_chosen_anew_once_it_is_quieter(
-    tmp_path, monkeypatch, then, now, trials
-):
+@pytest.mark.parametrize(("then", "now", "trials"), [
+    (0.5, 0.0, 2), (0.5, 0.2, 2), (0.5, 0.3, 1), (0.2, 0.05, 2), (0.1, 0.0, 1), (0.0, 0.0, 1), (0.0, 0.9, 1),
+])  # fmt: skip
+def test_a_choice_of_a_loaded_machine_is_made_anew_once_it_is_quieter(tmp_path, monkeypatch, then, now, trials):
     machine, tuning = Machine(monkeypatch, then), Tuning(tmp_path)
-    tuning.choose(("slow", "fast"))
+    tuning.choose()
     machine.foreign = now
     again = Tuning(tmp_path)
-    assert again.choose() == "fast"
-    assert tuning.trials + again.trials == trials
+    assert (again.choose(), tuning.trials + again.trials) == ("fast", trials)
     quiet = Tuning(tmp_path)
     quiet.choose()
     assert quiet.trials == 0, "the new choice carries the load of its own time"
@@ -439,24 +416,17 @@ def test_where_it_is_no_time_for_trials_a_choice_of_a_loaded_machine_stays(tmp_p
     tuning.choose()
     machine.foreign = foreign
     again, begun = Tuning(tmp_path), machine.now
-    with without_trials(), pytest.raises(TrialsNeeded):
+    with without_trials(), pytest.raises(module.TrialsNeeded):
         again.choose()
     if not foreign:
         monkeypatch.setattr(processes, "read_cpu_times", lambda: begun._replace(at_s=begun.at_s + 0.1))
-    assert again.choose() == "fast"
-    assert again.trials == 0
+    assert (again.choose(), again.trials) == ("fast", 0)
 
 
-@pytest.mark.parametrize(
-    ("load", "after_s", "foreign", "anew"),
-    [
-        (0.5, 1, 0.125, True),
-        (0.15, 1, 0, False),
-        (0.5, 0.25, 0, True),
-        (0.5, 0.2, 0, False),
-        (0.5, 1, 0.25, False),
-    ],
-)
+@pytest.mark.parametrize(("load", "after_s", "foreign", "anew"), [
+    (0.5, 1, 0.125, True), (0.15, 1, 0, False), (0.5, 0.25, 0, True), (0.5, 0.2, 0, False),
+    (0.5, 1, 0.25, False),
+])  # fmt: skip
 def test_the_limits_of_a_loaded_and_a_quieter_machine(tmp_path, monkeypatch, load, after_s, foreign, anew):
     begun = CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
     later = CpuTimes(100.0 + after_s, 200.0 + 2 * after_s, 50.0 + 2 * after_s * foreign, 0.0, 10.0)

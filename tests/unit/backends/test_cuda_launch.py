@@ -11,16 +11,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.cupy import (
-    CLOCK_KHZ,
-    MEMORY_BUS_BITS,
-    MEMORY_CLOCK_KHZ,
-    MULTIPROCESSORS,
-    launches,
-    no_bfloat16,
-    no_expression,
-    vendor_peaks,
-)
+from gpubench.backends import cupy as backend
+from gpubench.backends.cupy import launches
 from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
@@ -77,16 +69,10 @@ def test_scratch_is_zero_before_the_first_launch():
     cupy = Recorder()
     (x,), prepared = launch(cupy, "sum", {"n": 10**7})
     prepared()
-    ((entry, grid, block, arguments),) = cupy.launched
-    assert entry == "gpubench_sum"
-    assert grid[0] > 1
-    assert block == (256, 1, 1)
-    assert arguments[:2] == (x, "the output")
-    partial, ticket, n = arguments[2:]
-    assert partial.size >= 4 * grid[0]
-    assert not ticket.any()
-    assert n == 10**7
-    assert n.dtype == np.int64
+    ((entry, grid, block, (*operands, partial, ticket, n)),) = cupy.launched
+    assert (entry, block, operands) == ("gpubench_sum", (256, 1, 1), [x, "the output"])
+    assert partial.size >= 4 * grid[0] > 4
+    assert (ticket.any(), n, n.dtype) == (False, 10**7, np.int64)
 
 
 def test_passes_run_in_order_and_share_their_scratch():
@@ -106,7 +92,7 @@ def test_passes_run_in_order_and_share_their_scratch():
     ("14.1.1", "2.0.2", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.0.2"),
 ])  # fmt: skip
 def test_bfloat16_needs_these_versions(cupy, numpy, why):
-    assert no_bfloat16(cupy, numpy) == why
+    assert backend.no_bfloat16(cupy, numpy) == why
 
 
 def refuses(xp, a, b):
@@ -122,7 +108,7 @@ def refuses(xp, a, b):
 def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, params):
     op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)
     one = Case(op.name, op.group, params, "float16", "library", "resident-queued", "cupy:0")
-    assert no_expression(np, op, one) == why
+    assert backend.no_expression(np, op, one) == why
 
 
 def test_the_texts_of_many_cases_are_compiled_side_by_side_and_once(monkeypatch):
@@ -190,23 +176,20 @@ def test_each_error_of_cuda_becomes_ours(monkeypatch):
 
 
 # Attributes in the order of ASKED: clock, multiprocessors, memory clock (in kHz), bits of the bus.
-ASKED = (CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS)
+ASKED = (backend.CLOCK_KHZ, backend.MULTIPROCESSORS, backend.MEMORY_CLOCK_KHZ, backend.MEMORY_BUS_BITS)
 
 
-@pytest.mark.parametrize(
-    ("capability", "attributes", "bytes_per_s", "flops_per_s"),
-    [
-        ((9, 0), (1_980_000, 132, 2_619_000, 5120), 3.35e12, 67e12),  # H100 SXM
-        ((8, 0), (1_410_000, 108, 1_593_000, 5120), 2.04e12, 19.5e12),  # A100 80 GB
-        ((6, 0), (1_480_000, 56, 715_000, 4096), 732e9, 10.6e12),  # P100 SXM
-        ((8, 9), (2_520_000, 128, 10_501_000, 384), 1.008e12, None),  # RTX 4090: it runs faster than CUDA tells
-        ((8, 7), (1_300_000, 16, 1_600_000, 256), None, None),  # a board whose memory is the CPU's
-        ((9, 0), (None, 132, 0, 5120), None, None),  # what is not told, or 0
-    ],
-)
+@pytest.mark.parametrize(("capability", "attributes", "bytes_per_s", "flops_per_s"), [
+    ((9, 0), (1_980_000, 132, 2_619_000, 5120), 3.35e12, 67e12),  # H100 SXM
+    ((8, 0), (1_410_000, 108, 1_593_000, 5120), 2.04e12, 19.5e12),  # A100 80 GB
+    ((6, 0), (1_480_000, 56, 715_000, 4096), 732e9, 10.6e12),  # P100 SXM
+    ((8, 9), (2_520_000, 128, 10_501_000, 384), 1.008e12, None),  # RTX 4090: it runs faster than CUDA tells
+    ((8, 7), (1_300_000, 16, 1_600_000, 256), None, None),  # a board whose memory is the CPU's
+    ((9, 0), (None, 132, 0, 5120), None, None),  # what is not told, or 0
+])  # fmt: skip
 def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
     told = {key: value for key, value in zip(ASKED, attributes, strict=True) if value is not None}
-    peaks = vendor_peaks(told.__getitem__, capability)
+    peaks = backend.vendor_peaks(told.__getitem__, capability)
     assert peaks.bytes_per_s == (bytes_per_s and pytest.approx(bytes_per_s, rel=0.01))
     assert peaks.flops_per_s == ({"float32": pytest.approx(flops_per_s, rel=0.01)} if flops_per_s else {})
     assert bool(peaks.source) == bool(bytes_per_s)

@@ -57,11 +57,8 @@ class Cupy:
     """Device memory is host memory; page-locked memory is what was asked for as such."""
 
     def __init__(self, room=1 << 40):
-        self.stream, self.room, self.emptied = Stream(), room, []
-        self.locked = []
-        runtime = SimpleNamespace(
-            memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyAsync=self._copy,
-        )  # fmt: skip
+        self.stream, self.room, self.emptied, self.locked = Stream(), room, [], []
+        runtime = SimpleNamespace(memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyAsync=self._copy)
         self.cuda = SimpleNamespace(
             runtime=runtime, get_current_stream=lambda: self.stream, alloc_pinned_memory=self._pinned,
             PinnedMemoryPointer=PinnedMemoryPointer, Event=lambda disable_timing: Event(self.stream),
@@ -180,8 +177,8 @@ def test_page_locked_arrays_go_straight():
     assert host_output == 3.5
 
 
-def device_pool(cupy, memory_bytes=1 << 40):
-    return memory.DevicePool(cupy, memory_bytes)
+def take(pool, *shape):
+    return pool.ready((shape, "float32")).take()
 
 
 @contextlib.contextmanager
@@ -193,7 +190,7 @@ def vendor_errors():
 
 
 def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
-    pool = device_pool(Cupy())
+    pool = memory.DevicePool(Cupy(), 1 << 40)
     ready = pool.ready(((3, 4), "float32"))
     first, second = ready.take(), ready.take()
     pool.give_back(first)  # as `free` does, without the key
@@ -210,13 +207,13 @@ def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
 
 def test_idle_memory_is_bounded():
     cupy = Cupy()
-    pool = device_pool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
     for count in (500, 600, 700, 800):
-        pool.give_back(pool.ready(((count,), "float32")).take())
+        pool.give_back(take(pool, count))
         assert pool.idle_bytes() <= 4000 + 4 * count
     assert cupy.emptied
-    pool = device_pool(cupy)
-    pool.give_back(pool.ready(((memory.KEPT_BYTES // 4 + 1,), "float32")).take())
+    pool = memory.DevicePool(cupy, 1 << 40)
+    pool.give_back(take(pool, memory.KEPT_BYTES // 4 + 1))
     assert pool.idle_bytes() == 0, "a large buffer is left to CuPy"
 
 
@@ -227,29 +224,28 @@ def test_a_large_workload_keeps_its_memory_from_launch_to_launch():
     cupy.get_default_memory_pool = lambda: SimpleNamespace(
         free_bytes=lambda: idle[0], free_all_blocks=lambda: (emptied.append(idle[0]), idle.__setitem__(0, 0))
     )
-    pool = device_pool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
     for _ in range(3):
         for shape in ((2000,), (50, 60)):
-            pool.ready((shape, "float32")).take()
+            take(pool, *shape)
         idle[0] = 4 * (2000 + 3000)
     assert emptied == []
-    pool.ready(((2001,), "float32")).take()
+    take(pool, 2001)
     assert emptied == [20_000]
-    pool.ready(((2000,), "float32")).take()  # new again
+    take(pool, 2000)  # new again
     idle[0] = 5000
-    pool.ready(((2000,), "float32")).take()
+    take(pool, 2000)
     assert emptied == [20_000]
 
 
 def test_out_of_memory_gives_idle_buffers_back_first():
     cupy = Cupy(room=4000)
-    pool = device_pool(cupy)
-    pool.give_back(pool.ready(((10,), "float32")).take())
+    pool = memory.DevicePool(cupy, 1 << 40)
+    pool.give_back(take(pool, 10))
     with pytest.raises(DeviceOutOfMemory):
-        pool.ready(((2000,), "float32")).take()
-    assert cupy.emptied == ["device"]
-    assert pool.idle_bytes() == 0
-    assert pool.ready(((10,), "float32")).take().shape == (10,)
+        take(pool, 2000)
+    assert (cupy.emptied, pool.idle_bytes()) == (["device"], 0)
+    assert take(pool, 10).shape == (10,)
 
 
 def test_page_locked_memory_is_bounded(monkeypatch):
@@ -265,20 +261,18 @@ def cuda(**values):
     """CuPy on a GPU with these attributes."""
     known = {getattr(memory, name): value for name, value in values.items()}
     runtime = SimpleNamespace(deviceGetAttribute=lambda number, ordinal: known.get(number, 0))
-    return SimpleNamespace(
-        cuda=SimpleNamespace(runtime=runtime, MemoryPool=lambda allocator: allocator, malloc_managed="managed")
-    )
+    module = SimpleNamespace(runtime=runtime, MemoryPool=lambda allocator: allocator, malloc_managed="managed")
+    return SimpleNamespace(cuda=module)
 
 
 @pytest.mark.parametrize(
-    ("kind", "attributes"), [("mapped", {"CAN_MAP_HOST_MEMORY": 1}), ("managed", {"UNIFIED_ADDRESSING": 1})]
+    ("kind", "alone"), [("mapped", "CAN_MAP_HOST_MEMORY"), ("managed", "UNIFIED_ADDRESSING")]
 )
-def test_memory_that_a_gpu_lacks_is_refused(kind, attributes):
+def test_memory_that_a_gpu_lacks_is_refused(kind, alone):
     with pytest.raises(Unsupported, match=f"no {kind} memory") as refused:
-        memory.CudaHostMemory(cuda(**attributes), 0, kind)
+        memory.CudaHostMemory(cuda(**{alone: 1}), 0, kind)
     assert refused.value.reason == "not-in-place"
-    every = cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1)
-    memory.CudaHostMemory(every, 0, kind)
+    memory.CudaHostMemory(cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1), 0, kind)
 
 
 @pytest.mark.parametrize("attribute", ["INTEGRATED", "HOST_PAGE_TABLES", None])

@@ -82,9 +82,7 @@ def test_a_side_takes_its_kernel_and_where_that_is_the_librarys_call_only_the_cp
 
 def test_the_parts_of_an_operand_are_freed_by_their_sessions() -> None:
     freed: list[Any] = []
-    session: Any = Mock(
-        allocate=lambda shape, dtype: shape, free=freed.append, enter=lambda: freed.append("in")
-    )
+    session: Any = Mock(allocate=lambda shape, _: shape, free=freed.append, enter=lambda: freed.append("in"))
     operand = DividedBuffer((8,), "float32")
     first = operand.part(session, "resident", (4,))
     assert (operand.part(session, "resident", (4,)) is first, first.bytes) == (True, 16)

@@ -42,8 +42,7 @@ def test_the_reference_is_computed_once_and_shared(name, tmp_path):
     assert not [name for name in files if name.endswith(".part")]
     again, _, _ = judging.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
     assert again.tobytes() == want.tobytes(), "the second worker reads what the first one wrote"
-    assert want.dtype == np.float64
-    assert want.shape == op.output.shape({"n": 12})
+    assert (want.dtype, want.shape) == (np.float64, op.output.shape({"n": 12}))
     assert (scale is None) == (op.tolerance.scale is None)
 
 
@@ -94,10 +93,8 @@ INF, SMALLEST = math.inf, 2.0**-14
     ([1] * 4, [1] * 5, "float32", False), ([1] * 6, [1] * 5, "float32", False), ([1], [1] * 5, "float32", False),
 ])  # fmt: skip
 def test_what_passes_at_the_limits_of_a_dtype(got, want, dtype, ok):
-    check = judging.compare(
-        with_tolerance(Tolerance(1)), dtype, np.array(got, dtype), np.array(want, float), None
-    )
-    assert check.ok == ok
+    got, want = np.array(got, dtype), np.array(want, float)
+    assert judging.compare(with_tolerance(Tolerance(1)), dtype, got, want, None).ok == ok
 
 
 def test_the_scale_is_that_of_the_terms_where_they_cancel():
@@ -138,14 +135,12 @@ def test_a_block_that_is_looked_at_once_says_what_each_element_says(scaled):
     """One block alone is looked at element by element."""
     n, size = 2 * reference.BLOCK + 77, 77
     want = np.random.default_rng(1).standard_normal(n)
-    scale = np.abs(want) + 1 if scaled else None
+    scale, last_scale = (np.abs(want) + 1, np.abs(want[-size:]) + 1) if scaled else (None, None)
     for wanted, value in itertools.product(PECULIAR, PECULIAR):
         got = want.astype(np.float32)
         want[-1], got[-1] = wanted, value
         whole = reference.judge(Tolerance(4), "float32", got, want, scale)
-        last = reference.judge(
-            Tolerance(4), "float32", got[-size:], want[-size:], None if scale is None else scale[-size:]
-        )
+        last = reference.judge(Tolerance(4), "float32", got[-size:], want[-size:], last_scale)
         assert whole.ok == last.ok, (wanted, value)
         if not whole.ok:
             assert (whole.max_error, whole.index) == (last.max_error, [n - size + last.index[0]])
@@ -163,10 +158,8 @@ def test_the_compiled_pass_says_what_numpy_says(compiled, dtype, precision, scal
         scale = np.abs(want) + 1 if scaled else None
         for wanted, value in itertools.product(PECULIAR, PECULIAR):
             want[-1], got[-1] = wanted, value
-            checks = [
-                reference.judge(Tolerance(4), precision, got, want, scale, one) for one in (compiled, None)
-            ]
-            assert checks[0] == checks[1], (wanted, value)
+            asked = (Tolerance(4), precision, got, want, scale)
+            assert reference.judge(*asked, compiled) == reference.judge(*asked, None), (wanted, value)
     assert compiled(got, want, scale, 0.0) is not None
 
 
@@ -202,7 +195,6 @@ def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_
     x, y = np.ones(n, np.float32), np.ones(n, np.float32)
     y[n - 5], x[n - 2], y[n - 2] = 0, 0, 0
     answer = judging.reference(op, [x, y], tmp_path, "key")
-    assert answer.odd == reference.Oddities(n - 5, nan=True)
-    assert reference.not_finite(answer, [x, y]) == [n - 5]
+    assert (answer.odd, reference.not_finite(answer, [x, y])) == (reference.Oddities(n - 5, nan=True), [n - 5])
     assert answer.beginning(n - 5).odd == reference.Oddities()
     assert not reference.not_finite(answer, [x, np.full(n, math.inf)]), "an input is not finite either"

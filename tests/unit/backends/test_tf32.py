@@ -16,10 +16,8 @@ MATMUL = kernels.load("matmul")
 U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24
 
 
-def case(op=MATMUL, dtype="float32", implementation="library", variant=TF32):
-    return Case(
-        op.name, op.group, {"n": 64}, dtype, implementation, "resident-queued", "cupy:0", variant=variant
-    )
+def case(op=MATMUL, dtype="float32", how="library", variant=TF32):
+    return Case(op.name, op.group, {"n": 64}, dtype, how, "resident-queued", "cupy:0", variant=variant)
 
 
 def rounded(x, *, truncate):
@@ -43,14 +41,10 @@ def test_the_mode_is_on_during_the_call_alone_even_if_it_fails(monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     launches.pin_off()
     assert (os.environ["CUPY_TF32"], "NVIDIA_TF32_OVERRIDE" in os.environ) == ("0", False)
-    modes = []
-    cublas = SimpleNamespace(
-        CUBLAS_DEFAULT_MATH=0, setMathMode=lambda handle, mode: modes.append((handle, mode))
-    )
-    device = SimpleNamespace(get_cublas_handle=lambda: 7)
+    modes, device = [], SimpleNamespace(get_cublas_handle=lambda: 7)
+    cublas = SimpleNamespace(CUBLAS_DEFAULT_MATH=0, setMathMode=lambda *asked: modes.append(asked))
     cupy = SimpleNamespace(cuda=SimpleNamespace(cublas=cublas, device=device))
-    assert launches.with_tf32(cupy, lambda: "out")() == "out"
-    assert modes == [(7, 3), (7, 0)]
+    assert (launches.with_tf32(cupy, lambda: "out")(), modes) == ("out", [(7, 3), (7, 0)])
     with pytest.raises(ZeroDivisionError):
         launches.with_tf32(cupy, lambda: 1 // 0)()
     assert modes[2:] == [(7, 3), (7, 0)]
@@ -64,8 +58,7 @@ def test_the_gate_takes_tf32_for_tf32_alone(params, truncate, tmp_path):
     want, scale, _ = reference(MATMUL, inputs, tmp_path, "key")
     a, b = (rounded(x, truncate=truncate) for x in inputs)
     as_tf32 = compare(MATMUL, case().precision, a @ b, want, scale)
-    assert as_tf32.ok
-    assert as_tf32.limit == MATMUL.tolerance.units * U_TF32
+    assert (as_tf32.ok, as_tf32.limit) == (True, MATMUL.tolerance.units * U_TF32)
     assert not compare(MATMUL, "float32", a @ b, want, scale).ok
     assert compare(MATMUL, "float32", inputs[0] @ inputs[1], want, scale).ok
 

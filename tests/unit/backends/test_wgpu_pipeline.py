@@ -96,20 +96,25 @@ def test_every_byte_arrives_and_every_buffer_is_left_unmapped(count, piece, piec
     assert len(lane.threads) <= threads
 
 
-@pytest.mark.parametrize("step", ["ask", "wait", "close"])
-@pytest.mark.parametrize("at", [0, 1200])
-@pytest.mark.parametrize("threads", [1, 4])
-def test_one_that_fails_lets_no_other_wait_for_ever(step, at, threads):
+def move_ones(threads, step=None, at=None):
+    """Move 4000 ones to a device, of which this step fails at this place; return what the device holds."""
+
     def fails(now, start):
         if (now, start) == (step, at):
             raise LookupError(f"{step} {at}")
 
     lane = Lane(np.zeros(4000, np.uint8), 400, to=True, fails=fails)
-    with pytest.raises(LookupError, match=f"{step} {at}"):
-        move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=threads)
-    lane = Lane(np.zeros(4000, np.uint8), 400, to=True)
     move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=threads)
-    assert lane.device.all()
+    return lane.device
+
+
+@pytest.mark.parametrize("step", ["ask", "wait", "close"])
+@pytest.mark.parametrize("at", [0, 1200])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_one_that_fails_lets_no_other_wait_for_ever(step, at, threads):
+    with pytest.raises(LookupError, match=f"{step} {at}"):
+        move_ones(threads, step, at)
+    assert move_ones(threads).all()
 
 
 def test_a_chunk_that_ends_beside_a_failure_hides_it_from_nobody(monkeypatch):
@@ -119,26 +124,18 @@ def test_a_chunk_that_ends_beside_a_failure_hides_it_from_nobody(monkeypatch):
         def done(self):
             return False
 
-    def fails(now, start):
-        if (now, start) == ("ask", 1200):
-            raise LookupError("ask 1200")
-
     monkeypatch.setattr(transfers, "Future", Late)
-    lane = Lane(np.zeros(4000, np.uint8), 400, to=True, fails=fails)
     with pytest.raises(LookupError, match="ask 1200"):
-        move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=4)
+        move_ones(4, "ask", 1200)
 
 
 def test_the_next_chunk_is_on_its_way_while_one_is_copied():
     """A device that moves nothing but what is waited for would be idle during every copy."""
-    seen = []
-    lane = Lane(np.zeros(1200, np.uint8), 400, to=False)
+    seen, lane = [], Lane(np.zeros(1200, np.uint8), 400, to=False)
     turns = ChunkPipeline(lane, 1200, 400, 2)
     for start in range(0, 1200, 100):
         turns.copy(start, start + 100, lambda mapped, inside, outside: seen.append(sorted(lane.state.values())))
-    assert seen[:4] == [["asked", "mapped"]] * 4
-    assert seen[4:8] == [["asked", "mapped"]] * 4
-    assert seen[8:] == [["mapped", "unmapped"]] * 4
+    assert seen == [["asked", "mapped"]] * 8 + [["mapped", "unmapped"]] * 4
 
 
 class Staging:
@@ -151,16 +148,14 @@ class Staging:
         self.alive = False
 
 
-def test_the_staging_buffers_of_a_direction_are_made_once_and_destroyed():
+def test_the_staging_buffers_of_a_direction_are_made_once_and_destroyed(monkeypatch):
     made = []
     device = SimpleNamespace(create_buffer=lambda size, usage: made.append(Staging(size)) or made[-1])
-    queue = SimpleNamespace(copy=lambda *_: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfers, "Mapping", Mapped)
-        lane = transfers.Lane(device, queue, 64, write=False)
-        for turn in (0, 1, 0):
-            lane.ask(turn, 0, 64)
-            lane.close(turn, 0, 64)
+    monkeypatch.setattr(transfers, "Mapping", Mapped)
+    lane = transfers.Lane(device, SimpleNamespace(copy=lambda *_: None), 64, write=False)
+    for turn in (0, 1, 0):
+        lane.ask(turn, 0, 64)
+        lane.close(turn, 0, 64)
     lane.destroy()
     assert [(staging.size, staging.alive) for staging in made] == [(64, False)] * 2
 
@@ -186,9 +181,7 @@ def submit(first, launch, last):
     """Do what a call enqueues: a queue that never waits."""
     for copies, then in ((first, launch), (last, None)):
         for source, source_at, target, target_at, size in copies:
-            assert not any(buffer.mapped for buffer in (source, target)), (
-                "no command may use what the host touches"
-            )
+            assert {source.mapped, target.mapped} == {False}, "no command may use what the host touches"
             target.array[target_at : target_at + size] = source.array[source_at : source_at + size]
         if then is not None:
             then()
@@ -209,9 +202,8 @@ def test_a_stream_moves_every_byte_of_every_call_and_ends_with_its_thread(count,
         target[:] = source
 
     way = SimpleNamespace(upload=upload, move=move, send=lambda: None, unsent=True)
-    stream = transfers.StagedStream(
-        device, SimpleNamespace(call=lambda *work: calls.append(submit(*work)), wait=lambda: None), way
-    )
+    queue = SimpleNamespace(call=lambda *work: calls.append(submit(*work)), wait=lambda: None)
+    stream = transfers.StagedStream(device, queue, way)
     sent = [np.random.default_rng(seed).integers(0, 100, count, np.uint8) for seed in range(3)]
     found = [np.zeros_like(host) for host in sent]
     for host, output in zip(sent, found, strict=True):

@@ -27,6 +27,10 @@ def step(name: str, *, bound: bool = True):
     return pipeline, group if bound else None, (1, 2, 3)
 
 
+def device_of(**calls):
+    return SimpleNamespace(_internal=None, queue=SimpleNamespace(_internal=None), **calls)
+
+
 def test_every_step_is_dispatched_as_often_as_it_is_launched():
     """One that repeats is bound once."""
     alone, several = [], []
@@ -38,8 +42,8 @@ def test_every_step_is_dispatched_as_often_as_it_is_launched():
 
 
 def test_a_pass_that_wgpu_py_has_opened_is_recorded_too():
-    own, device = [], SimpleNamespace(_internal=None, queue=SimpleNamespace(_internal=None))
-    queue = Queue(device, Library(LIBRARY, None, SimpleNamespace(NULL=None), None, None), asks=False)
+    own, library = [], Library(LIBRARY, None, SimpleNamespace(NULL=None), None, None)
+    queue = Queue(device_of(), library, asks=False)
     queue.encode(SimpleNamespace(_internal=own), WgpuLaunch([step("a")], "output", None), 2)
     assert own == [("pipeline", "a"), ("group", 0, "group a"), *[("dispatch", 1, 2, 3)] * 2]
 
@@ -130,9 +134,7 @@ def test_what_cannot_be_recorded_is_begun_anew(slices):
 @pytest.mark.parametrize(("asks", "well", "asked", "asleep"), [
     (True, True, 1, 0), (True, False, 1, 1), (True, None, 1, 1), (False, None, 0, 1),
 ])  # fmt: skip
-def test_a_wait_asks_for_a_while_and_sleeps_for_what_is_not_told_or_went_wrong(
-    asks, well, asked, asleep, monkeypatch
-):
+def test_a_wait_asks_for_a_while_and_sleeps_if_it_is_not_told_well(asks, well, asked, asleep, monkeypatch):
     numbers, waits = [], []
 
     def poll(own, wait, null):
@@ -145,9 +147,7 @@ def test_a_wait_asks_for_a_while_and_sleeps_for_what_is_not_told_or_went_wrong(
         wgpuQueueOnSubmittedWorkDone=lambda queue, info: numbers.append(info["userdata1"]),
     )  # fmt: skip
     ffi = SimpleNamespace(NULL=None, new=lambda kind, fields: [fields], cast=lambda kind, number: number)
-    device = SimpleNamespace(
-        _internal=None, queue=SimpleNamespace(_internal=None), _poll_wait=lambda: waits.append("asleep")
-    )
+    device = device_of(_poll_wait=lambda: waits.append("asleep"))
     Queue(device, Library(library, None, ffi, None, None), asks=asks).wait()
     assert (len(numbers), len(waits)) == (asked, asleep)
     assert not queues.done.keys() & {*numbers}
