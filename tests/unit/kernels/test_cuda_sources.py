@@ -20,15 +20,10 @@ from tests.shapes import H200
 
 OLDER = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=80)
 DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
-EVERY = {
-    op.name: op.tuned["cupy"][0]
-    for op in map(kernels.load, kernels.computing_ops())
-    if "cupy" in op.tuned and not op.stages
-}
+LOADED = {op.name: op for op in map(kernels.load, kernels.computing_ops())}
+EVERY = {name: op.tuned["cupy"][0] for name, op in LOADED.items() if "cupy" in op.tuned and not op.stages}
 OPS = {name: kernel for name, kernel in EVERY.items() if name in kernels.usual() and not kernel.library}
-SHAPES = {
-    name: kernels.load(name).output.shape({"n": 4096}) for name in OPS if kernels.load(name).group != "matrix"
-}
+SHAPES = {name: LOADED[name].output.shape({"n": 4096}) for name in OPS if LOADED[name].group != "matrix"}
 ELEMENTWISE = [name for name, shape in SHAPES.items() if shape == (4096,)]
 REDUCTIONS = [name for name, shape in SHAPES.items() if shape == ()]
 BY_ROWS = [name for name in OPS if "columns" in kernels.load(name).options]
@@ -78,9 +73,7 @@ def shared_bytes(source: str, dtype: str) -> int:
         return int(eval(text.replace("/", "//"), {}, constants))
 
     for name, text in re.findall(r"\b([A-Z][A-Z_]*) = ([^,;]+)[,;]", source):
-        with contextlib.suppress(
-            NameError, SyntaxError
-        ):  # a number of reals, or of something that no array has
+        with contextlib.suppress(NameError, SyntaxError):  # a number of reals, or of what no array has
             constants[name] = value(text)
     stored = ITEMSIZE[dtype]
     sizes = {"real": max(4, stored), "stored": stored, "int": 4, "bool": 1, "Pack": 16}
@@ -162,11 +155,9 @@ def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
 @given(rows=st.integers(1, 5000), columns=st.integers(1, 100_000), dtype=dtypes, device=devices)
 def test_every_row_is_covered(name, rows, columns, dtype, device):
     (step,) = built(name, {"n": rows * columns, "columns": columns}, dtype, device).passes
-    assert step.arguments[-2:] == (rows, columns)
-    assert number("THREADS", step.source) == step.block[0]
+    assert (step.arguments[-2:], number("THREADS", step.source)) == ((rows, columns), step.block[0])
     cluster = number("CLUSTER", step.source)
-    assert (f"__cluster_dims__({cluster}, 1, 1)" in step.source) == (cluster > 1)
-    assert step.grid[0] % cluster == 0
+    assert (f"__cluster_dims__({cluster}, 1, 1)" in step.source, step.grid[0] % cluster) == (cluster > 1, 0)
     threads, units = number("ROW_THREADS", step.source), number("HELD", step.source)
     assert step.grid[0] // cluster * (step.block[0] // threads) >= rows
     assert units == 0 or units * threads * cluster * number("WIDTH", step.source) >= columns
@@ -203,9 +194,7 @@ def test_a_block_norms_the_rows_that_it_can_hold(n, k, normed, one):
 @pytest.mark.parametrize("name", ["attention", "attention_grad", "argmax"])
 @given(n=st.integers(1, 5000), heads=st.integers(1, 9), dtype=dtypes)
 def test_every_row_of_a_layer_is_covered(name, n, heads, dtype):
-    params = (
-        {"n": n, "classes": 7 * heads} if name == "argmax" else {"n": n, "heads": heads, "width": 12 * heads}
-    )
+    params = {"n": n, **({"classes": 7 * heads} if name == "argmax" else {"heads": heads, "width": 12 * heads})}
     for step in built(name, params, dtype).passes:
         if name == "argmax":
             rows = step.block[0] // number("ACROSS", step.source)

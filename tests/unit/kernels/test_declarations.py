@@ -18,6 +18,7 @@ from gpubench.base.plugins import wings
 from gpubench.cli import options, selection
 from gpubench.kernels.contract.op import ITEMSIZE, Op, SessionCall
 from tests.golden import programs
+from tests.raising import raised
 from tests.shapes import H200
 
 OPS = [kernels.load(name) for name in kernels.usual()]
@@ -51,25 +52,15 @@ def test_all_stands_for_every_op_but_those_of_the_groups_on_request():
 
 @pytest.mark.parametrize("name", ["nothing", "", "_elementwise", "add.py", "Add"])
 def test_an_unknown_name_is_a_key_error(name):
-    with pytest.raises(KeyError) as caught:
-        kernels.load(name)
-    assert caught.value.args == (name,)
+    assert raised(KeyError, kernels.load, name).args == (name,)
 
 
-def test_loading_every_op_imports_no_array_library():
-    code = (
-        "import sys; from gpubench import kernels; kernels.groups();"
-        "print([m for m in ('numpy', 'cupy', 'wgpu', 'importlib.metadata') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_listing_names_imports_no_op():
-    code = (
-        "import sys; from gpubench import kernels; kernels.names();"
-        "print([m for m in sys.modules if m.startswith('gpubench.kernels.') and '.contract' not in m])"
-    )
+@pytest.mark.parametrize(("call", "unwanted"), [
+    ("groups", "m in ('numpy', 'cupy', 'wgpu', 'importlib.metadata')"),
+    ("names", "m.startswith('gpubench.kernels.') and '.contract' not in m"),
+], ids=["loading", "listing"])  # fmt: skip
+def test_loading_every_op_imports_no_array_library_and_listing_names_no_op(call, unwanted):
+    code = f"import sys; from gpubench import kernels; kernels.{call}(); print([m for m in sys.modules if {unwanted}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -151,17 +142,15 @@ def test_a_split_names_inputs_and_their_axes(op):
 )  # fmt: skip
 def test_the_rows_of_softmax(n, columns):
     op = kernels.load("softmax")
-    assert op.inputs[0].shape({"n": n}) == (n // columns, columns)
-    assert op.output.shape({"n": n}) == (n // columns, columns)
+    assert op.inputs[0].shape({"n": n}) == op.output.shape({"n": n}) == (n // columns, columns)
 
 
 def test_rows_that_do_not_divide_the_elements_are_refused():
     for name in ("softmax", "softmax_grad"):
         op = kernels.load(name)
         assert "columns" in op.options
-        assert op.fits({"n": 96}) is None
-        assert op.fits({"n": 96, "columns": 12}) is None
-        assert op.fits({"n": 96, "columns": 11}) == "rows of 11 do not divide 96 elements"
+        told = [op.fits({"n": 96, **columns}) for columns in ({}, {"columns": 12}, {"columns": 11})]
+        assert told == [None, None, "rows of 11 do not divide 96 elements"]
 
 
 @pytest.mark.parametrize("backend", ["cupy", "wgpu"])

@@ -29,10 +29,8 @@ def test_shapes_work_and_traffic_follow_the_params(params):
     front = (params["batch"],) if "batch" in params else ()
     count = params.get("batch", 1)
     assert [x.shape(params) for x in (*OP.inputs, OP.output)] == [
-        (*front, m, k),
-        (*front, k, n),
-        (*front, m, n),
-    ]
+        (*front, m, k), (*front, k, n), (*front, m, n),
+    ]  # fmt: skip
     assert OP.flops(params) == 2 * count * m * n * k
     assert OP.bytes(params, "float16") == 2 * count * (m * k + k * n + m * n)
 

@@ -5,7 +5,6 @@ import socket
 import sys
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,10 +20,8 @@ from gpubench.result.run import Device, Selection
 
 OP = kernels.load("tokenise")
 WHOLE = tokens.TEXT.read_bytes()
-texts = st.one_of(
-    st.text(max_size=60),
-    st.lists(st.sampled_from(tokens.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode()),
-)
+own_words = st.lists(st.sampled_from(tokens.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode())
+texts = st.one_of(st.text(max_size=60), own_words)
 
 
 @given(texts)
@@ -32,8 +29,7 @@ def test_the_library_and_the_judge_agree_and_nothing_is_lost(text):
     ids = tokens.encode(text.encode())
     assert tokens.decode(ids) == text.encode()
     if text.isascii():
-        assert tokens.encoder().encode_ordinary(text) == ids
-        assert tokens.encoder().decode(ids) == text
+        assert (tokens.encoder().encode_ordinary(text), tokens.encoder().decode(ids)) == (ids, text)
 
 
 def test_the_encoder_is_made_without_a_connection(monkeypatch):
@@ -60,8 +56,18 @@ def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     assert tokens.text_bytes(2**40 * once + 5) == 2**40 * len(text) + tokens.text_bytes(5)
 
 
-def case_of(device: str, n: int, implementation: str = "library") -> Case:
-    return Case(OP.name, OP.group, {"n": n}, "float32", implementation, "resident", device)
+def case_of(n: int, op=OP) -> Case:
+    return Case(op.name, op.group, {"n": n}, "float32", "library", "resident", "numpy:0")
+
+
+def at_the_gate(session, op, n, folder):
+    """What was read and what was written of a case that passed the gate."""
+    assert refusal(session, op, case_of(n, op)) is None
+    workspace = Workspace(session, op, case_of(n, op), 1, "random", folder)
+    checked = gate(workspace, case_of(n, op), lambda phase: None)
+    (given,) = workspace.inputs
+    workspace.release()
+    return given, checked
 
 
 @pytest.fixture
@@ -73,31 +79,16 @@ def session():
 
 @pytest.mark.parametrize("n", [1, 7, 1000])
 def test_the_host_passes_the_gate(session, n, tmp_path):
-    case = case_of("numpy:0", n)
-    assert refusal(session, OP, case) is None
-    workspace = Workspace(session, OP, case, 1, "random", tmp_path)
-    checked = gate(workspace, case, lambda phase: None)
-    assert checked.check.limit == 0
-    (text,) = workspace.inputs
-    assert np.array_equal(checked.launch.output, tokens.encode(bytes(text))[:n])
-    workspace.release()
+    text, checked = at_the_gate(session, OP, n, tmp_path)
+    assert (checked.check.limit, checked.launch.output.tolist()) == (0, tokens.encode(bytes(text))[:n])
 
 
 @pytest.mark.parametrize("n", [1, 7, 1000])
 def test_its_counterpart_gives_the_text_back(session, n, tmp_path):
-    op = kernels.load("detokenise")
-    case = Case("detokenise", op.group, {"n": n}, "float32", "library", "resident", "numpy:0")
-    assert refusal(session, op, case) is None
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    checked = gate(workspace, case, lambda phase: None)
-    (ids,) = workspace.inputs
-    assert (
-        bytes(checked.launch.output)
-        == tokens.decode(ids.tolist())
-        == tokens.text_of(n)[: checked.launch.output.size]
-    )
+    ids, checked = at_the_gate(session, kernels.load("detokenise"), n, tmp_path)
+    text = bytes(checked.launch.output)
+    assert text == tokens.decode(ids.tolist()) == tokens.text_of(n)[: len(text)]
     assert tokens.encode(tokens.text_of(n))[:n] == ids.tolist()
-    workspace.release()
 
 
 def test_the_length_of_that_text_is_known_without_it():
@@ -126,7 +117,5 @@ def test_without_the_library_it_is_skipped_with_the_command_that_installs_it(ses
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "tiktoken" else find_spec(name)
     )
-    refused = refusal(session, OP, case_of("numpy:0", 10))
-    assert refused is not None
-    assert refused.reason == "no-library"
-    assert refused.hint == install_command("workloads")
+    refused = refusal(session, OP, case_of(10))
+    assert (refused.reason, refused.hint) == ("no-library", install_command("workloads"))

@@ -131,9 +131,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("refusing", "params", "dtype", "limits", "reason", "words"), REFUSED)
-def test_what_a_device_does_not_hold_or_a_kernel_does_not_do_is_refused_with_the_limit(
-    refusing, params, dtype, limits, reason, words
-):
+def test_what_a_device_or_a_kernel_cannot_is_refused_by_name(refusing, params, dtype, limits, reason, words):
     for kernel in refusing:
         with pytest.raises(Unsupported, match=words) as caught:
             kernel.build(params, dtype, msgspec.structs.replace(WEBGPU, **limits))

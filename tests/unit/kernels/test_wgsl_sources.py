@@ -95,8 +95,7 @@ def check_windows(program: WgslProgram, sizes: dict[str, int], device: Limits) -
             continue
         end = 0
         for offset, length in bound:
-            assert offset == end
-            assert offset % device.binding_alignment == 0
+            assert (offset, offset % device.binding_alignment) == (end, 0)
             assert 0 < length <= device.max_binding_bytes
             assert length % 16 == 0
             end = offset + length
@@ -123,9 +122,8 @@ def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) 
         return None
 
 
-EVERY = {
-    op.name: op for op in map(kernels.load, kernels.computing_ops()) if "wgpu" in op.tuned and not op.stages
-}
+COMPUTING = [kernels.load(name) for name in kernels.computing_ops()]
+EVERY = {op.name: op for op in COMPUTING if "wgpu" in op.tuned and not op.stages}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -149,11 +147,8 @@ def test_a_query_sees_no_key_of_another_sequence(tokens):
     params = {"n": 600, **({"tokens": tokens} if tokens else {})}
     text = EVERY["attention"].kernel("wgpu", "float32").build(params, "float32", H200).passes[0].source
     own = r" && j \+ \1u >= \(row\2 - row\2 % 20u\)" if tokens else ""
-    assert (
-        len(re.findall(rf"j \+ (\d)u <= row(\d){own}\);", text))
-        == 4 * len(re.findall(r"let row\d =", text))
-        > 0
-    )
+    seen = len(re.findall(rf"j \+ (\d)u <= row(\d){own}\);", text))
+    assert seen == 4 * len(re.findall(r"let row\d =", text)) > 0
     assert ("var j = (first - first % 20u) + part" in text) == bool(tokens)
 
 
@@ -198,12 +193,9 @@ def test_a_group_norms_as_many_rows_as_it_can_hold_but_no_less_than_half(k, rows
 
 @pytest.mark.parametrize("name", ["linear", "norm_linear"])
 @given(
-    n=st.integers(1, 16),
-    m=st.integers(1, 3000),
-    k=st.integers(1, 3000),
-    dtype=st.sampled_from(DTYPES),
+    n=st.integers(1, 16), m=st.integers(1, 3000), k=st.integers(1, 3000), dtype=st.sampled_from(DTYPES),
     device=limits,
-)
+)  # fmt: skip
 @settings(max_examples=examples(40))
 def test_few_rows_fit_any_device(name, n, m, k, dtype, device):
     op, params = EVERY[name], {"n": n, "m": m, "k": k}
@@ -238,12 +230,9 @@ def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
-    n=st.integers(1, 1500),
-    m=st.integers(1, 1500),
-    k=st.integers(1, 1500),
-    batch=st.integers(1, 4),
+    n=st.integers(1, 1500), m=st.integers(1, 1500), k=st.integers(1, 1500), batch=st.integers(1, 4),
     device=limits,
-)
+)  # fmt: skip
 @settings(max_examples=examples(15))
 def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
     op, params = OPS["matmul"], {"n": n, "m": m, "k": k, "batch": batch}
@@ -286,8 +275,7 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
     assert sum(window.count for window in found) == total
     first = 0
     for window in found:
-        assert window.first == first
-        assert window.first * itemsize % device.binding_alignment == 0
+        assert (window.first, window.first * itemsize % device.binding_alignment) == (first, 0)
         assert -(-window.count * itemsize // 16) * 16 <= min(device.max_binding_bytes, 2**32 - 2**16)
         first += window.count
     # The fewest, up to what alignment may cost.
@@ -295,11 +283,9 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
 
 
 def test_a_row_longer_than_a_binding_is_refused_with_the_limit():
-    small = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20)
+    small, row = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20), 2**19
     with pytest.raises(Unsupported, match="1048576 bytes that"):
-        kernels.load("softmax").kernel("wgpu", "float32").build(
-            {"n": 3 * 2**19, "columns": 2**19}, "float32", small
-        )
+        EVERY["softmax"].kernel("wgpu", "float32").build({"n": 3 * row, "columns": row}, "float32", small)
 
 
 @pytest.mark.parametrize("name", OPS)
