@@ -13,23 +13,18 @@ OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels
 # One image of conv2d: its reference in float64 takes a tenth of a second.
 MOST_FLOPS = 8e7
 BACKENDS = [
-    "numpy",
-    pytest.param("torch", marks=pytest.mark.torch),
-    pytest.param("wgpu", marks=pytest.mark.vulkan),
-]
+    "numpy", pytest.param("torch", marks=pytest.mark.torch), pytest.param("wgpu", marks=pytest.mark.vulkan),
+]  # fmt: skip
 
 
 def shapes(op):
     """The usual shape, and the combinations of small ones that the op has: of more than four three."""
     tokens = (11,) if op.stages else (33, 11)
-    options = (
-        dict(zip(op.options, chosen, strict=True))
-        for chosen in itertools.product(*(tokens if name == "tokens" else (3, 12) for name in op.options))
-    )
-    usual, small = ([{"n": 1}, {"n": 7}], [{"n": 33, **chosen} for chosen in options])
+    options = itertools.product(*(tokens if name == "tokens" else (3, 12) for name in op.options))
+    combined = [{"n": 33, **dict(zip(op.options, chosen, strict=True))} for chosen in options]
     usual, small = (
         [params for params in every if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
-        for every in (usual, small)
+        for every in ([{"n": 1}, {"n": 7}], combined)
     )
     return usual + (small if len(small) <= 4 else small[:: len(small) // 2][:2] + small[-1:])
 

@@ -17,11 +17,8 @@ pytestmark = pytest.mark.cuda
 
 DEVICE = "cupy:0"
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-TUNED = [
-    name
-    for name in kernels.usual()
-    if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
-]
+KERNELS = {name: kernels.load(name).tuned.get("cupy") for name in kernels.usual()}
+TUNED = [name for name, tuned in KERNELS.items() if tuned and not tuned[0].library]
 # Rows of part of a warp, of a warp, of blocks and of clusters; whole and ragged; longer than any cluster holds.
 ROWS = (1, 4, 37, 256, 1000, 1024, 4096, 5000, 16384, 20001, 32768, 65536, 65544, 300_000)
 SIDES = ((1, 1), (5, 3), (33, 70), (16, 8), (136, 72), (8, 1000), (1029, 1040), (300_000, 8), (8, 300_000))
@@ -33,13 +30,8 @@ GEMV = ((1, 1), (1, 5), (7, 4), (1000, 4), (33, 257), (130, 1000), (1, 400_000),
 
 # Images, channels, filters and side of a convolution: too few for Winograd's products, and enough; in part of a block.
 CONVOLUTIONS = (
-    (1, 1, 1, 1),
-    (3, 3, 5, 7),
-    (700, 5, 65, 9),
-    (9, 67, 130, 33),
-    (3000, 8, 64, 2),
-    (13, 64, 64, 32),
-)
+    (1, 1, 1, 1), (3, 3, 5, 7), (700, 5, 65, 9), (9, 67, 130, 33), (3000, 8, 64, 2), (13, 64, 64, 32),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +142,7 @@ def test_a_nan_is_the_largest(session, dtype, place):
 def test_infinities_in_reductions(session, dtype):
     x = np.ones(70_001, host_dtype(dtype))
     x[5] = np.inf
-    assert apply(session, "max", x) == np.inf
-    assert apply(session, "sum", x) == np.inf
+    assert (apply(session, "max", x), apply(session, "sum", x)) == (np.inf, np.inf)
     x[6] = -np.inf
     assert np.isnan(apply(session, "sum", x))
     assert apply(session, "max", np.full(70_001, -np.inf, x.dtype)) == -np.inf
@@ -198,9 +189,8 @@ def test_subnormal_numbers_are_not_zeros(session, dtype):
         want = kernels.load(name).expr(np, x.astype(np.float64))
         assert np.allclose(got, want, rtol=0.02, atol=0), name
     assert apply(session, "max", x[3:]) == x[3]
-    assert np.allclose(
-        apply(session, "sum", x[:3]).astype(np.float64), x[:3].astype(np.float64).sum(), rtol=0.02, atol=0
-    )
+    got, want = apply(session, "sum", x[:3]).astype(np.float64), x[:3].astype(np.float64).sum()
+    assert np.allclose(got, want, rtol=0.02, atol=0)
 
 
 def test_copy_keeps_every_bit_of_every_half(session):
@@ -218,10 +208,8 @@ def test_half_precision_rounds_to_nearest_even(session):
         with np.errstate(all="ignore"):
             for name, want in (("mul", x * np.ones_like(x)), ("add", x + y)):
                 got = apply(session, name, x, np.ones_like(x) if name == "mul" else y)
-                assert np.array_equal(got.astype(np.float32), want.astype(np.float32), equal_nan=True), (
-                    name,
-                    dtype,
-                )
+                equal = np.array_equal(got.astype(np.float32), want.astype(np.float32), equal_nan=True)
+                assert equal, (name, dtype)
 
 
 @pytest.mark.parametrize("columns", [64, 3000, 65_536])

@@ -155,8 +155,7 @@ def test_the_device_tells_what_detection_needs():
     from gpubench.backends.cupy import BACKEND
 
     device = BACKEND.devices()[0]
-    assert device.kind == "gpu"
-    assert device.api == "cuda"
+    assert (device.kind, device.api) == ("gpu", "cuda")
     assert device.memory_bytes > 2**30
     assert device.clock is not None
     assert device.identity.pci

@@ -15,10 +15,8 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.serial,  # who else takes the cores would be seen, too
     pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba"),
-    pytest.mark.skipif(
-        not Path("/proc/self/task").is_dir(), reason="needs Linux' processor time of each thread"
-    ),
-]
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' processor time of each thread"),
+]  # fmt: skip
 
 # A second pool of PyTorch, and that of numba where it is not OpenMP's: threadpoolctl knows neither.
 UNKNOWN_POOLS = 2
@@ -33,10 +31,8 @@ def looked_at(threads: int, *libraries: str) -> dict:
     """What `pools.py` finds in a process that has the variables of a worker."""
     root = Path(__file__).parents[2]
     command = [sys.executable, str(Path(__file__).with_name("pools.py")), str(threads), *libraries]
-    variables = {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "PYTHONPATH": str(root)}
-    ended = subprocess.run(
-        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
+    variables = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONPATH": str(root)}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

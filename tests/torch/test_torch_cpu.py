@@ -32,9 +32,8 @@ def case(op: Op, n: int = 64, dtype: str = "float32") -> Case:
 
 
 def test_every_op_in_every_dtype() -> None:
-    report = conformance.suite(
-        backends.load("torch"), "torch:cpu", checks=conformance.Checks(seeds=(1,), exhaust=True)
-    )
+    checks = conformance.Checks(seeds=(1,), exhaust=True)
+    report = conformance.suite(backends.load("torch"), "torch:cpu", checks=checks)
     assert report.findings == []
     checked = {(text.split("/")[0], text.split("/")[2], text.split("/")[3]) for text in report.checked}
     assert checked == {(op.name, dtype, "library") for op in OPS.values() for dtype in op.dtypes}
@@ -75,9 +74,8 @@ def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
 
 
 def test_an_expression_that_pytorch_does_not_know_is_refused(session) -> None:
-    op = msgspec.structs.replace(
-        OPS["add"], name="strange", library={}, expr=lambda xp, x, y: xp.lib.stride_tricks(x)
-    )
+    strange = {"name": "strange", "library": {}, "expr": lambda xp, x, y: xp.lib.stride_tricks(x)}
+    op = msgspec.structs.replace(OPS["add"], **strange)
     refusal = session.supports(op, case(op))
     assert refusal is not None
     assert refusal.reason == "no-implementation"
@@ -97,16 +95,12 @@ def test_the_cpu_is_listed_without_importing_a_build_for_the_cpu() -> None:
         "import sys; from gpubench import backends; devices = backends.load('torch').devices();"
         "print(devices[0].id, len(devices) > 1 or 'torch' not in sys.modules)"
     )
-    reported = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert reported.split() == ["torch:cpu", "True"]
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["torch:cpu", "True"]
 
 
 def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:
-    ended = gpubench(
-        "run", "--quick", "--mode", "cpu", "--ops", "softmax", "--sizes", "4096", "--full", "-o", "r.json"
-    )
+    ended = gpubench(*"run --quick --mode cpu --ops softmax --sizes 4096 --full -o r.json".split())
     assert ended.returncode == 0, ended.stderr
     assert "numpy, " in ended.stdout
     assert "torch, " in ended.stdout
