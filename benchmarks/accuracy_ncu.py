@@ -55,10 +55,11 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
 
 
 def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
-    """Return a list with the seconds of each launch, for each subject in order.
+    """Return, for each subject in order, a list with the seconds of each of its `launches` launches.
 
-    The kernels that one library call launches are added up. Raises ValueError if the rows do not fit the
-    launches.
+    `rows` are the kernels that ncu timed. A row of the empty kernel marks the beginning of a subject. If a
+    launch consists of several kernels, their seconds are added up. Raises ValueError if a subject's number of
+    kernels is not a multiple of `launches`.
     """
     groups: list[list[float]] = []
     for name, seconds in rows:

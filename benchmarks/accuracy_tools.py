@@ -91,10 +91,11 @@ TOOLS = (
 def turns(
     subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
 ) -> list[Pairing]:
-    """Return the pairings of each tool with the mean of gpubench's readings before and after it, for `count`
-    turns.
+    """Measure the kernel of `subject` by each tool, `count` times in turns with gpubench. Return a pairing for
+    each tool.
 
-    Every second turn has the reverse order. Tools with the same `measure` share one measurement.
+    Each time of a tool is compared with the mean of gpubench's readings just before and just after it. The
+    order of the tools is reversed in every second turn. Tools with the same `measure` share one measurement.
     """
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}

@@ -212,7 +212,12 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
 def ask(
     field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
 ) -> Question:
-    """Return the question for size n. The contenders in `rest`, which lack this size, give the answer."""
+    """Return the question for size `n`, with the answer and its cost.
+
+    The answer comes from the contenders in `rest`, whose curves lack this size, as far as they compete in
+    `field`. The cost is judged by the times in `measured` at this size. `whole` tells which contenders are
+    CPUs.
+    """
     times = measured[n]
     contestants = [*filter(field.competes, rest)]
     implementations = {(contender.device_id, contender.implementation) for contender in contestants}

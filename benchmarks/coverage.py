@@ -42,8 +42,9 @@ BLOCKS = (1, 2, 4)
 def sessions(
     draw: random.Random, k: int, blocks: int, noise: Sequence[float], true: float
 ) -> list[list[float]]:
-    """Return samples of k sessions with `blocks` blocks each. They vary around `true`, with the noise in
-    percent."""
+    """Return a list for each of `k` simulated sessions, with the median seconds of each of its `blocks` blocks.
+    The medians vary around `true`. `noise` contains the variation between sessions, between blocks and within a
+    block, in percent."""
     between, apart, within = (share / 100 for share in noise)
     values = []
     for _ in range(k):
@@ -183,7 +184,9 @@ def truth(cpu: Curve, gpu: Curve) -> float:
 def simulated_blocks(
     curve: Curve, sizes: Sequence[int], noise: Noise, rng: random.Random
 ) -> dict[int, list[list[float]]]:
-    """Return the blocks of one simulated session as a dict: size -> a list of sessions -> a list of seconds."""
+    """Return the simulated times of a case, with one session of one block at each size, as a dict: size -> a
+    list of sessions -> a list of seconds. `curve` gives the true ln(seconds) for ln(n), to which `noise` is
+    added."""
     offsets = [rng.gauss(0, noise.session)]
     times: dict[int, list[list[float]]] = {}
     for n in sizes:

@@ -95,8 +95,8 @@ def heavy(draw: random.Random) -> float:
 def synthetic(
     count: int, cv: float, tail: Callable[[random.Random], float], draw: random.Random, short: float = 0.0
 ) -> list[Figure]:
-    """Return figures of `count` identical GPUs for four cases and two sessions. Only the first GPU is slower,
-    by the share `short`."""
+    """Return simulated rates of `count` identical GPUs for four cases and two sessions. The rates of different
+    GPUs vary by `cv`, times random numbers from `tail(draw)`. The first GPU is slower by the share `short`."""
     runs = []
     for case in CASES:
         for i in range(count):

@@ -102,7 +102,7 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """Return, by the model name of each GPU, the first backend in the list of `gpus` that drives it."""
+    """Return a dict from the model name of each GPU to the backend of the first of `gpus` with that name."""
     backends: dict[str, str] = {}
     for gpu in gpus:
         backends.setdefault(gpu.name, gpu.backend)

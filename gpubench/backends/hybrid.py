@@ -558,8 +558,8 @@ class HybridBackend(Backend):
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is none
-        because backends are unavailable."""
+        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is no such
+        pair and at least one backend was not available."""
         pairs, why = [], []
         for name in backends.built_in():
             try:

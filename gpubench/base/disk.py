@@ -1,4 +1,4 @@
-"""The only functions that open files, and a remedy for each error of the system.
+"""Functions that open, write, flush and rename files, and a remedy for each error of the system.
 
 They open only regular files, because a FIFO may wait for a writer forever and reading a device may have
 effects. The exception is a descriptor that a shell has opened for us (`gpubench report <(command)`). This

@@ -1,5 +1,5 @@
-"""All errors of gpubench, and suggestions for mistyped names. This module imports no other module of gpubench
-except the list of messages.
+"""The errors that gpubench reports to its user and that backends raise, and suggestions for mistyped names.
+This module imports no other module of gpubench except the list of messages.
 
 A `GpubenchError` ends the program with three lines (what, why, what to do) and an exit code. A `BackendError`
 does not end it: the worker turns it into a `Skip` or a `Failure` of one case.

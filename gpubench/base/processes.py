@@ -1,13 +1,13 @@
-"""The only functions that start child processes, with their environment, messages, deadlines, bounded output
-and end.
+"""Child processes: how they are started, their environment and messages, their time limit and the end of their
+output. Also the load that other programs put on the CPUs.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
 child_main.py runs before the start-up code of other packages. Its messages are framed, which separates them
 from other output in its pipe. On Linux the kernel kills a child when the thread that started it ends, so that
 thread has to outlive the child.
 
-The load by other programs is computed from two readings of the system's counters, so that nothing runs during a
-sample.
+The load is computed from two readings of the system's counters, one before and one after a sample, so that
+nothing has to run during the sample.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The only table. If it is too wide, columns are dropped, shortened or moved below each other.
+"""Tables for the terminal and for Markdown. If a table is too wide, columns are dropped, shortened or moved
+below each other.
 
-A table becomes lines of text, or Markdown. Cells contain no markup.
+All tables of gpubench are of the type Table. Cells contain text without markup.
 """
 
 from __future__ import annotations

@@ -227,10 +227,12 @@ def devices_of(
     tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
-    """Return the devices to measure, and the machine.
+    """Return the devices to measure, and the machine. Raises RequiredUnavailable for a named device that is
+    absent.
 
-    Detection looks at the hardware while the backends list their devices, in workers with `threads` threads
-    (None: one for each usable CPU). Raises RequiredUnavailable for a named device that is absent.
+    Detection looks at the hardware while workers with `threads` threads (None: one for each usable CPU) list
+    the devices of the backends. `tell` is called with what detection waits for. The other parameters are as in
+    `targets.choose`.
     """
     threads = threads or detect.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:

@@ -427,8 +427,9 @@ def choose_sizes(
 
 
 def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
-    """Return the elements of the copy, or the sides of the matrices. They are large enough to reach the peak,
-    and small enough to take less than a minute."""
+    """Return the sizes n at which the op is measured to show the device's peak: the number of elements for
+    `copy`, otherwise the side of square matrices. They are large enough to reach the peak, and small enough to
+    take less than a minute."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":

@@ -2,8 +2,7 @@
 
 Listing the ops imports nothing, because their names are literals in the files. Other packages add ops through
 the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported, so that an
-op that breaks, hangs or exits harms nothing else. Every package may read the declarations; the code of kernels
-uses only `base`.
+op that breaks, hangs or exits harms nothing else. The code of kernels imports only `base`.
 """
 
 from __future__ import annotations

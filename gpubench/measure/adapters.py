@@ -182,7 +182,8 @@ def _listed_repeatedly(
 
 
 def _why(card: Card, taken: Device, times: dict[str, float | None]) -> str:
-    """Return the reason for the choice of `taken` as text, such as `1.3x faster in a trial`."""
+    """Return why `taken` was chosen among the adapters of the card, as a text such as `1.3x faster in a
+    trial`."""
     least = times.get(taken.id)
     if least is None:
         return f"the first, as no trial {'succeeded' if times else 'was made'}"

@@ -144,7 +144,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def promise(self, what: str, op: str = "") -> Iterator[None]:
-        """Count any error raised inside as a broken promise."""
+        """Record the promise `what` as broken if the `with` block raises an error."""
         try:
             yield
         except Exception as error:
@@ -327,8 +327,8 @@ class _Trial:
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
-        """Make the workspace of the case (inputs and reference) and return `use(workspace)`. Returns True if
-        the workspace cannot be made."""
+        """Return `use(workspace)` for a workspace of the case, which holds its inputs and its reference. If
+        that raises an error, record a finding and return True."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)
@@ -374,7 +374,8 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """Check the device's clock with one case. Returns True if there is no need to try a longer launch."""
+        """Check the device's clock with launches of one case. Returns False if the launch is too short for
+        that, so that a longer one has to be tried."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:

@@ -342,8 +342,9 @@ class Passes:
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """Yield the workloads of a wish, largest first, and forget the wish, so that the op makes a new one
-        even if no workload is left."""
+        """Yield the workloads of a wish, from the largest size to the smallest. If the op has not had its check
+        size (`_check`), it is added. The wish is forgotten first, so that the op makes a new one even if no
+        workload is left."""
         self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
         rows = self.points.rows(rungs.series)

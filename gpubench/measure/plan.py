@@ -93,8 +93,8 @@ class Workload(msgspec.Struct, frozen=True):
         return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
-        """Return whether a tuned implementation runs in addition to this library case on the same device in the
-        same regime. Such a case does not affect a break-even."""
+        """Return whether the plan also has a tuned case on the device and in the regime of this library case.
+        If so, the library case does not affect a break-even."""
         if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)

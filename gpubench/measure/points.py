@@ -88,9 +88,9 @@ class Rungs:
         return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
-        """Return the workload of a size with the cases that are worth measuring there. One CPU device is
-        measured at every size. Other CPU devices, variants, copies and cases that do not affect a break-even
-        are measured only at a few. If `whole` is true, all cases are taken."""
+        """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
+        `whole` is true. One CPU device is measured at every size. Other CPU devices, variants, copies and cases
+        that do not affect a break-even are measured only at a few sizes."""
         item, host_alone = self.items[n], len(self._cpu) == len(self._scope.targets)
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.

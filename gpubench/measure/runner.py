@@ -275,8 +275,8 @@ class Runner:
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
-        """Open every device. A GPU is opened only after its users were listed, so that none of them is ours.
-        Meanwhile the first workloads are built on the devices that are already open."""
+        """Open every device. The users of GPUs are listed before any GPU is opened, so that our workers are not
+        among them. While the last devices are opened, the workloads in `first` are built on the others."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         for warning in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, warning)

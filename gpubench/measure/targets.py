@@ -275,8 +275,8 @@ def _without_yielding(
 def _one_adapter_each(
     targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
 ) -> tuple[list[Target], list[RunWarning]]:
-    """Return the targets with one adapter per card and backend, and the warnings about the others. Composed
-    devices use the same adapter."""
+    """Return the targets with only one adapter for each card and backend, and warnings about the adapters that
+    are left out. A composed device stays only if its GPU is the chosen adapter."""
     timed = None if trial is None else functools.cache(trial)
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):

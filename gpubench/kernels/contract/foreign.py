@@ -144,8 +144,9 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with another `fits`, which also finds params at which another function of the op breaks. A
-    plan calls `fits` before the other functions."""
+    """Return the op with a stricter `fits`: it also gives a reason at params at which one of the op's other
+    functions raises an error or returns something invalid. A plan calls `fits` first, so it does not call such
+    functions."""
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 

@@ -181,9 +181,11 @@ class Ladder(msgspec.Struct, frozen=True):
         return min(max(round(n / step), 1) * step, self.high)
 
     def snap(self, n: float) -> int:
-        """Return the number of the series round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, rounded to
-        whole granules. Below two granules it is rounded to granules only if `low` is a multiple of a
-        granule."""
+        """Return the size nearest to `n`, by ratio, in the series 2^((k + 1/2) / 4) for whole k.
+
+        The size is rounded to a multiple of the granule. If it is less than two granules and `low` is no
+        multiple of the granule, it is rounded to a whole number. It is at most `high`.
+        """
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
         whole = size >= 2 * self.granule or self.low % self.granule == 0

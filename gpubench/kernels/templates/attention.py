@@ -189,8 +189,9 @@ class QueryLayout(msgspec.Struct, frozen=True):
         return LANES * self.rows
 
     def words(self, e: int) -> int:
-        """Return how many `real` numbers of shared memory are needed: the results, maxima and sums of the half
-        of the parts that hands over its results. `e` is the number of elements of a head."""
+        """Return the number of `real` numbers of shared memory that a group needs. When parts are merged, one
+        half of them stores its results, maxima and sums there for the other half. `e` is the number of elements
+        of a head."""
         return self.parts // 2 * self.group_rows * (e + 2)
 
 

@@ -73,8 +73,9 @@ class CallOperands(Operands):
             return make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed + others)
 
     def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
-        """Return other inputs, each with its answer. If the answer takes long, the list is empty after the
-        first size. Raises Unsupported."""
+        """Return other inputs of the same size, each with its expected result and the allowed errors. If
+        computing a result takes long, they are made only for the first size of the function, and later calls
+        return an empty list. Raises Unsupported."""
         if self._others is not None and self.answer(case)[2] > SHORT_ANSWER_S:
             return []
         if self._others is None or self._others[0] != case.workload:

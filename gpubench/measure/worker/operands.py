@@ -209,7 +209,8 @@ class Passed:
         return None
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
-        """Copy outputs that passed the check, in place of an earlier copy of this size."""
+        """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing for very
+        small or very large outputs, for an op that updates an input, and if there is no memory for a copy."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes

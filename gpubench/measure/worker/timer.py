@@ -156,7 +156,7 @@ class Timer(Timed):
             self.split = before
 
     def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
-        """Find how many calls make a sample of each side alone, and store what samples it in `sides`."""
+        """Make the functions in `self.sides`, each of which takes a sample of one of `sides` alone."""
         chosen = self.split
         for name, split in sides.items():
             self.split = split
@@ -343,7 +343,7 @@ class Timer(Timed):
         )
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
-        """Return the buffers of `take` to the pool."""
+        """Give the buffers that `take` returned back to the pool."""
         for i, memory in self._input_memory:
             memory.give_back(buffers[i])
         if output is not None:
@@ -420,8 +420,8 @@ def _no_fewer(timer: Timed, hot_repeat: int) -> int:
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Return how many launches make a sample of HOT_SAMPLE_S on the device's clock. For a GPU without a clock,
-    return the result of `launches`. For other devices without a clock, return None."""
+    """Return how many launches make a sample of about HOT_SAMPLE_S seconds on the device's clock. Without a
+    device clock, return the number that `derived_hot_s` needs for a GPU, and None for any other device."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)

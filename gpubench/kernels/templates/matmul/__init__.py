@@ -178,12 +178,13 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first, which is the first tile that gives the device enough groups.
+    """Return the tiles with the default first. It is the first tile that gives the device enough groups: two
+    for each multiprocessor without slices, one with slices.
 
-    A tile without slices needs two groups for each multiprocessor, a tile with slices one (7/8 of that is
-    enough: 64 x 128 at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software
-    adapter the smallest tile comes first, because its compiler takes seconds for long texts. With few columns a
-    narrow tile comes first.
+    An eighth of the multiprocessors may stay idle. For example, 64 x 128 at n = 1024 gives 128 groups to 132
+    multiprocessors, and is the fastest tile there. On a software adapter the smallest tile comes first, because
+    its compiler takes seconds for long texts. If the tiles are narrow ones, for few columns, their order stays
+    as it is.
     """
     if limits.software:
         return tiles[::-1]

@@ -340,9 +340,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> int:
-        """The number of whole tiles whose sums are added up separately, or 0 if all are added up together. It
-        is not 0 only if K is long and the longest side. Otherwise registers are scarce, and no sum is known
-        that needs it."""
+        """The number of whole tiles whose sums are added up before they are added to the total, which reduces
+        rounding errors. It is 0, so that each product is added to the total directly, unless K is long and the
+        longest side. A block takes more registers."""
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 

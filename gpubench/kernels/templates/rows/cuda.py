@@ -275,9 +275,10 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
     """Return the layout for rows of `columns` elements in each of `arrays` inputs, whose elements take
     `itemsize` bytes in registers.
 
-    A thread first takes 32 bytes, which hides the latency of memory, and more once the row has 512 threads.
-    Longer rows take clusters, then 1024 threads, and then the loop. Raises Unsupported for rows longer than the
-    kernels can count.
+    A thread first takes 32 bytes of a row, which hides the latency of memory, and more once a row has 512
+    threads. Longer rows are divided among the blocks of a cluster, and even longer ones use blocks of 1024
+    threads. Rows that do not fit into those either are not held in registers: their threads loop over them.
+    Raises Unsupported for rows longer than the kernels can count.
     """
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
