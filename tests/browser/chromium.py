@@ -5,12 +5,8 @@ from contextlib import contextmanager
 
 ARGUMENTS = [
     "--no-sandbox",  # for root in a container; the pages are ours
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *"--disable-gpu --disable-quic --disable-sync --no-first-run".split(),
+    *"--disable-background-networking --disable-component-update".split(),
     "--process-per-site",  # the tests' pages are one site, and their process has compiled the script of the charts
 ]
 NAMES = ("chromium", "google-chrome")

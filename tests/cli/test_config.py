@@ -7,6 +7,7 @@ import pytest
 
 from gpubench.base.errors import ConfigError
 from gpubench.cli.command import read_settings, user_file
+from tests.raising import raised
 
 
 @pytest.fixture
@@ -52,8 +53,7 @@ def test_files_outside_the_repository_are_not_read(place):
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}),
-    ("it is broken, and nothing of ours", {}),
+    ("[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}), ("it is broken, and nothing of ours", {}),
 ])  # fmt: skip
 def test_a_project_that_does_not_name_us_is_not_read(place, text, found):
     write(place / "repo" / "pyproject.toml", text)
@@ -92,9 +92,7 @@ def test_variables(place):
 ])  # fmt: skip
 def test_mistakes_in_files(place, text, part):
     write(place / "repo" / "gpubench.toml", text)
-    with pytest.raises(ConfigError) as caught:
-        settings(place)
-    error = caught.value
+    error = raised(ConfigError, settings, place)
     assert part in f"{error.message} {error.why} {error.hint}"
     assert "gpubench.toml" in error.message
 

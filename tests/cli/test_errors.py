@@ -8,6 +8,7 @@ from gpubench import cli
 from gpubench.base import errors
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 from gpubench.cli import exit
+from tests.raising import raised
 
 
 def test_no_command_shows_the_help_and_fails(gpubench):
@@ -28,19 +29,18 @@ def test_suggestions():
     assert near == "did you mean 'mlp_backward' or 'mlp_forward'?"
     assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
     assert require_choice("json", ["table", "json"], "--format") == "json"
-    with pytest.raises(UsageError) as caught:
-        require_choice("zzz", ["table", "json"], "--format")
-    assert caught.value.why == "possible: table, json"
+    refused = raised(UsageError, require_choice, "zzz", ["table", "json"], "--format")
+    assert refused.why == "possible: table, json"
 
 
 @pytest.mark.parametrize(("count", "why"), [
     (20, "possible: n00, n01"), (21, "it is none of 21 names; the closest are n20, n10, n09"),
 ])  # fmt: skip
 def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all(count, why):
-    with pytest.raises(UsageError) as caught:
-        require_choice("n0", [f"n{i:02}" for i in range(count)], "NAME", listing="gpubench ops")
-    assert caught.value.why.startswith(why)
-    assert caught.value.hint.endswith("`gpubench ops` lists them all")
+    names = [f"n{i:02}" for i in range(count)]
+    refused = raised(UsageError, require_choice, "n0", names, "NAME", listing="gpubench ops")
+    assert refused.why.startswith(why)
+    assert refused.hint.endswith("`gpubench ops` lists them all")
 
 
 @pytest.mark.parametrize(("error", "limit"), [

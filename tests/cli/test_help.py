@@ -10,14 +10,9 @@ from gpubench.cli.options import commands
 LINES, COLUMNS = 24, 80
 
 
-@pytest.fixture
-def gpubench(in_process):
-    return in_process
-
-
 @pytest.mark.parametrize("command", ["", *commands()])
-def test_the_short_help_is_one_screen_with_three_examples(gpubench, command):
-    ended = gpubench(*command.split(), "-h")
+def test_the_short_help_is_one_screen_with_three_examples(in_process, command):
+    ended = in_process(*command.split(), "-h")
     lines = ended.stdout.splitlines()
     assert (ended.returncode, ended.stderr) == (0, "")
     assert len(lines) <= LINES, len(lines)
@@ -27,8 +22,8 @@ def test_the_short_help_is_one_screen_with_three_examples(gpubench, command):
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench, command):
-    text = gpubench(command, "--help").stdout
+def test_the_whole_help_has_every_option_once_and_under_its_heading(in_process, command):
+    text = in_process(command, "--help").stdout
     assert "<int" not in text
     blocks = text.split("\n\n")
     under = {block.partition(":\n")[0]: block for block in blocks}
@@ -40,12 +35,12 @@ def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench, co
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_examples_are_command_lines_that_gpubench_takes(gpubench, command):
+def test_the_examples_are_command_lines_that_gpubench_takes(in_process, command):
     for line in commands()[command].examples:
         _, _, words = line.rpartition("gpubench ")
         words, _, _ = words.partition(" >")
         words, dashes, rest = words.removesuffix(')"').partition(" -- ")
-        ended = gpubench(*shlex.split(f"{words} --show-config {dashes}{rest}"))
+        ended = in_process(*shlex.split(f"{words} --show-config {dashes}{rest}"))
         assert ended.returncode == 0, ended.stderr
 
 

@@ -9,12 +9,6 @@ from gpubench import kernels
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
 
-
-@pytest.fixture
-def gpubench(in_process):
-    return in_process
-
-
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
     "relu", "sigmoid", "tanh", "gelu", "softmax",
@@ -24,8 +18,8 @@ REQUIRED = {
 ON_THE_HOST = {name for name in kernels.computing_ops() if kernels.load(name).host is not None}
 
 
-def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gpubench):
-    ended = gpubench("ops")
+def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(in_process):
+    ended = in_process("ops")
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -35,8 +29,8 @@ def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gp
     assert "  matmul                C = A B of n x n matrices" in lines
 
 
-def test_a_name_gets_the_rest(gpubench):
-    matmul, forward = gpubench("ops", "matmul", "mlp_forward").stdout.split("\n\n")
+def test_a_name_gets_the_rest(in_process):
+    matmul, forward = in_process("ops", "matmul", "mlp_forward").stdout.split("\n\n")
     parts = (
         "a[n,n] b[n,n] -> out[n,n]", "2 n^3", "12 n^2", "side of the square matrices",
         "m: rows of A and C; k: columns of A",
@@ -46,8 +40,8 @@ def test_a_name_gets_the_rest(gpubench):
     assert max(map(len, matmul.splitlines())) <= 80
 
 
-def test_json_says_who_has_what(gpubench):
-    listed = {op["name"]: op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
+def test_json_says_who_has_what(in_process):
+    listed = {op["name"]: op for op in json.loads(in_process("ops", "--format", "json").stdout)["ops"]}
     assert listed.keys() >= REQUIRED
     for op in listed.values():
         if op["group"] in ("overhead", "collective"):
@@ -68,10 +62,10 @@ def test_json_says_who_has_what(gpubench):
     assert listed["matmul"]["implementations"]["cupy"] == ["library", "tuned"]
 
 
-def test_markdown_is_one_table_and_a_group_gets_its_ops(gpubench):
-    lines = gpubench("ops", "--format", "markdown").stdout.splitlines()
+def test_markdown_is_one_table_and_a_group_gets_its_ops(in_process):
+    lines = in_process("ops", "--format", "markdown").stdout.splitlines()
     assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
-    listed = json.loads(gpubench("ops", "matrix", "--format", "json").stdout)["ops"]
+    listed = json.loads(in_process("ops", "matrix", "--format", "json").stdout)["ops"]
     assert [op["name"] for op in listed] == list(kernels.groups()["matrix"])
 
 
@@ -86,18 +80,14 @@ def test_costs_as_formulas(cost, text):
 
 
 @pytest.mark.parametrize("name", documents())
-def test_schemas(gpubench, name):
-    full = json.loads(gpubench("schema", name).stdout)
+def test_schemas(in_process, name):
+    full = json.loads(in_process("schema", name).stdout)
     jsonschema.Draft202012Validator.check_schema(full)
     assert full["title"] == name
     if "report" not in name:  # whose rows are made from the analysis
-        fields = [
-            (field, about)
-            for struct in full["$defs"].values()
-            for field, about in struct.get("properties", {}).items()
-        ]
-        assert [
-            field for field, about in fields if "description" not in about and len(about.get("enum", ())) != 1
-        ] == []
-    assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
-    assert name != "gpubench-result" or json.loads(gpubench("schema").stdout) == full, "it is the default"
+        structs = [struct.get("properties", {}) for struct in full["$defs"].values()]
+        fields = [(field, about) for struct in structs for field, about in struct.items()]
+        silent = [(field, about) for field, about in fields if "description" not in about]
+        assert [field for field, about in silent if len(about.get("enum", ())) != 1] == []
+    assert json.loads(in_process("schema", name.removeprefix("gpubench-")).stdout) == full
+    assert name != "gpubench-result" or json.loads(in_process("schema").stdout) == full, "it is the default"

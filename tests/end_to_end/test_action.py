@@ -109,11 +109,8 @@ class Runner:
 
     def _filled(self, text, inputs):
         known = {f"inputs.{name}": value for name, value in inputs.items()}
-        known |= {
-            f"steps.{step}.outputs.{name}": text
-            for step, rows in self.outputs.items()
-            for name, text in rows.items()
-        }
+        for step, rows in self.outputs.items():
+            known |= {f"steps.{step}.outputs.{name}": text for name, text in rows.items()}
         return EXPRESSION.sub(lambda found: {**known, "github.action_path": str(ROOT)}[found[1]], text)
 
     @property
