@@ -47,7 +47,8 @@ def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
     """Return all facts about the CPUs that files contain. `affinity` is the set of CPUs on which this process
-    may run; it comes from a live source or has the status not_probed."""
+    may run. No file contains it: on a live machine the caller asks the system, and for a recorded machine its
+    status is not_probed."""
     listed = read_cpu_lists(root, blocks.value)
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
@@ -88,13 +89,10 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Return the sets of CPUs in the kernel's numbering, and whether the list of online CPUs (`listed`) uses
-    another one.
-
-    A file system for containers (lxcfs) numbers the CPUs of a container from 0 in `online` and in
-    /proc/cpuinfo, but the kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in two
-    numberings are never intersected.
-    """
+    """Return the sets of CPUs in the kernel's numbering, and whether `listed`, the list of online CPUs, uses
+    another numbering. In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the
+    kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in different numberings are
+    never intersected."""
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
         cpuset = missing("invalid", cpuset.source, note)
@@ -120,8 +118,8 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
 def usable(
     listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
-    """Return the number of CPUs that may be kept busy, and the name of the tightest limit. Sets are only
-    counted, because they may have different numberings."""
+    """Return the number of CPUs that may be kept busy, and the name of the tightest limit. The sizes of the
+    sets are compared, not their members, because the sets may have different numberings."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
     named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
@@ -135,7 +133,8 @@ def usable(
 
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
-    """Return the fact "on" if a core has two online CPUs, "hidden" if a hypervisor may hide SMT, else "off"."""
+    """Return a fact about SMT: "on" if a core has two online CPUs, "hidden" if no core has but a hypervisor may
+    hide SMT, else "off"."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
@@ -171,11 +170,9 @@ class Traits(NamedTuple):
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
-    """Group CPUs that are alike, fastest first. If no source distinguishes them, return one group.
-
-    Each source splits the groups of the sources before it, so a coarse source does not hide a finer one. The
-    fact names the first source that splits.
-    """
+    """Group CPUs that are alike, fastest first. If no source distinguishes them, there is one group. Several
+    sources are used one after the other, and each may split the groups further, so a coarse source does not
+    hide a finer one. The fact names the first source that splits."""
     clocks, online = traits.clocks, traits.online
     part = _parts(root, info, online)
     capacity = {cpu: fact.value for cpu in online
@@ -256,8 +253,8 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
-    """Return bits 4 to 15 of MIDR_EL1 of each online CPU, or the `CPU part` of cpuinfo. The result is empty if
-    a CPU has neither."""
+    """Return, for each online CPU, bits 4 to 15 of its register MIDR_EL1, or else its `CPU part` in cpuinfo.
+    The result is empty if a CPU has neither."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -296,8 +293,8 @@ def misfits(blas: CpuBlas, cpu: Cpu) -> bool:
 
 
 def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. Too many
-    threads compete for the CPUs, and too few leave some idle; both make the CPU look slow."""
+    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. In both
+    directions the CPU looks slow: too many threads compete for the CPUs, and too few leave some idle."""
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
@@ -333,7 +330,7 @@ class ListedCpus(NamedTuple):
 
 
 def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
-    """Read the lists of CPUs in /sys/devices/system/cpu. If they are missing, use the folders there, or
+    """Read the lists of CPUs in /sys/devices/system/cpu. For a missing list, use the cpuN folders there, or
     /proc/cpuinfo."""
     folders = frozenset(int(name[3:]) for name in root.names_like(CPUS, r"cpu\d{1,5}"))
     present = first(_cpu_set(root, "present"), make_fact(folders, CPUS) if folders else ABSENT)
@@ -353,8 +350,8 @@ def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
-    """Return the online CPUs by two other sources: every cpuN whose `online` is not 0 (cpu0 often has no such
-    file), then the blocks of cpuinfo."""
+    """Return the online CPUs according to two other sources. The first has every cpuN whose file `online` is
+    not 0 (cpu0 often has no such file). The second has the CPUs in cpuinfo."""
     facts = []
     if folders:
         source = f"{CPUS}/cpu*/online"
@@ -394,10 +391,8 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
-    """Tell whether physical_package_id may number a cluster of cores instead of a package.
-
-    It does so before Linux 6.0 if a device tree describes the CPUs, and still does on 32-bit Arm.
-    """
+    """Tell whether physical_package_id may be the number of a cluster of cores instead of a package. This is so
+    before Linux 6.0 if a device tree describes the CPUs, and in all versions on 32-bit Arm."""
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
@@ -429,11 +424,9 @@ class Caches(NamedTuple):
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches. A cache that an earlier CPU shares is not read again.
-
-    The fact is invalid if a cache has a damaged file and no CPU that shares it can be read, or if its files are
-    incomplete on some CPUs and complete on others.
-    """
+    """Read the caches. A cache that several CPUs share is read for one of them only. The fact is invalid in two
+    cases: a cache has a damaged file on every CPU that shares it, or its files are incomplete on some CPUs and
+    complete on others."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
     seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
@@ -495,8 +488,8 @@ class Frequencies(NamedTuple):
 
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
-    """Read the files of each cpufreq policy once. The current clock is read only if `now` is True, because some
-    kernels take milliseconds to measure it."""
+    """Read the files of each cpufreq policy once; a policy holds for a group of CPUs. The current clock is read
+    only if `now` is True, because some kernels take milliseconds to measure it."""
     clocks = dict.fromkeys((BASE, MOST, NOW), parse_kilohertz)
     files: dict[str, Any] = {**clocks, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}

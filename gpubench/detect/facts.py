@@ -97,8 +97,9 @@ class Root:
     def facts(
         self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
     ) -> dict[str, Fact[Any]]:
-        """Return one fact for each file of a folder, by name. `files` holds the file name and the parser of
-        each fact. If the device is `asleep`, no file is read."""
+        """Return the facts that the files in a folder state, by the name of the fact. `files` holds the file
+        name and the parser for each fact. If `asleep` is True, no file is read and every fact has the status
+        not_probed."""
         return {
             name: NOT_PROBED if asleep else self.fact(f"{folder}/{file}", parse)
             for name, (file, parse) in files.items()
@@ -272,8 +273,8 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """Parse a hexadecimal mask into its members. It consists of groups of 32 bits, highest first, such as
-    "f,00000001". Raises ValueError for other texts."""
+    """Return the numbers of the bits that are set in a hexadecimal mask. The mask consists of groups of 32
+    bits, highest first, such as "f,00000001". Raises ValueError for other texts."""
     head, *groups = text.split(",")
     digits = head.removeprefix("0x") + "".join(group.rjust(8, "0") for group in groups)
     whole = all(group and len(group) <= 8 and group.isascii() and group.isalnum() for group in groups)
@@ -519,8 +520,8 @@ def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
 
 @functools.cache
 def fact_types() -> dict[str, Any]:
-    """Return the type of every fact of a Gpu, by its path. The types come from the declaration of the
-    document."""
+    """Return the type of every fact of a Gpu, by the fact's path such as `memory.free_bytes`. The types are
+    read from the declaration of the document."""
     types: dict[str, Any] = {}
     for field in msgspec.structs.fields(Gpu):
         group = isinstance(field.default, msgspec.Struct) and not isinstance(field.default, Fact)

@@ -249,9 +249,9 @@ def _usable(
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Return the memory that an integrated GPU can use. On AMD it is the larger of the free carve-out and the
-    part of RAM that the GPU can map, never the sum, because both are the same RAM. On other GPUs it is the
-    RAM."""
+    """Return the memory that an integrated GPU can use. An AMD GPU has a part of RAM of its own (the
+    carve-out), and can also map another part of RAM. The larger of the free carve-out and the other part is
+    returned, never the sum, because both are the same RAM. For other GPUs it is the RAM."""
     if vendor != "amd":
         return ram
     window = memory.shared_limit_bytes
@@ -324,8 +324,8 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
-    """Return the id of each device: its uuid if that is unique here, else `pci:BDF` if that is unique, else
-    `api:SOURCE:N`."""
+    """Return an id for each device: its uuid if no other device here has the same, else `pci:BDF` if no other
+    device has the same address, else `api:SOURCE:N`."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)
@@ -408,12 +408,9 @@ def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
 
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
-    """Return the fact `access.hidden_by_env` by GPU id: the environment variable that hides the GPU. It is
-    absent if none does.
-
-    The variables of a vendor filter one after the other: each numbers the GPUs that the variable before it left
-    visible.
-    """
+    """Return the fact `access.hidden_by_env` of each GPU, by the GPU's id. Its value is the environment
+    variable that hides the GPU; the fact is absent if none does. Several variables of a vendor act one after
+    the other: each one numbers only the GPUs that the one before it left visible."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     for vendor, variables in _FILTERS.items():
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
@@ -434,7 +431,8 @@ _FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEV
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return the GPUs that the variable shows. If they cannot be known, return a fact with the reason."""
+    """Return the GPUs that the environment variable leaves visible. If it cannot be known which they are,
+    return a fact with the reason."""
     if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells
     owners = {

@@ -130,7 +130,7 @@ def _devices(
 def _enrich(
     root: Root, function: Function, card: Card | None, hypervisor: Fact[str], soc: Fact[str]
 ) -> DeviceRecord:
-    """Return the PCI record with the facts of the vendor's driver and of the DRM card."""
+    """Return the record of a PCI function with the facts that the vendor's driver and the DRM card add."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function.folder, function.asleep)
@@ -168,8 +168,8 @@ def this_host() -> Machine:
 
 
 def read_this_host(root: Root) -> Files:
-    """Read the files of this machine, and add the facts of uname and, on systems other than Linux, of
-    psutil."""
+    """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, add
+    those of psutil, too."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
@@ -368,8 +368,8 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """Return the name of the hypervisor. It is "unknown" if only its presence is known, and "none" only if x86
-    reports that there is none and no firmware names one."""
+    """Return the name of the hypervisor, or "unknown" if only its presence is known. It is "none" only if an
+    x86 CPU reports that there is no hypervisor and no firmware names one."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
@@ -442,8 +442,8 @@ _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
 
 def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
-    """Return CPU and memory with the facts of psutil. They are unchanged if psutil is missing or broken.
-    `allowed` is the set of CPUs on which the process may run."""
+    """Return `cpu` and `memory` with the facts that psutil reports. Both are unchanged if psutil is missing or
+    broken. `allowed` is the set of CPUs on which the process may run."""
     try:
         import psutil
 
@@ -498,7 +498,7 @@ class CpuinfoFacts(msgspec.Struct):
 
 
 def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
-    """Return the CPU with the facts of py-cpuinfo. Facts that files or psutil gave are kept."""
+    """Return `cpu` with the facts that py-cpuinfo reports. Facts that files or psutil gave are kept."""
     model, vendor = (
         " ".join(text.split()) if text and not is_placeholder(text) else None
         for text in (answer.model, answer.vendor)

@@ -78,16 +78,11 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`.
-
-    `extra_records` are further records, for example of a run; a caller that passes them is about to measure, so
-    the BLAS is probed, too. `gathered` is an earlier result of `gather` on this machine. `mode` is the mode
-    that the user chose. `results` is a folder or file of measured results, which `read` turns into evidence.
-    `deep` opens the devices, `wake` wakes sleeping GPUs, and `debug` keeps the raw records.
-
-    Raises UsageError for an unknown mode and ValueError for a malformed record. Faults of the machine itself
-    become statuses in the document.
-    """
+    `records`. `extra_records` are further records, for example of a run; a caller that passes them is about to
+    measure, so the BLAS is probed, too. `gathered` is an earlier result of `gather` on this machine. `mode` is
+    the mode that the user chose. `results` is a folder or file of measured results, which `read` turns into
+    evidence for a mode. `debug` keeps the raw records. Raises UsageError for an unknown mode and ValueError for
+    a malformed record. Faults of the machine itself become statuses in the document."""
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
@@ -131,8 +126,8 @@ def assemble(
     debug: bool = False,
     sysroot: str | None = None,
 ) -> Machine:
-    """Return the document without its recommendation. `extra` are records of the caller, and `live` tells
-    whether this machine is described."""
+    """Return the machine's description without its recommendation. `extra` are further records that the caller
+    has. `live` is True if it is this machine, not a recorded one. `debug` keeps the raw records."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
@@ -257,11 +252,10 @@ def gather(
     root: Root | None = None,
     tell: Tell | None = None,
 ) -> Gathered:
-    """Read the files of this machine, choose the probes by evidence and run them side by side.
-
+    """Read the files of this machine, choose the probes that these files suggest and run them side by side.
     `deep` opens the devices, `wake` wakes sleeping GPUs, and `blas` runs the probe of the BLAS in any case.
-    `tell` receives a line about slow probes. Raises UsageError if the user's time limit is not a duration.
-    """
+    `tell` is called with a line of text about slow probes. Raises UsageError if the user's time limit is not a
+    duration."""
     root = root or Root()
     start = time.perf_counter()
     files = read_this_host(root)
@@ -296,10 +290,8 @@ def user_limit_s() -> float | None:
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """Return the probes to run, and the probes that are skipped although there is evidence for them.
-
-    If no folder can list GPUs (Windows, macOS), NVML and wgpu are probed without evidence.
-    """
+    """Return the probes to run, and the probes that are skipped although `files` suggest them. If no folder can
+    list GPUs (Windows, macOS), NVML and wgpu are probed in any case."""
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
 
@@ -444,12 +436,9 @@ WSL_NODE = "/dev/dxg"
 
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
-    """Return the GPU with `usable`, `why_not` and `access`. `failed` holds the codes of the probes that did not
-    reach it.
-
-    A GPU is usable if an API lists it or its device node can be opened. A recorded machine can only show that a
-    GPU is not usable.
-    """
+    """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes of the probes
+    that did not reach it. A GPU is usable if an API lists it or its device node can be opened. If `live` is
+    False, the machine is a recorded one, which can only show that a GPU is not usable."""
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
         ("NO_DRIVER", driver, driver.status == "absent" and driver.source is not None),
@@ -474,8 +463,8 @@ def read_access(
     providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return, for each GPU, its access facts and the codes of the probes that failed. `nodes` holds the names
-    of the render nodes, by PCI address."""
+    """Return a pair for each GPU: its access facts, and the codes of the probes that failed for it. `nodes`
+    holds the names of the render nodes, by PCI address."""
     statuses = {provider.name: provider.status for provider in providers}
     hiding = hidden(gpus, environ)
     reach = []
@@ -547,9 +536,9 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
-    """Return a warning for each vendor (AMD, Intel) of a discrete GPU if the PyTorch that drives it is not
-    installed, with the command that installs it. Integrated GPUs are left out, because that PyTorch may not
-    drive them."""
+    """Return a warning with an installation command for each vendor (AMD, Intel) that needs a PyTorch of its
+    own, if there is a usable discrete GPU of this vendor and that PyTorch is not installed. Integrated GPUs are
+    left out, because that PyTorch may not drive them."""
     vendors = {
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
     } & _TORCH.keys()

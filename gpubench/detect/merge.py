@@ -1,8 +1,9 @@
 """The merge of records from many sources into devices. The records are sorted by the kind of device, then
-joined by uuid or by address, or by vendor and device id if a source states neither; never by name.
+joined by uuid or by address. If a source states neither, they are joined by vendor and device id. They are
+never joined by name.
 
-A device never has two records of one enumeration (list of a source), so identical GPUs remain two devices. The
-result does not depend on the order of the records.
+The records of one source describe different devices, so identical GPUs remain two devices. The result does not
+depend on the order of the records.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
-    """Return the id in `gpus[]` of a backend's device. Return None if the match is not certain. Metal states
-    neither address nor ids, so its device is the GPU that Metal lists, if it is the only one."""
+    """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. Return None if the match is
+    not certain. Metal states neither address nor ids. If `api` is "metal" and Metal lists only one GPU of the
+    machine, that GPU is the match."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
@@ -128,9 +130,9 @@ def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
 def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
-    """Return the id in `gpus[]` of the GPU with this uuid (`own`), else with this address, else with these
-    vendor and device ids if only one GPU has them. Names are never compared. Return None if there is no
-    match."""
+    """Return the id in `gpus[]` of the GPU with the uuid `own`. If there is none, look for the address `bdf`,
+    then for the vendor and device ids; such a match counts only if exactly one GPU has it. Names are never
+    compared. Return None if there is no match."""
     for gpu in machine.gpus if own else ():
         names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
         if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
@@ -160,7 +162,8 @@ def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Tell whether the device has a different uuid of the same form. (Each family of APIs has its own form.)"""
+    """Tell whether the device has a uuid that differs from `own` but has the same form. (Each family of APIs
+    has its own form, and uuids of two forms cannot be compared.)"""
     return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
@@ -249,8 +252,8 @@ def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
 
 
 def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
-    """Return the devices that at least one of the records fits, in the order of their addresses. If they differ
-    in kind, only those nearest to the records' kind are returned."""
+    """Return the devices to which at least one of the records may belong, in the order of their addresses. If
+    they differ in kind, only those whose kind is nearest to the records' kind are returned."""
     fitting = [
         device for device in devices
         if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
@@ -269,7 +272,8 @@ def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
-    """Tell whether any of the records may be assigned to any of the devices, because all are of one model."""
+    """Tell whether it does not matter which of the records is assigned to which of the devices, because all of
+    them are of one model."""
     models = {device.device_id for device in homes}
     if models != {None}:
         return len(models) == 1
@@ -427,8 +431,8 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """Return the kind of device at one address, from all its records. `passed` means that a virtio GPU has
-    computed."""
+    """Return what sort of device is at an address, judged from all of its records. `passed` means that a virtio
+    GPU there has computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)
@@ -468,8 +472,8 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id that the record states, or the id for its vendor's name. Return None if it is
-    unknown, or if the record states a number from 0x10000 on, which is not a PCI id."""
+    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name. Return
+    None if neither is known, or if the stated number is 0x10000 or larger, which is not a PCI id."""
     if record.vendor_id is not None:
         return record.vendor_id if record.vendor_id < 0x10000 else None
     text = record.vendor or ""

@@ -1,10 +1,10 @@
 """The PCI functions in sysfs with their names from pci.ids, the DRM cards, and the GPUs of the device tree,
 which are on no PCI bus.
 
-A sleeping function is asked only for facts that the kernel has in memory. No decision depends on a name,
-because one id stands for several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or
-from a newer pci.ids of the described machine. Names of modules are not names of drivers. A card may be the
-display beside its GPU: for example, an Adreno's card is bound to `msm_dpu`.
+Of a sleeping function, only those files are read that do not wake it. No decision depends on a name, because
+one id stands for several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or from a
+newer pci.ids of the described machine. The name of a kernel module is not taken for the name of a driver. A
+card may belong to the display hardware beside a GPU: for example, the card of an Adreno is bound to `msm_dpu`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
-    """Read all facts in the folder of a device. `source` is the source of the record."""
+    """Read all facts in the sysfs folder of a device. `source` is the source that the record names. `bdf` is
+    the PCI address if it is known; otherwise it is read from the folder."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
@@ -126,7 +127,7 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """Return the name of the bound driver, by the link `driver` or by uevent."""
+    """Return the name of the driver that is bound to the device, from the link `driver` or else from uevent."""
     name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
     return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 
@@ -232,8 +233,8 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """Return the functions with their paths to each other. A path names the deepest bridge that both share, or
-    else the NUMA node."""
+    """Return the functions, each with its paths to the other ones. A path names the deepest bridge that both
+    functions share, or else their NUMA node."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
         return list(functions)
@@ -343,8 +344,8 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
 
 
 def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
-    """Return a pci.ids reduced to its date and the names of `devices` (pairs of vendor and device id), for a
-    recording."""
+    """Return a short form of the pci.ids in `text`, for a recording. It has only the date and the names of
+    `devices` (pairs of vendor and device id)."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
     for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
@@ -448,8 +449,8 @@ class TreeGpus(NamedTuple):
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
-    """Return the GPUs of the device tree, found by their cards and by their platform devices. Each family is
-    listed once."""
+    """Return the GPUs of the device tree. They are found by the DRM cards and by the platform devices, and each
+    family of GPUs is listed once."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family] = set()
     seen: set[str] = set()
@@ -518,7 +519,8 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:
-    """Return the fact that tells whether a connector of the card reports a display."""
+    """Return the fact that tells whether a display is connected to the card. It is not probed if the card
+    sleeps."""
     if card.function.asleep:
         return NOT_PROBED
     prefix = card.folder.rpartition("/")[2] + "-"

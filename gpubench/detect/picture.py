@@ -64,7 +64,7 @@ class MachinePart(NamedTuple):
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """Return a part with the lines that are not empty."""
+    """Return a part of the picture. Empty lines are left out."""
     return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
 
 
@@ -461,8 +461,8 @@ LEGEND = {
 
 
 def matrix(gpus: Sequence[Gpu]) -> list[str]:
-    """Return the lines of a small table with the path from each GPU to each other one, and a last line with its
-    legend. The list is empty if no path is known."""
+    """Return a small table as lines of text. It shows the path from each GPU to each other GPU, and its last
+    line is the legend. The list is empty if no path is known."""
     words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
     shown = {word for line in words for word in line} - {"-", "?"}
     if not shown:

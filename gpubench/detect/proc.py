@@ -1,10 +1,11 @@
 """/proc/cpuinfo in its many forms (x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC), and the
-control groups of this process (v1, v2 and mixed): the quota, CPU set and memory limit of its group and all
-groups above.
+control groups of this process (v1, v2 and mixed): the quota, CPU set and memory limit of its group and of all
+groups above it.
 
-A name such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker, scope) and
-private parts, which identify a user or a container. The document has `*` for a private part. A recording has a
-number for it, the same number everywhere, so that the recording is still a consistent machine.
+A name of a group such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker,
+scope) and private parts, which identify a user or a container. The document has `*` in place of a private part.
+A recording has a number in its place, and the same private part has the same number everywhere, so that the
+recording is still a consistent machine.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """Return the manufacturer: the kernel's name for it, the name for Arm's implementer code, or the name for
-    the CPU model. Return None if it is unknown."""
+    """Return the CPU's manufacturer, or None if it is unknown. It is the name that the kernel gives. On Arm it
+    is the name that belongs to the implementer code, and for Loongson and IBM it follows from the model."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -161,14 +162,14 @@ def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
 
 
 def drop_numbers(info: CpuInfo) -> CpuInfo:
-    """Return the file with negative numbers for its blocks, because it is unknown which CPU each block
-    describes."""
+    """Return `info` with negative numbers in place of the CPU numbers, so that no block is taken for a certain
+    CPU. This is needed if it is unknown which CPU each block describes."""
     return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
 
 
 def clock_hz(info: CpuInfo) -> int | None:
-    """Return the highest clock that the file shows for a CPU at present, in hertz. Return None if it shows
-    none."""
+    """Return the highest present clock, in hertz, that the file shows for any CPU. Return None if it shows no
+    clock."""
     for key in _CLOCK_KEYS:
         shown = [re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value) for value in info.values(key)]
         clocks = [round(float(match[1]) * 1e6) for match in shown if match]
@@ -252,8 +253,9 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """Return the mounts of control groups and cpusets in a table of mounts. Other lines and damaged lines are
-    left out. /proc/mounts does not name the mounted group, so it is taken to be the topmost one."""
+    """Return the mounts of control groups and cpusets that a table of mounts lists. Other lines and damaged
+    lines are left out. If the table is not mountinfo, it does not name the mounted group, which is then taken
+    to be the topmost one."""
     mounts = []
     for line in text.splitlines():
         place, dash, right = line.partition(" - ")
@@ -294,7 +296,8 @@ def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """Return the NUMA nodes that the control group allows, or the nearest group above it that names any."""
+    """Return the NUMA nodes that the process's control group allows. If the group names none, use the nearest
+    group above it that does."""
     return _public(_nearest(root, groups, _MEMS))
 
 
@@ -410,8 +413,8 @@ def plausible(path: str) -> bool:
 def _lost_way(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """Return the damaged file that should name the own group below a mount of `controller`. Return None if the
-    group is known."""
+    """Return the path of a damaged file, if because of it the process's own group of `controller` is unknown.
+    Return None if the group is known."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:

@@ -162,11 +162,8 @@ class Verdict(NamedTuple):
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
     """Return the recommendation by the newest result below `results` that is from this machine and decides the
-    mode.
-
-    Newer results that do not decide it add notes. If no result decides it, `advice` is returned with these
-    notes. `read` returns the evidence of a run.
-    """
+    mode. Newer results that do not decide it add notes to the recommendation. If no result decides the mode,
+    `advice` is returned with these notes. `read` returns the evidence that a run has for a mode."""
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
         return advice
@@ -229,12 +226,9 @@ def decide(
 
 
 def judge(evidence: Measured, static: Mode) -> Verdict | None:
-    """Return the mode that the evidence gives. Return None if it does not decide the mode. `static` is the mode
-    by the fixed rule.
-
-    Queued calls do not count, because most programs do not queue many calls and wait once, and the users who do
-    know it.
-    """
+    """Return the mode that the measured evidence gives, or None if it does not decide the mode. `static` is the
+    mode that the fixed rule gives without measurements. A gain of queued calls alone never decides for the GPU:
+    few programs queue many calls before they wait, and their authors know that they do."""
     best = _best_split(evidence.splits)
     if best is not None:
         return Verdict("hybrid", "HYBRID_PAYS", best.gpu_share)
@@ -394,8 +388,8 @@ def _read(path: Path, read: Reader) -> Measured | str:
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Return an explanation of the code and the remedy, with the environment variable or the device node of
-    this GPU."""
+    """Return a sentence that explains the code, and what to do about it. The sentence names the environment
+    variable or the device node of this GPU."""
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
         return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
@@ -407,7 +401,7 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Tell whether the provider concerns this machine. NVML may be probed without evidence, so it does not if
-    it found no driver and there is no NVIDIA GPU."""
+    """Tell whether the provider concerns this machine. NVML may be probed without any sign of an NVIDIA GPU. If
+    it found no driver then, it is not relevant."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

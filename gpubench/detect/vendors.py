@@ -34,8 +34,8 @@ GIB = 1 << 30
 
 
 def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
-    """Return the facts in the device folder of an AMD GPU. If it is `asleep`, only the memory totals are
-    read."""
+    """Return the facts that the files in the folder of an AMD GPU state. If the GPU is `asleep`, only its
+    memory totals are read."""
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
@@ -45,8 +45,8 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
 
 
 def clock(text: str, mark: str = "") -> int | None:
-    """Return the highest clock in hertz in a table of lines such as "1: 2371Mhz *". Only lines that end in
-    `mark` count. Return None if there is none. Raises ValueError for a line of another form."""
+    """Return the highest clock, in hertz, in a table with lines such as "1: 2371Mhz *". Only lines that end in
+    `mark` count. Return None if there is no such line. Raises ValueError if any line has another form."""
     step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
@@ -86,9 +86,9 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
-    """Return the kind of an AMD GPU: discrete if the card reports a board or a manufacturer of its memory,
-    integrated if a small memory of its own is beside a large part of RAM that it can map. Else the kind is
-    missing."""
+    """Return the kind of an AMD GPU. It is discrete if its files name a board or the manufacturer of its
+    memory. It is integrated if its own memory (`vram`) is small beside the part of RAM that it can map (`gtt`).
+    Otherwise the kind is missing."""
     for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
         if root.read(f"{folder}/{name}").text:
             return make_fact("discrete", f"{folder}/{name}")
@@ -118,8 +118,8 @@ _DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
 def intel_facts(
     root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
-    """Return the facts of one Intel GPU. i915 has the size of the local memory in `card`, its folder
-    /sys/class/drm/cardN, which is also drm/cardN in the device folder."""
+    """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None. The driver i915
+    states the size of the local memory there; the same files are also in drm/cardN in the device folder."""
     folder = function.folder
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
@@ -147,8 +147,9 @@ def intel_facts(
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
-    """Return the kind of an Intel GPU. It is decided by whether the GPU has memory of its own, by its id, or,
-    on a real machine, by whether it has the address of the processor's GPU on bus 0."""
+    """Return the kind of an Intel GPU. It is discrete if it has memory of its own (`local`). Otherwise its
+    device id decides. If that is unknown, a GPU at the address that the processor's GPU has on bus 0 is
+    integrated, unless this may be a virtual machine."""
     if local.value is not None:
         return make_fact("discrete", local.source)
     device_id = function.record.device_id
@@ -162,7 +163,8 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
-    """Return the sum of the memory of the tiles of xe. It is missing if the size of a tile is missing."""
+    """Return the sum of the memory of all tiles of a GPU that the driver xe lists. The sum is missing if the
+    size of a tile is missing."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
@@ -214,16 +216,16 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
-    """Return the kind of an NVIDIA GPU: discrete, or not_probed if it may share the memory of the CPU. `soc` is
-    the chip that the firmware names."""
+    """Return the kind of an NVIDIA GPU: discrete, or not_probed if the GPU may share the memory of the CPU.
+    `soc` is the chip that the firmware names, if any."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}
 
 
 def find_soc(root: Root, platform: Platform) -> Fact[str]:
-    """Return the chip that the firmware names, if its GPU shares the CPU's memory. The fact is absent for other
-    machines."""
+    """Return the fact with the name of the chip, if the firmware names one whose GPU shares the CPU's memory.
+    The fact is absent for all other machines."""
     tree = root.fact("/proc/device-tree/model", lambda text: text if _SOC.search(text) else None)
     product = platform.dmi_product
     if tree.value is None and product.value is not None and _SOC.search(product.value):
@@ -239,11 +241,8 @@ class NumaNodes(NamedTuple):
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
-    """Return the nodes in the files `numa_status` of the GPUs.
-
-    The driver writes such a file for each GPU or for none. If only some of the files are missing, they count as
-    damaged.
-    """
+    """Return the NUMA nodes that the files `numa_status` of the GPUs name. The driver writes such a file for
+    each GPU or for none, so if only some GPUs lack the file, it counts as damaged."""
     facts = [record.facts["memory.numa_node"] for record in records or ()]
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
     good = ("ok", "absent") if not nodes else ("ok",)
@@ -345,12 +344,9 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
 
 
 def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
-    """Return the keys of the GPUs of which an unreadable node may be a partition. The set is empty if it cannot
-    be one.
-
-    The nodes of one GPU follow each other, and the partition numbers of the neighbours show whether a partition
-    is missing there.
-    """
+    """Return the keys of the GPUs to which an unreadable node may belong as a partition, or an empty set if it
+    cannot be one. The nodes of one GPU follow each other. So only the GPUs of the neighbouring nodes come into
+    question, and their partition numbers show whether a partition is missing there."""
     below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
     above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
     if below and above and below.gpu == above.gpu:
@@ -419,8 +415,8 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
 
 
 def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
-    """Return the sum of the values. It is missing if a value is missing, because a partial sum would be a wrong
-    size."""
+    """Return the sum of the facts' values. The sum is missing if any value is missing, because a partial sum
+    would be a wrong size."""
     unknown = [fact for fact in facts if fact.value is None]
     return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
 

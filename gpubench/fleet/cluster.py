@@ -67,8 +67,8 @@ class Answers(NamedTuple):
 
 
 def run_cluster(options: ClusterRunOptions) -> int:
-    """Run the measurement on every node, save each result as it arrives, print the report of the fleet, and
-    return the exit code."""
+    """Measure on every node, save each result as it arrives, print the report of the fleet, and return the exit
+    code."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
@@ -144,13 +144,10 @@ def _ask(
     options: ClusterRunOptions | ClusterDetectOptions, driver: FleetDriver, arguments: Callable[[str], Sequence[str]],
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
-    """Run the command on the nodes that are to be asked, and return how they answered.
-
-    These are the nodes that `--nodes` names; without it, the nodes of a saved fleet that are not in `whole`;
-    without a saved fleet, all nodes. Nodes in `whole` are never asked again. `arguments` gives the command line
-    for the name of a node. Raises RequiredUnavailable if the fleet needs more nodes than are whole or can be
-    asked.
-    """
+    """Run a command on some nodes and return how they answered. `arguments` returns the command line for a
+    node's name. The nodes to ask are those that `--nodes` names. Without this option they are the nodes of a
+    saved fleet that are not in `whole`, or all nodes if there is no saved fleet. Nodes in `whole` are never
+    asked again. Raises RequiredUnavailable if fewer nodes than required are whole or can be asked."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
@@ -193,8 +190,9 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return the command-line arguments for the run on a node: the options of this run that say what to measure
-    and how, and the node's name as context. The default of `--ops` is health."""
+    """Return the command-line arguments for the run on the node `name`. They are the options of this run that
+    say what to measure and how, with the node's name as context. Without `--ops`, the nodes measure the ops of
+    `health`."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
@@ -272,8 +270,8 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return the exit code for the ends of the nodes. If `--expect` is given and that many nodes brought a
-    result, nodes that were busy, unreachable or short of GPUs do not count."""
+    """Return the worst exit code that `ends`, the ends of the nodes, give. If `--expect` is given and that many
+    nodes sent a result, nodes that were busy, unreachable or short of GPUs do not count."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

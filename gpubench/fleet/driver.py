@@ -164,9 +164,9 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Handle the messages that have arrived, then check the timeouts, and return the time at which the
-        messages arrived. The timeouts are checked for that time, so that the driver's own work does not count
-        as a node's silence."""
+        """Handle the messages that have arrived, check the timeouts, and return the time at which the messages
+        arrived. The timeouts are checked for that earlier time. Otherwise the time that the driver takes to
+        handle messages would count as a node's silence."""
         arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         now = self._clock()
         for arrival in arrivals:
@@ -221,8 +221,8 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Release the node at once, store its result, and record how it ended. If `--retry-failed` allows it,
-        start the node again instead of recording the end."""
+        """Release the node at once, store its result, and record how its run ended. If `--retry-failed` allows
+        another attempt, start the node again instead of recording the end."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -297,8 +297,9 @@ def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
-    """Return the fleet's document after its run. `saved` are nodes of a saved fleet that were not asked again,
-    and `absent` are the ends of nodes that could not be asked."""
+    """Return the fleet's document after its run. `ends` say how the nodes ended that were asked, and `absent`
+    name the nodes that could not be asked. `saved` are nodes of a saved fleet that were not asked again.
+    `expected` is the number of results that make the fleet complete (None: one from each node)."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
@@ -315,8 +316,8 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """Return the entry of a node in the fleet. It follows the node's file, unless the end of the run is
-    worse."""
+    """Return the entry of a node in the fleet. It follows from the node's file. If the node ended in a worse
+    way than the file says, that end is entered."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
@@ -343,7 +344,8 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the inventory of a fleet. The machine of each node that answered is read from `journal`."""
+    """Return the inventory of a fleet. `ends` say how the nodes answered, and `absent` name the nodes that
+    could not be asked. The machine of each node that answered is read from `journal`."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -445,11 +447,9 @@ class FleetJournal:
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Store the node's result in its own file, or as much of the result as arrived. Returns None if there
-        is a result, or else the reason why there is none.
-
-        The file is replaced in one step, and only after the pieces were read as a valid result.
-        """
+        """Store the result that the node sent in a file of its own. If the result is not complete, store the
+        part of it that arrived. Returns None if something was stored, or else the reason why there is no
+        result. The file is replaced in one step, after the pieces were read as a valid result."""
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
         for source in (arriving, part):

@@ -95,9 +95,9 @@ class _Source(NamedTuple):
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """Write the results of `node` to files in a folder beside the fleet's file, and return the node with
-    references to these files instead of its results. A single source that has a file is copied as it is,
-    because encoding it again would take longer than everything else."""
+    """Write the results of `node` to files in a folder beside the fleet's file `output`. Return the node with
+    references to these files instead of its results. If there is a single source and it has a file, that file
+    is copied as it is, because encoding it again would take longer than everything else."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -166,8 +166,9 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
-    """Return the runs in one file, its failed nodes, and the number of nodes that it expects if it is a fleet.
-    A result is read again when its node is merged; standard input and fleets are kept in memory."""
+    """Return the runs in one file, its nodes without a run, and the number of nodes that it expects (None if
+    the file is not a fleet). The file of a result is read again when its node is merged. Standard input and
+    fleets are kept in memory."""
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)

@@ -104,8 +104,8 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield the messages of a child process while it runs. Each line of its output is an event; if `keep` is
-    given, it gets the lines instead."""
+    """Yield the messages of a child process while it runs: its output, and what it adds to its `.part` file.
+    Each line of output is an event. If `keep` is given, it is called with the line instead."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -139,7 +139,8 @@ class PartFile:
         self._file: int | None = None  # its inode number
 
     def news(self) -> Iterator[bytes]:
-        """Yield the bytes that were written since the last call, as messages."""
+        """Yield messages with the bytes that were written to the file since the last call. If the file was
+        replaced in the meantime, they begin anew."""
         with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
@@ -152,8 +153,8 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the child process, in which GPUs are named by UUID instead of by number,
-    because the meaning of a number depends on the library."""
+    """Return the environment for the child process. In it, GPUs are named by UUID instead of by number, because
+    libraries may number the GPUs differently."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
@@ -287,8 +288,8 @@ class RayEngine:
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:
-        """Return the nodes that Ray reports as alive, among which a dead node may appear for a minute. A node
-        without CPUs and GPUs is left out, because it only manages the cluster."""
+        """Return the nodes that Ray reports as alive. A node that died less than a minute ago may be among
+        them. A node without CPUs and GPUs is left out, because it only manages the cluster."""
         nodes = [
             EngineNode(
                 id=entry["NodeID"], host=str(entry["NodeManagerHostname"]),

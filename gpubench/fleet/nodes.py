@@ -450,7 +450,8 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 
 def load_fleet(data: bytes, source: str) -> Fleet:
-    """Return the fleet that these bytes encode. `source` names them in errors. Raises InputError."""
+    """Return the fleet that the bytes in `data` encode. `source` is the name of the file in errors. Raises
+    InputError if they are not a valid fleet."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)

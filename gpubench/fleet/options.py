@@ -83,8 +83,9 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report a single fleet as a whole and return the exit code. Returns None if the files are not one
-        fleet, or if the options ask for single nodes or cases or for another format."""
+        """Print the report of a fleet as a whole and return the exit code. Return None without printing in
+        three cases: `files` are not a single fleet, an option is about single nodes or cases, or the format is
+        not one for whole documents."""
         from gpubench.report.renderers import DOCUMENT_FORMATS
 
         of_nodes = (

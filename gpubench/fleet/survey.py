@@ -163,8 +163,8 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_key(gpu: Gpu, node: str) -> str:
-    """Return the key of a GPU in its fleet, which is the digest of its UUID. Without a UUID, it is the node's
-    name and the GPU's id there."""
+    """Return the key of a GPU in its fleet: its UUID, which results hold as a digest. Without a UUID, the key
+    is the node's name and the GPU's id there."""
     return str(gpu.uuid.value) if gpu.uuid.value else f"{node}/{gpu.id}"
 
 
@@ -213,8 +213,8 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
-    """Return why a figure does not count, or None if it counts. A failure has a reason, so that GPUs that all
-    failed at a case do not look alike."""
+    """Return why a figure does not count, or None if it counts. A failed case also has a reason, so that GPUs
+    which all failed at a case are not taken for alike."""
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -234,8 +234,9 @@ _Name = tuple[str, str, int]  # the group, the driver and the size
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Return the verdicts on the GPUs of a fleet. If `known_good` has the figures of a saved fleet, each GPU
-    and each group is also compared with them, which is the only way to see that a whole fleet is slow."""
+    """Return the verdicts on the GPUs of a fleet. `known_good` has the figures of a saved fleet, or is None. If
+    it is given, each GPU and each group is also compared with these figures; only this can show that a whole
+    fleet is slow."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -266,9 +267,9 @@ def _age(figure: Figure) -> tuple[str, ...]:
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures by case, driver and size, with each GPU once in a group. Because searches may end at
-    different sizes, a group has only the size that most of its GPUs have, or the largest of several such
-    sizes."""
+    """Return the figures that are compared with each other: one group for each case and driver, with each GPU
+    once. Searches may end at different sizes, so a group has only the size that most of its GPUs have, or the
+    largest such size. `drivers` False puts GPUs with different drivers into one group."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -284,8 +285,9 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the peer group, and those of its GPUs that fall short of their peers or of their own saved figures
-    in `before`."""
+    """Return the peer group of these figures and verdicts on some of its GPUs: those that fall short of their
+    peers, and those that fall short of their own saved figures in `before`. A GPU falls short of its peers if
+    its rate is lower by more than `tolerance` and by more than `k` times the group's spread."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
@@ -408,8 +410,9 @@ def survey_fleet(
     nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
-    """Return the report of the nodes. Each node is dropped after its figures are read. `expected` is the number
-    of nodes that there should be; None means as many as are given."""
+    """Return the report of the nodes. `nodes` may be an iterator: each node is dropped after its figures are
+    read. `expected` is the number of nodes that there should be (None: as many as are given). `known_good` has
+    the figures of a saved fleet to compare with."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
     without: list[NotCompared] = []
@@ -518,8 +521,9 @@ def list_node(
     name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
-    """Return the entry of a node in the inventory, from its `machine` or from the `reason` why it did not
-    answer. `gpubench` is the code that the node runs, if it reported that."""
+    """Return the entry of a node in the inventory. It lists the `machine` of the node, or the `reason` why the
+    node did not answer, which `why` explains. `gpubench` is the code that the node runs, if it reported
+    that."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))

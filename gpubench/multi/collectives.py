@@ -1,7 +1,7 @@
 """Findings about several GPUs of one host: the bytes per second that links carry, identical GPUs that are
 slower than the others, and the answer of a run that measured only device groups.
 
-A collective has two rates, one as its caller sees it and one as the busiest link sees it. Four or more
+A collective has two rates: the rate that its caller sees, and the rate of the busiest link. Four or more
 identical GPUs are judged by the rule for fleets (docs/fleet.md); for fewer, the difference is reported without
 a verdict. A GPU counts as slow only if each half of its blocks shows it independently.
 """
@@ -88,8 +88,8 @@ HALF = 0.5
 
 
 def slow_pairs(run: Run, rows: Sequence[CollectiveResult]) -> list[tuple[CollectiveResult, float]]:
-    """Return the copies between two ranks that carry less than half of the median of their peers, each with
-    that median. Peers have the same op, size and kind of path."""
+    """Return the copies between two ranks whose whole interval lies below half of the median rate of their
+    peers, each with that median. Peers have the same op, size and kind of path."""
     peers: dict[tuple[str, int, str | None], list[CollectiveResult]] = {}
     for result in rows:
         if result.op in ("p2p", "p2p_both"):
@@ -120,7 +120,8 @@ def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each pair of GPUs that carries less than half of the median of its peers."""
+    """Return a sentence for each pair of GPUs whose link carries less than half of the median rate of its
+    peers."""
     return tuple(
         printable(
             f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
@@ -249,8 +250,8 @@ def _shared_gpus(run: Run) -> set[str]:
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the share by which the rate of each GPU falls short, by the GPU's id. Four or more GPUs are
-    compared with their median, fewer with the fastest of them."""
+    """Return how far the rate of each GPU falls short, as a share, by the GPU's id. `blocks` holds the seconds
+    of each GPU's blocks. Four or more GPUs are compared with their median, fewer with the fastest of them."""
     rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
@@ -425,8 +426,9 @@ def _range_text(rates: Sequence[float]) -> str:
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """Return the lines of the table, each as its label and its results. An op and number of ranks have a line
-    for each device group, or only for the slowest and the fastest one if there are more than two."""
+    """Return the lines of the table as pairs of a label and its results. Each op and number of ranks has a line
+    for each device group. If there are more than _MOST_PAIRS groups, only the slowest and the fastest one have
+    a line."""
     lanes = []
     order = sorted(
         rows,
@@ -444,7 +446,8 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
 
 
 def _ranks_text(op: str, device_id: str) -> str:
-    """Return a text such as `0 to 1` for a copy, which has a direction, or such as `0+1` for anything else."""
+    """Return a text with the ranks of a device group: `0 to 1` for the op `p2p`, whose copy has a direction,
+    and `0+1` for other ops."""
     members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"

@@ -1,9 +1,9 @@
 """Training on all ranks of a device group. Each rank computes the gradients of its part of the batch, the ranks
 average the gradients, and each rank updates its own copy of the weights.
 
-Between two exchanges the stages of a rank are one launch. An exchange is enqueued on the same stream as the
-launches of the ranks, so that no rank waits for the host. Every check of the weights requires that all copies
-are equal bit by bit.
+The stages of a rank between two exchanges are one launch. An exchange is enqueued on the same stream as the
+launches of the ranks, so that no rank waits for the host. Whenever the weights are checked, all copies of them
+must be equal bit by bit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from gpubench.result.run import Check
 
 
 def rank_case(case: Case, ranks: int) -> Case:
-    """Return the case that one rank runs, with its part of the batch."""
+    """Return the case that one rank runs: the same case with the size divided by the number of `ranks`."""
     return replace(case, params={**case.params, "n": case.params["n"] // ranks})
 
 
 def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
-    """Return the error that says why the ranks cannot run the training, or None if they can."""
+    """Return the error that says why the ranks cannot run the training, or None if they can. `session` is the
+    session of the first rank."""
     if case.params["n"] % ranks:
         return Unsupported(
             f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
@@ -48,8 +49,9 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Yield pairs of consecutive stages and of the names of the values to average after them. A segment ends
-    before a stage that reads a value that is still to be averaged."""
+    """Divide the stages into segments, between which the ranks exchange gradients. Yield for each segment its
+    stages and the names of the values to average after it. A segment ends before a stage that reads a value
+    that is still to be averaged."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:
@@ -62,7 +64,7 @@ def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
 
 
 class Rank:
-    """One rank of a training: its part of every operand, and its launches, one for each segment."""
+    """One rank of a training, with its part of every operand and one launch for each segment."""
 
     def __init__(self, whole: ParallelLaunch, session: Session, place: int) -> None:
         op, case = whole.op, whole.case
@@ -100,7 +102,7 @@ class Rank:
                 self.session.run(launch)
 
     def send(self) -> None:
-        """Copy to the device the operands that were uploaded since the last call."""
+        """Copy to the device those operands that were uploaded since the last call."""
         import numpy as np
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
@@ -109,7 +111,8 @@ class Rank:
                 part.version = buffer.version
 
     def split(self, operand: Operand, part: Part, array: Array) -> Array:
-        """Return this rank's rows of `array` if the operand is part of a batch, or else the whole array."""
+        """Return this rank's rows of `array` if the operand is divided among the ranks with the batch, or else
+        the whole array."""
         rows = part.shape[0]
         return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
 

@@ -68,8 +68,8 @@ class GroupSession(
 
     @property
     def _ranks(self) -> Ranks:
-        """The sessions of the members. They are opened by the first op that is no collective, because a
-        collective does not need them."""
+        """The sessions of the members. They are opened when an op needs them for the first time; collectives do
+        not need them."""
         if self._opened is None:
             self._opened = Ranks(self._members())
         return self._opened
@@ -78,9 +78,9 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why the device group cannot run the case, or None if it can. It runs
-        collectives for exactly as many ranks as it has, and ops that can be split if a rank can run its
-        share."""
+        """Return the error that says why the device group cannot run the case, or None if it can. It runs a
+        collective only if the collective has as many ranks as the group. It runs another op if the op can be
+        split and a rank can run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -117,8 +117,8 @@ class GroupSession(
         return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Return buffers that hand out the operands of the previous copying call in the same order, so that its
-        launch can be used again."""
+        """Return an object that hands out buffers of this shape and dtype. A copying call gets the same buffers
+        in the same order as the previous one, so that its launch can be used again."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
@@ -147,7 +147,8 @@ class GroupSession(
             self._ranks.fetch(buffer.last, host)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Let each rank choose its kernel for the share that it will get."""
+        """Let each rank choose its kernel for its share of the op. Nothing is done for a training, or if the
+        ranks cannot tune."""
         if op.averaged or not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
         launch = self._ranks.split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
@@ -159,7 +160,7 @@ class GroupSession(
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SharedLaunch | ParallelLaunch:
-        """Build the share of each rank in that rank's own session."""
+        """Build each rank's share of the op in the session of that rank."""
         if op.averaged:
             return self._train(op, case, inputs, output)
         launch = self._ranks.split(op, case, inputs, output)
@@ -199,8 +200,9 @@ class GroupSession(
     def sides(
         self, launch: SharedLaunch | ParallelLaunch, launches: int, host_output: Array | None
     ) -> dict[str, float]:
-        """Return the seconds per launch that each rank takes for its share when it runs alone, by `rankN_s`.
-        The data is already on the devices. `host_output` is ignored."""
+        """Return the seconds per launch that each rank takes for its share when it runs alone, by the name
+        `rankN_s`. The data is already on the devices. `launches` is the number of launches in a sample.
+        `host_output` is ignored."""
         self.run(launch)
         self.sync()
         times = {}
@@ -241,12 +243,10 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """Return all device groups and set `default_devices`.
-
-        The groups are every ordered pair of GPUs of a backend, its first 3, 4, 5, ... and all GPUs, and groups
-        of hidden backends and of host memory. `default_devices` gets those with 2, 4, 8, ... or all GPUs; the
-        others are used only if their id is given.
-        """
+        """Return all device groups and set `default_devices`. There is a group for every ordered pair of GPUs
+        of a backend, and for its first 3, 4, 5, ... GPUs up to all of them. There are also groups of hidden
+        backends and of host memory. `default_devices` gets the groups with 2, 4, 8, ... or all GPUs; the others
+        are used only if their id is given."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
@@ -367,7 +367,7 @@ class Ranks:
         self._threads = [CompanionThread(session) for session in self.sessions[1:]]
 
     def split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SharedLaunch:
-        """Return a launch with the share of each rank, which is not compiled yet."""
+        """Return a launch in which each rank has its share of the op. The launch is not compiled yet."""
         launch = SharedLaunch(op, case, inputs, output)
         places = shares(op.units(case.params), len(self.sessions))
         launch.ranks = [
@@ -412,8 +412,9 @@ class Ranks:
                 enter(session, session.close)
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
-        """Do the works of all ranks at the same time. If only a small `size` in bytes is moved, this thread
-        does all of them in turn, because waking the other threads would take longer."""
+        """Do the works of all ranks at the same time, each in a thread. If at most INLINE_BYTES bytes (`size`)
+        are moved, the calling thread does all of them in turn, because waking other threads would take
+        longer."""
         if size <= INLINE_BYTES:
             for work in works:
                 work()

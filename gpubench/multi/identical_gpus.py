@@ -53,13 +53,10 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups to measure. Each consists of GPUs of one backend that have the same name as its
-    first GPU.
-
-    The groups have as many GPUs as `ranks` lists; if `ranks` is empty, they have 2, 4, 8, ... and all. If
-    `pairs` is set, every ordered pair is added. The list is empty if a target already is a device group. Raises
-    RequiredUnavailable if `required` is set and there is no group.
-    """
+    """Return the device groups to measure. A group consists of GPUs of one backend that have the same name as
+    the first GPU of this backend. `ranks` lists the numbers of GPUs that groups have; if it is empty, these are
+    2, 4, 8, ... and all. If `pairs` is set, every ordered pair is added. The list is empty if a target already
+    is a device group. Raises RequiredUnavailable if `required` is set and there is no group."""
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # the user named device groups
     every = {
@@ -113,8 +110,9 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return the case of the op with resident data on each GPU. The list is empty if a GPU has no such case.
-    `implementation` is preferred, and a GPU that lacks it uses another one."""
+    """Return a pair of device and case for each GPU in `group`, where the case runs the op at size `n` with
+    queued calls and resident data. If a GPU lacks the preferred `implementation`, it uses another one. The list
+    is empty if a GPU has no such case at all."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
@@ -134,8 +132,8 @@ def cases_of(
 
 
 class IdenticalGpus:
-    """The workers of identical GPUs. `failed` has the reason for each GPU that failed, by its id; such a GPU
-    gets no more requests."""
+    """The workers of identical GPUs. `failed` holds the reasons why GPUs failed, by GPU id. A GPU that has
+    failed gets no more requests."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -214,8 +212,8 @@ def seconds(gpus: int) -> float:
 
 
 def largest(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return the workload of the largest size with cases for each curve, in the order of the plan. Collectives,
-    and overheads that move no data, are omitted."""
+    """Return, for each series, the workload of the largest size that has cases, in the order of the plan.
+    Collectives, and overheads that move no data, are left out."""
     measured = (
         item for item in workloads
         if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves)
@@ -227,8 +225,9 @@ def largest(workloads: Iterable[Workload]) -> list[Workload]:
 def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
-    """Return the times of each GPU of the group when it works alone and when all work at once. Every second
-    session begins with all at once. Ops that only move data run in both implementations."""
+    """Return the times of each GPU of the group when it works alone and when all GPUs work at once. Sessions
+    with an even number begin with the GPUs alone, the others with all at once. Ops that only move data run in
+    both implementations."""
     times: list[TogetherTimes] = []
     implementations: tuple[Implementation, ...] = (
         ("tuned",) if item.op.overhead is None else ("library", "tuned")
@@ -290,8 +289,8 @@ SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of each GPU that a search leaves out and of the GPU that is measured, in the order of
-    the groups. A GPU that fails has a reason instead of times."""
+    """Return the times of the GPUs that a search leaves out, and of the GPU that is measured in their place, in
+    the order of `spec.left_out`. A GPU that fails has a reason instead of times."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []

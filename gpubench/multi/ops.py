@@ -56,8 +56,9 @@ def _collective(
     bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
     **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a group. The exchange is a copy for each of
-    `pairs`, or the collective `name` if there are no pairs. `declared` are the op's group and summary."""
+    """Return the op that times one exchange among the ranks of a group. If `pairs` (sender, receiver) are
+    given, the exchange is a copy for each of them; otherwise it is the collective `name`. `declared` are the
+    op's group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:

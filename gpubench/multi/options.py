@@ -34,8 +34,8 @@ class ScalingOptions(SelectionOptions):
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the request for devices, extended by device groups of the GPUs that are found. With
-        `--ops health` it also includes a group of every pair of GPUs."""
+        """Return the request for devices. With strong scaling, device groups of the GPUs that are found are
+        added. With `--ops health`, a group of every pair of GPUs is added, too."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")

@@ -1,13 +1,13 @@
 """Scaling: what several GPUs gain over one, and from which size on.
 
-Strong scaling compares an op that is shared out among a device group with the best single GPU at the same size.
-Its speedup S is the time of the single GPU divided by the time of the device group, and its efficiency is S /
-ranks.
+Strong scaling compares two times at the same size: that of an op which is divided among a device group, and
+that of the best single GPU. The speedup S is the time of the single GPU divided by the time of the device
+group, and the efficiency is S / ranks.
 
-Weak scaling compares what identical GPUs do at the same time with what each does alone. Rates are launches per
-second, from the samples that lie entirely inside the window in which all GPUs worked. The part `early` is the
-begin of the window and `late` is its end. A loss from alone to early is caused by links and host memory, which
-the GPUs share; a loss from early to late is caused by heat and power.
+Weak scaling compares the rate of identical GPUs that work at the same time with the rate of each GPU alone.
+Rates are launches per second, from the samples that lie entirely inside the window in which all GPUs worked.
+The part `early` is the beginning of the window and `late` is its end. A loss from alone to early is caused by
+links and host memory, which the GPUs share; a loss from early to late is caused by heat and power.
 """
 
 from __future__ import annotations
@@ -315,8 +315,8 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
-    """Return for each usable session the parts of each GPU's work, by device id. A session is usable if every
-    GPU has times alone and at once."""
+    """Return the parts of each GPU's work in each usable session, by device id. A session is usable if each of
+    the `gpus` GPUs has times alone and at once."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -417,8 +417,8 @@ def _own(times: TogetherTimes) -> Window:
 
 
 def _add_up(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
-    """Return the seconds per launch of all GPUs together, for each slice of the part in which every GPU has a
-    sample."""
+    """Return the seconds per launch of all GPUs together in one part of the window. The part is divided into
+    slices, and there is a value for each slice in which every GPU has a sample."""
     rates = []
     for by_part in spans.values():
         times, window = by_part[part]

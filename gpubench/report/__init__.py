@@ -70,7 +70,8 @@ def analyse_runs(
 
 def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
     """Return the report of the analyses in the given format, as text with one trailing newline. The same files
-    give the same bytes. Raises what `require_look` raises, and UsageError for a column that no table has."""
+    give the same bytes. Raises UsageError for an unknown format, for an option that the format does not take,
+    and for a column that no table has."""
     from gpubench.report.layout import RenderOptions
 
     require_choice(format, FORMATS, "--format")
@@ -91,11 +92,8 @@ def screen(
     files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
 ) -> str:  # fmt: skip
     """Return the answer of one run, or one line for each of several runs, for a terminal (`table`) or as plain
-    text.
-
-    `files` holds the file name of each run if there are several runs. `saved` holds the files that the run has
-    just saved, and `height` is the number of lines of the terminal.
-    """
+    text. `files` holds the file name of each run and is needed only for several runs. `saved` holds the files
+    that the run has just saved. `height` is the number of lines of the terminal."""
     from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
 

@@ -191,7 +191,8 @@ def _cpu_lines(advice: Advice) -> list[str]:
 
 
 def _software(advice: Advice) -> str:
-    """Return the libraries that were measured with their versions, because newer versions may be faster."""
+    """Return the names and versions of the backends that were measured, as text. They are shown because other
+    versions may have other times."""
     backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)

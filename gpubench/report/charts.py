@@ -106,8 +106,8 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
 
 
 def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
-    """Return the fields of a row that every case has: size, device, the fields for the filters, and texts for
-    tooltips. `regime` is False for a chart that shows a single regime."""
+    """Return the fields of a chart's row that every case has: its size, its device, the values that the page
+    filters by, and texts for tooltips. `regime` is False for a chart that shows a single regime."""
     case = result.case
     return {
         "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id),
@@ -162,11 +162,9 @@ def size_axis() -> Any:
 
 
 def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any:
-    """Return a logarithmic axis with a line at every decade. `label` is the Vega expression for the text of a
-    tick, and `x` is True for a horizontal axis.
-
-    Ticks between the decades have labels only if the axis spans less than a factor of 200.
-    """
+    """Return a logarithmic axis of `field` with a line at every decade. `label` is the Vega expression for the
+    text of a tick. `x` is True for a horizontal axis. Ticks between the decades have labels only if the axis
+    spans less than a factor of 200."""
     import altair
 
     scale = "x" if x else "y"
@@ -200,9 +198,9 @@ def curves(
     columns: Sequence[tuple[str, str]],
     regimes: Sequence[tuple[str, str]] = (),
 ) -> list[Any]:
-    """Return the marks of curves: lines with their points. The device sets the colour, the regime sets the
-    dash, and every point has a tooltip with `columns` (pairs of field and title). A point is hollow if its case
-    has a label such as noisy."""
+    """Return the marks of curves, drawn from `base`: lines, and a point at each size. The device sets the
+    colour, the regime sets the dash, and every point has a tooltip with `columns` (pairs of field and title). A
+    point is hollow if its case has a label such as noisy."""
     import altair
 
     names = [name for name, _ in regimes]
@@ -217,8 +215,9 @@ def curves(
 
 
 def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return the marks of `value` over size: one curve for each device and regime, with a band from `low` to
-    `high`. `title` and `label` are those of the vertical axis."""
+    """Return the marks of the field `value` over the size. There is one curve for each device and regime, with
+    a band from the field `low` to the field `high`. `title` and `label` belong to the vertical axis. `columns`
+    are the fields of a tooltip, as pairs of field and title."""
     import altair
 
     sides = devices(analysis)
@@ -237,8 +236,8 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
 
 
 def make_spec(chart: Any, description: str) -> ChartRow:
-    """Return the spec of a chart as plain data. It is as wide as its container, and has no theme, because the
-    page chooses one when it draws."""
+    """Return the Vega-Lite spec of a chart as plain data. The chart is as wide as its container. It has no
+    theme, because the page chooses one when it draws the chart."""
     made = chart.properties(width="container", description=description).to_dict(validate=False)
     return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}
 

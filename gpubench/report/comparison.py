@@ -183,8 +183,8 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences on the common change of all cases of a device, and on the number of cases that were left
-    out because only one run has their size."""
+    """Return a sentence for each device with the mean change of all its cases. Another sentence has the number
+    of cases that were left out because only one of the runs has their size."""
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
@@ -238,8 +238,8 @@ def _gates_section(comparison: Comparison) -> Section:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return the text of a gate, as in a report. A gate that could not have failed is reported as not
-    applied."""
+    """Return the text of a gate as in a report, or `not applied` with the reason if the gate could not have
+    failed."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
@@ -288,8 +288,8 @@ def _rest_section(outcome: _Outcome) -> Section:
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
-    """Return a table of cases with the same reason. Case ids are never shortened, because --ignore and
-    --threshold take them."""
+    """Return a table of cases whose verdicts have the same `reason`. Case ids are never shortened, because
+    users pass them to --ignore and --threshold."""
     needed = reason not in ("few-sessions", "contended") and any(
         case.sessions_needed is not None for case in rows
     )

@@ -32,8 +32,8 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs. Their tables keep only the requested columns. Raises UsageError for a
-    column that no table has."""
+    """Return the reports of all runs, after an overview if there are several runs. Only the tables' requested
+    columns are kept. Raises UsageError for a column that no table has."""
     several = len(analyses) > 1
     reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
@@ -63,8 +63,8 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run with the sections of `options.sections`. Empty sections are left out. If
-    there are `several` runs, so are the sections that the overview contains."""
+    """Return the report of one run with the sections of `options.sections`. Empty sections are left out. With
+    `several` runs, the sections that the overview of all runs has are left out, too."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
     if several:  # what the overview has drawn
@@ -80,11 +80,9 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
-    """Yield the parts of a section that have content. `subject` is an analysis, or a sequence of analyses for a
-    section about all files.
-
-    If a section of another package raises, a line that says so replaces it.
-    """
+    """Yield the parts of a section that have content. `subject` is an analysis, or all analyses if the section
+    is about all files. If a section that another package provides raises an exception, a line that says so
+    replaces it."""
     try:
         made = maker.make(subject, options)
     except Exception as error:
@@ -117,7 +115,7 @@ def final_screen(
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
-    """Return one line with the answer of each run, newest first, in a table for each folder and machine.
+    """Return the answer of each run in one line, newest first. There is a table for each folder and machine.
     `files` holds the file name of each run."""
     ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
     tables = []
@@ -209,8 +207,8 @@ class AnswerSoFar:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each op. Cells that are not decided yet are pending, which is shown as
-    dots."""
+    """Return the answer with a row for each of `ops`. All cells of an op without a row are pending, and so are
+    cells that are not decided yet. A pending cell is shown as dots."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

@@ -4,11 +4,11 @@ sizes are plain numbers.
 Every list is present even if it is empty. A field that does not apply is null. `source` is an index into
 `sources`. The rows are those of the analysis without their `aside` fields.
 
-Version 1 was the first version. Version 2 has the regimes of result version 2. A break-even's verdict is `at`,
-`all-sizes`, `no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text`
-is the cell of a table. `verdicts` has the machine's sentence for each dtype and the sentences on splits
-(before: one sentence per op). Version 3: `estimate_s` and `ratio` are means of logarithms, and `median_s` is
-the former `estimate_s`; `ci_kind` is `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for
+Version 2 took over the regimes of result version 2. The verdict of a break-even became `at`, `all-sizes`,
+`no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text` the cell of
+a table. `verdicts` got the machine's sentence for each dtype and the sentences on splits (before: one sentence
+for each op). In version 3, `estimate_s` and `ratio` became means of logarithms, and the former `estimate_s`
+became `median_s`. `ci_kind` became `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for
 example `form` to `implementation`.
 
 This module also defines the events of a run (one JSON object a line, whose kind is its `reason`) and the JSON
@@ -85,8 +85,8 @@ def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 @functools.cache
 def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the type of the document with the rows of every section, including those of packages whose keys
-    are among `keys`."""
+    """Return the struct type of the document, with fields for the rows of every section. `keys` names the
+    sections of other packages whose rows are included."""
     fields: list[Any] = []
     for name, rows in _by_name(keys):
         inner = [(entry.name.rpartition(".")[2], tuple[row_type(entry.kind), ...], ()) for entry in rows]  # type: ignore[misc]
@@ -312,8 +312,8 @@ def _run_complete(analysis: Analysis) -> RunComplete:
 
 
 def render_events(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the events of all runs, one run after the other. No option has an effect, because other programs
-    read the text."""
+    """Return the events of all runs, one run after the other, as one JSON object a line. `options` has no
+    effect, because other programs read the text."""
     return "".join(json_line(event) for analysis in analyses for event in events(analysis))
 
 

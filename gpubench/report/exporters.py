@@ -93,8 +93,8 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """Return the only run, for a format that holds one run. Raises UsageError for several runs, because their
-    cases have the same names."""
+    """Return the only run, for a format that holds one run. Raises UsageError if there are several runs. The
+    entries of such a format are named by case id, so entries of two runs would have the same names."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -149,8 +149,8 @@ def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return a heading and the cases of all runs as CSV. Only the options `columns` and `sections` have an
-    effect, because other programs read the text."""
+    """Return a line of headings and the cases of all runs as CSV. Of `options`, only `columns` and `sections`
+    have an effect, because other programs read the text."""
     text = io.StringIO()
     names = options.columns or csv_columns(options.sections)
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
@@ -167,8 +167,8 @@ def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _section_rows(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
-    """Return the values that the rows of sections add to each case, by case id. The first item holds values for
-    the line of the case itself, and each other item is a further line."""
+    """Return the values that the rows of sections add to each case, by case id. The first dict of a case has
+    values for the case's own line. Each other dict is a further line."""
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
@@ -219,8 +219,8 @@ MS = 1e3
 
 
 def render_bmf(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return latency (ns), throughput (calls per second) and speedup of one run by case id, in Bencher Metric
-    Format. Raises UsageError for several runs."""
+    """Return one run in Bencher Metric Format: the latency (ns), throughput (calls per second) and speedup of
+    each case, by case id. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "bmf"))
     return json_text({case.id: _measures(case) for case in cases}, options)
 
@@ -300,8 +300,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "loongar
 
 
 def render_go(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the runs in the format of Go benchmarks, one after the other. A heading is valid until the next
-    heading, so one text can hold several runs."""
+    """Return the runs in the format of Go benchmarks, one after the other. A heading applies to all lines up to
+    the next heading, so one text can hold several runs."""
     return "\n".join(_run_text(analysis) for analysis in analyses)
 
 
@@ -448,8 +448,8 @@ _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "windows": "Windows"}
 
 
 def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one run as the JSON that `--benchmark-json --benchmark-save-data` writes. Raises UsageError for
-    several runs."""
+    """Return one run in the JSON format that pytest-benchmark writes with
+    `--benchmark-json --benchmark-save-data`. Raises UsageError for several runs."""
     analysis = only_run(analyses, "pytest-benchmark")
     run = analysis.run
     settings = {
@@ -471,8 +471,9 @@ def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 
 def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
-    """Return the statistics that pytest-benchmark computes, with its quartiles and fences. Each sample is a
-    round. `outliers` has the form `stddev_outliers;iqr_outliers`."""
+    """Return the statistics of the samples in `data` as pytest-benchmark computes them, with its quartiles and
+    fences. Each sample counts as a round of `iterations` calls. `outliers` has the form
+    `stddev_outliers;iqr_outliers`."""
     ordered, mean, total = sorted(data), statistics.fmean(data), sum(data)
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)

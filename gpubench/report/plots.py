@@ -161,13 +161,10 @@ def require_library(option: str) -> None:
 def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> dict[str, bytes]:
-    """Return the map and every chart of every series as pictures, by file name. The same files give the same
-    bytes.
-
-    `format` is one of `report.PICTURES`. If there are several runs, the file names of every run but the first
-    begin with a number, and one more picture shows the maps of all machines. Raises GpubenchError if the
-    library cannot draw.
-    """
+    """Return pictures of the map and of every chart of every series, by file name. The same files give the same
+    bytes. `format` is one of `report.PICTURES`. If there are several runs, file names from the second run on
+    begin with the number of the run, and one more picture shows the maps of all machines. Raises GpubenchError
+    if the library cannot draw."""
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):
@@ -191,9 +188,9 @@ def plots(
 def picture(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> bytes:
-    """Return one picture: for each run the map, and below it the charts of the series with the most
-    break-evens. The same files give the same bytes. `format` is one of `report.PICTURES`. Raises InputError if
-    there is nothing to draw."""
+    """Return one picture of all runs. Each run has its map and, below it, the charts of the series with the
+    most break-evens. The same files give the same bytes. `format` is one of `report.PICTURES`. Raises
+    InputError if there is nothing to draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, sections), _charts(analysis, sections, time_unit)
@@ -232,7 +229,8 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return a list with the spec of one map for several machines. It is empty if there is no such map."""
+    """Return the spec of one map for several machines, in a list. The list is empty if the map is not wanted,
+    or if there are no two machines with a map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -245,8 +243,8 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> li
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return lines of text that name the two sides, the machine and the date. They are wrapped to the width of
-    a chart."""
+    """Return lines of text that name the GPUs and the CPU, the machine and the date. They are wrapped to the
+    width of a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [
@@ -262,8 +260,8 @@ def write(
     analyses: Sequence[Analysis], folder: Path, format: str, *, sections: Sequence[str] | None = None,
     time_unit: str = "auto",
 ) -> int:  # fmt: skip
-    """Write the charts into `folder`, which is created if needed, and return their number. Raises OSError and
-    GpubenchError."""
+    """Draw the charts and write them into `folder`, which is created if needed. Return the number of files.
+    Raises OSError, and GpubenchError if the library cannot draw."""
     pictures = plots(analyses, format, sections=sections, time_unit=time_unit)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
@@ -295,8 +293,8 @@ def svgs(specs: Iterable[ChartRow]) -> list[str]:
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Combine SVGs into one: side by side if they fit, else below each other. The ids in each SVG get its
-    number as a prefix, because names such as clip1 occur in each of them."""
+    """Combine SVGs into one. They are placed side by side as long as they fit, then below. The ids in each SVG
+    get the number of the SVG as a prefix, because ids such as clip1 occur in several of them."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)

@@ -47,7 +47,8 @@ _WHERE = {
 
 
 def device_text(analysis: Analysis, device_id: str) -> str:
-    """Return the device with its model, such as `cupy:0 (NVIDIA H200)`. A software adapter is marked as one."""
+    """Return the device id with the device's model, such as `cupy:0 (NVIDIA H200)`. A software adapter is
+    marked as one."""
     device = next((device for device in analysis.run.devices if device.id == device_id), None)
     if device is None:
         return device_id
@@ -56,7 +57,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """Return the models with their devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`."""
+    """Return each model with the ids of its devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
@@ -84,7 +85,8 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
     """Return each GPU model with the backends that drive it, such as `NVIDIA H200 (CuPy, WebGPU)`. If backends
-    name a GPU differently, the name of the first device is used. `length` is the longest name."""
+    name a GPU differently, the name of the first device of the run is used. Model names are shortened to
+    `length` characters."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -101,7 +103,7 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
     """Return the names of the CPU's code in the order of `codes`, such as `numba`, `PyTorch with MKL`, `NumPy`
     or `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and
-    leaves out NumPy if it calls a BLAS. `versions` adds the versions of the libraries."""
+    leaves out NumPy if a BLAS is named. `versions` adds the versions of the libraries."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
@@ -137,8 +139,9 @@ def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
 
 
 def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
-    """Return a description of the baseline, such as `vs 16 CPU threads: numba, PyTorch with MKL`. If the
-    baseline is not a CPU, return the description of the analysis."""
+    """Return a text that describes the baseline, such as `vs 16 CPU threads: numba, PyTorch with MKL`. `rows`
+    are the baselines' cases. If one of them did not run on a CPU, the description in the analysis is
+    returned."""
     rows = list(rows)
     names = cpu_names(cpu_codes(analysis.run, rows))
     if not names or any(entry.device_kind != "cpu" for entry in rows):
@@ -207,7 +210,7 @@ def regimes(rows: Iterable[Case]) -> list[str]:
 
 
 def where_legend(rows: Iterable[Case]) -> str:
-    """Return the meanings of the short names of the regimes of `rows`."""
+    """Return the meanings of the short regime names that `rows` use."""
     return "; ".join(
         dict.fromkeys(
             f"{data_text(entry)}: {entry.calls} calls share one copy"
@@ -258,7 +261,8 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
     """Return the winner and its factor, such as `GPU 33.7x [33.2, 34.1]` or `CPU 2.1x`, or `about equal` within
-    15 %. If the interval leaves the winner open, ` ?` follows. `style` writes the factor."""
+    15 %. If the interval leaves the winner open, ` ?` follows. `style` is the function that writes the
+    factor."""
     split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
     against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
     return winner_text(
@@ -289,15 +293,15 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """Return the rate of an op as text, such as `1.35 TFLOP/s` (with `flops`) or `4.1 GB/s`. Return `-` if the
-    op declares no such work."""
+    """Return the rate of an op as text: in FLOP/s such as `1.35 TFLOP/s` if `flops` is True, else in bytes/s
+    such as `4.1 GB/s`. Return `-` if there is no such rate."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 
 
 def share_text(share: float) -> str:
-    """Return a share as text, such as `12%`. Below 10 % it has one decimal, a share that rounds to nothing is
-    `0%`, and from ten times on the text is `12x`."""
+    """Return a share as text, such as `12%`. Below 10 % it has one decimal, and a share below 0.05 % is `0%`. A
+    share of ten or more is written as a factor, such as `12x`."""
     if abs(share) >= 9.995:
         return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
@@ -305,13 +309,13 @@ def share_text(share: float) -> str:
 
 
 def mark(label: Label | None) -> str:
-    """Return the mark of a label: `~` for noisy, `~~` for unstable, and `!` for any other label that is not
-    ok."""
+    """Return the mark of a label: `~` for noisy, `~~` for unstable, `!` for any other label, and an empty text
+    for `ok` or None."""
     return "" if label in (None, "ok") else _MARKS.get(label, "!")
 
 
 def legend(labels: AbstractSet[Label | None]) -> str:
-    """Return the meanings of the marks of these labels. Return an empty text if they have no marks."""
+    """Return the meanings of the marks of `labels`, or an empty text if no label has a mark."""
     parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
     others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
     return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])

@@ -83,8 +83,8 @@ CellKey = tuple[SeriesKey, str, str]  # a series, and the ids of a device and a 
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row of a result: an op with its params, dtype, implementation, regime and device. It is what is
-    measured."""
+    """What is measured: an op with its params and dtype, computed by one implementation on one device, in one
+    regime. It is one row of a result."""
 
     op: str  # the name of the op
     group: str  # the group of the op
@@ -107,8 +107,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def workload(self) -> str:
-        """The id of the workload, such as `matmul/n=1024/float32`. It seeds the inputs, so every backend gets
-        the same bytes."""
+        """The id of the workload, such as `matmul/n=1024/float32`. The inputs are drawn with it as the seed, so
+        every backend gets the same bytes."""
         return workload_key(self.op, self.params, self.dtype)
 
     @property
@@ -190,19 +190,17 @@ def rename_old_devices(text: str) -> str:
 
 
 def group_id(backend: str, ranks: Sequence[int]) -> str:
-    """Return the id of a device group, such as `group:cupy:0+1`. Three or more consecutive ranks are written as
-    `0-7`."""
+    """Return the id of a device group, such as `group:cupy:0+1`. `ranks` holds the numbers of its GPUs. Three
+    or more consecutive numbers are written as `0-7`."""
     several = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
     text = f"{ranks[0]}-{ranks[-1]}" if several else "+".join(map(str, ranks))
     return f"{DEVICE_GROUP}:{backend}:{text}"
 
 
 def group_ranks(device_id: str) -> tuple[int, ...]:
-    """Return the numbers of the GPUs in a device group, in the order of its ranks.
-
-    If the id contains a single number, the group is that many GPUs; if it contains another word, the group is
-    two GPUs. Return an empty tuple for an id that is not a device group.
-    """
+    """Return the numbers of the GPUs in a device group, in the order of its ranks. An id such as
+    `group:NAME:4`, with a single number, means the GPUs 0 to 3. An id with another word in that place means the
+    GPUs 0 and 1. Return an empty tuple for an id that is not a device group."""
     own, _, rest = device_id.partition(":")
     if own != DEVICE_GROUP:
         return ()

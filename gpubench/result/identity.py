@@ -1,8 +1,8 @@
-"""The comparison of two machine descriptions, to tell whether they describe the same machine.
+"""The comparison of two machine descriptions, which tells whether they describe the same machine.
 
-Only facts that both sides know are compared. An unknown fact neither agrees nor disagrees. Names are compared
-only if both sides have them from the same source, because a driver, an API and a table of names name one device
-differently.
+Facts are compared only if both sides know them; an unknown fact neither agrees nor disagrees. Names are
+compared only if both sides have them from the same source, because a driver, an API and a table of names may
+use different names for one device.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def measured_gpus(devices: Iterable[Device]) -> list[str]:
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. `measured` holds the ids of the GPUs of `there` that must also be here. If none of
-    these ids matches, all GPUs of `there` must be here."""
+    """Compare two machines. `measured` holds the ids of those GPUs of `there` that must also be in `here`. If
+    `there` has none of these ids, all of its GPUs must be in `here`."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -90,11 +90,9 @@ def uuid_digest(text: str) -> str:
 
 
 def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return, by the id of each GPU there, the matching GPU here. GPUs without a match are left out, and each
-    GPU here is used at most once.
-
-    GPUs are matched by their uuids; without uuids by the other known facts.
-    """
+    """Return the GPU of `here` that matches a GPU of `there`, by the id of the GPU in `there`. GPUs without a
+    match are left out, and each GPU of `here` is used at most once. GPUs are matched by their uuids, or by the
+    other known facts if a uuid is unknown."""
     pairs: dict[str, Gpu] = {}
     free = list(here)
     for relation in (_UUID, _IDS, _UNKNOWN):
@@ -112,8 +110,8 @@ _UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
 
 
 def _relation(here: Gpu, there: Gpu) -> str:
-    """Return which facts identify two GPUs as the same (`_UUID`, `_IDS`, `_UNKNOWN`: no fact does), or that
-    they differ (`_OTHER`)."""
+    """Return `_UUID` or `_IDS` if the uuids or the ids show that two GPUs are the same, `_OTHER` if some fact
+    shows that they differ, and `_UNKNOWN` if no fact decides it."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (
@@ -181,8 +179,8 @@ def _both_names(here: Fact[str], there: Fact[str]) -> tuple[str, str] | None:
 
 
 def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
-    """Return the part numbers of the kinds of cores on both sides, which a 64-bit Arm kernel reports instead of
-    a CPU model. Return None if a side does not know them."""
+    """Return the part numbers of the kinds of cores on both sides. A 64-bit Arm kernel reports them instead of
+    a CPU model. Return None if a side does not know its part numbers."""
     texts = [
         ",".join(sorted({kind.part for kind in cpu.kinds.value or () if kind.part})) for cpu in (here, there)
     ]

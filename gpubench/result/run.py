@@ -531,7 +531,8 @@ class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
 
 
 class TogetherTimes(Record, frozen=True, kw_only=True):
-    """The times of one case on one of several identical GPUs, alone or while all of them work."""
+    """The times of one case on one of several identical GPUs, while only this GPU works or while all of them
+    work."""
 
     session: int  # the index of the session
     case_id: str  # the id of the case

@@ -1,10 +1,10 @@
-"""The search for the stage assignments of least predicted time. The search is exact.
+"""The exact search for the stage assignments with the least predicted time.
 
 A stage assignment is a string with one letter for each stage: `c` if the CPU runs it, `g` if the GPU does. Its
-predicted time is the sum of the stages' times, of a launch and its wait wherever the GPU follows the CPU, and
-of the copies. A value is copied to the CPU or the GPU when a stage there reads it and has no valid copy; a copy
-is valid until a stage writes the value. The wanted values end on the host. The prediction assumes that nothing
-overlaps.
+predicted time is a sum: the times of the stages, the time of a launch and its wait for each place where the GPU
+follows the CPU, and the times of the copies. A value is copied to the CPU or the GPU when a stage there reads
+it and has no valid copy; a copy is valid until a stage writes the value. The values that the caller wants end
+on the host. The prediction assumes that nothing overlaps.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Predicted(NamedTuple):
 
 
 def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
-    """Return two stage assignments: every stage on the CPU, and every stage on the GPU except those that only
-    the host runs."""
+    """Return two stage assignments: one with every stage on the CPU, and one with every stage on the GPU except
+    those that only the host can run."""
     return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
 
 
@@ -208,12 +208,10 @@ LEAST = 0.1
 
 
 def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
-    """Return the seconds of a chain's steps, reduced so that they add up to `whole_s`, the chain's time without
-    clock readings.
-
-    A clock reading costs the same after every step, so the same number of seconds is taken off each step, down
-    to 0. What remains is then scaled so that its sum is `whole_s`.
-    """
+    """Return `steps_s`, the seconds of a chain's steps, reduced so that they add up to `whole_s`, the seconds
+    of the same chain without clock readings. A clock reading costs the same after every step, so the same
+    number of seconds is taken off each step, but no step becomes negative. The rest is then scaled so that its
+    sum is `whole_s`."""
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]
     total = sum(rest)
@@ -221,12 +219,10 @@ def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
 
 
 def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
-    """Return two lists with the seconds of each stage, on the CPU and on the GPU. The second list has None for
-    a stage that only the host runs.
-
-    The CPU's stages add up to the time of its chain. If the GPU has a clock of its own, its stages add up to
-    the time of its chain minus one launch and its wait, but at least to `LEAST` times what was measured.
-    """
+    """Return the seconds of each stage on the CPU, and the seconds of each stage on the GPU, in two lists. The
+    second list has None for a stage that only the host runs. The CPU's stages add up to the time of its chain.
+    If the GPU has a clock of its own, its stages add up to the time of its chain minus the time of an empty
+    launch. This sum is at least `LEAST` times the sum of the measured stages."""
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]
     left_s = max(median(assignment_times.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))

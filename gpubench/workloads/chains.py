@@ -37,7 +37,8 @@ _KEPT = 2
 
 
 def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """Return the stages of the op as cases with resident data in this session."""
+    """Return the stages of the op, each with the case that it runs in this session. All of these cases have
+    resident data."""
     return [stage_case(session, stage, case) for stage in op.stages]
 
 
@@ -69,11 +70,9 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Choose the kernel of every stage. Raises TrialsNeeded if trials are needed but forbidden.
-
-        A remembered choice needs no data. If a stage needs trials, the stages before it run first, so that the
-        trials use real inputs. Stages after the last one that needs trials do not run.
-        """
+        """Choose the kernel of every stage, from memory or by trials. A remembered choice needs no data. If a
+        stage needs trials, the stages before it run first, so that the trials use real inputs. Stages after the
+        last one that needs trials do not run. Raises TrialsNeeded if trials are needed but forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)
@@ -112,8 +111,8 @@ class Chain:
             self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return all stages as one launch. The same buffers give the same launch, so a copying call does not
-        build anything. Raises BuildError and DeviceOutOfMemory."""
+        """Return all stages as one launch. Calls with the same buffers get the same launch, so nothing is built
+        anew. Raises BuildError and DeviceOutOfMemory."""
         held = (*inputs, *each(output))
         key = tuple(map(id, held))
         if key not in self._launches:
@@ -147,8 +146,8 @@ class Chain:
         return self._session.chain(steps, output)
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
-        """Return the buffer of every value, by the value's name. The first call allocates the buffers between
-        the stages."""
+        """Return the buffers of all values, by the name of the value. The buffers for values between the stages
+        are allocated by the first call."""
         for operand in self._op.between:
             if operand.name not in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
@@ -167,12 +166,10 @@ class Chain:
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
-        """Check each stage against the float64 reference computed from the values that the device gave that
-        stage. If a check fails, raise the error that `fail` makes of the check and of a text with the stage's
-        name.
-
-        A state is read as the last stage left it, so a stage is judged only by what it adds itself.
-        """
+        """Check each stage against a float64 reference, computed from the values that the device gave to that
+        stage. A state is read as it is after the last stage, so each stage is judged only by the part that it
+        adds. If a check fails, raise the error that `fail` returns for this check and a text with the stage's
+        name."""
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
         # Weights are converted to float64 only once, because every turn of a repeat reads them.
@@ -223,13 +220,14 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     them.
 
     A round times the chain with a clock reading after each stage, the same chain with one clock reading and
-    with none, an empty launch, and each stage alone. No round begins after `limit_s` seconds, except that the
-    first few may take twice as long. If the clock is the host's, readings cost nothing, and the chain with
-    readings also serves as the whole call, because two calls on a CPU may differ by half.
+    with none, an empty launch, and each stage alone. The times of one round are taken close together, so that
+    their medians add up. The first round is discarded if there is another. No round begins after `limit_s`
+    seconds, except that the first few may take twice as long.
 
-    The times of one round are taken close together, so that their medians add up. The first round is discarded
-    if there is another. A short stage alone and a short call of the plain chain run twice, and the second time
-    counts, because the operands are then in the caches as for any case with resident data.
+    If the clock is the host's, readings cost nothing, and the chain with readings is also used as the whole
+    call, because two calls on a CPU may differ by half. A short stage alone and a short call of the plain chain
+    run twice, and only the second time is used, because the operands are then in the caches as for any case
+    with resident data.
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
@@ -299,8 +297,9 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
-    """Return the seconds of each step when it runs by itself. A short step runs twice, and the second time
-    counts. Returns `in_chain_s` if the session cannot time the steps."""
+    """Return the seconds of each step when it runs by itself. A short step runs twice, and only the second time
+    is used. `in_chain_s` holds the seconds of each step in the chain; it is returned if the session cannot time
+    the steps."""
     alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
@@ -315,8 +314,8 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return for each distinct name the seconds in every round. Stages that share a name, such as those of a
-    loop, are added up."""
+    """Return a list for each distinct name, with the seconds in every round. The seconds of stages that share a
+    name, such as those of a loop, are added up."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)
@@ -368,7 +367,7 @@ class ChainWorkspace(Workspace):
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Check every stage on its own. Raises Wrong."""
+        """Check every stage on its own, from its own inputs. Raises Wrong if a stage is wrong."""
         chain = self.chain(case)
         if chain is not None:
             chain.check(self.buffers, output, Wrong)

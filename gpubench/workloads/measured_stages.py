@@ -19,7 +19,9 @@ class StageCompanion(Companion):
     """The companion that times the stages of workloads at the smallest size and at the largest sizes."""
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Time the stages of the workload once for each device, if the workload is of a size that is timed."""
+        """Time the stages of the workload once on each device that measured a tuned case with resident data.
+        This is done only at small and at large sizes of an op with stages, and only while there is time
+        left."""
         sizes = runtime.recorder.run.selection.sizes.get(workload.op.name)
         ladder = workload.series.ladder
         low, high = (min(sizes), max(sizes)) if sizes else (ladder.rungs()[0], ladder.high // FALL)

@@ -76,8 +76,9 @@ ONLY = Turn()
 
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
-    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` names the weights
-    of a norm. The norm is computed in the same stage as queries, keys and values."""
+    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` holds the names of
+    a norm's weights. The norm is computed in the same stage as queries, keys and values. `turn` tells the layer
+    and the turn of a loop."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -92,7 +93,7 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
 
 def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
     """Return the stages of one transformer layer: a = x + attention(norm(x)), y = a + ffn(norm(a)). Each norm
-    is computed in the same stage as the product after it."""
+    is computed in one stage together with the product that follows it."""
     at, layer, tokens, _ = turn
     a = f"a{at}"
     return (
@@ -150,8 +151,8 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """Return a function that maps params to those of a weight gradient, which is a matrix product that sums
-    over the rows of the batch."""
+    """Return a function that takes the params of the network and returns those of a weight gradient. The
+    gradient is a matrix product that sums over the rows of the batch."""
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 
 
@@ -236,7 +237,7 @@ def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
 
 
 def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
-    """Return the stages that choose the next token, which is the one with the largest logit after the last
+    """Return the stages that choose the next token: the one with the largest logit, computed from the last
     token of `x`."""
     return (
         Stage("head", "norm_linear_last", (x, "scale", "shift", "head"), (z,),

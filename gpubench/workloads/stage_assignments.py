@@ -148,9 +148,9 @@ def _judge(
 
 
 def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
-    """Return the id of the device on which `side` ran alone. If a faster case replaced it, that is the case's
-    device. Otherwise it is the GPU of the shared case, or the fastest CPU among `cases` (None if there is
-    none)."""
+    """Return the id of the device that ran `side` alone. If a faster case was used in place of that side, it is
+    the device of that case. Otherwise it is the GPU of the shared case, or for the CPU the fastest CPU among
+    `cases` (None if there is none)."""
     if alone.id is not None:
         return alone.id.rpartition("@")[2]
     if side == "gpu":
@@ -194,7 +194,8 @@ _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg
 
 
 def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
-    """Return the seconds of a prediction that belong to no stage, or 0 if only a rounding error is left."""
+    """Return the seconds of a prediction that belong to no stage, such as those of copies. Return 0 if only a
+    rounding error is left."""
     rest = 1 - sum(stage.share for stage in stages)
     return predicted_s * rest if rest > 1e-9 else 0.0
 

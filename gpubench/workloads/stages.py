@@ -134,8 +134,9 @@ def _whole_s(times: StageTimes) -> list[float]:
 def _recording_s(
     timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
 ) -> float:
-    """Return the seconds that the device waits while the host records commands, or 0 if no call records any.
-    Recording that overlaps with the device's work or with the wait of an empty launch does not count."""
+    """Return the seconds that the device waits because the host still records commands. Recording that overlaps
+    with the device's work or with the wait of an empty launch does not count. Return 0 if no call records
+    commands."""
     recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
@@ -149,8 +150,10 @@ def _recording_s(
 def _without_readings(
     read: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
 ) -> list[float]:
-    """Return the seconds of each stage without clock readings. If the device's stages exceed their part of the
-    plain chain's span, the cost of one reading is subtracted from each launch of a stage."""
+    """Return the seconds of each stage without the cost of clock readings. `read` holds the seconds with
+    readings, `counts` how often each stage occurs, and `span_s` the span of the plain chain. If the device's
+    stages take longer than is left of this span, the cost of one reading is subtracted from each launch of a
+    stage."""
     readings = [each for each in read if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
@@ -161,9 +164,10 @@ def _without_readings(
 
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """Return how often the workload has each stage, and the set of stages that the host runs. If the op is not
-    installed, each stage counts once and none is the host's. A stage that the op no longer has (for example a
-    norm now computed together with the product after it) counts as often as the stage after it."""
+    """Return how often each stage in `names` occurs in the op, and the set of stages that the host runs. A
+    stage that the op no longer has occurs as often as the stage after it: for example, a norm is now computed
+    together with the product after it. If the op is not installed, each stage occurs once and the set is
+    empty."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -228,7 +232,7 @@ LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 @section("stages", order=140, help="Where the time of a network goes")
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Return the section with a table for each workload, size and non-CPU device, with the fastest CPU beside
-    it. If only CPUs were timed, it has one table, of the fastest CPU."""
+    the device. If only CPUs were timed, a table shows the fastest CPU alone."""
     rows = shown = list(stages(analysis))
     if not options.every_size:
         shown = at_largest(
@@ -319,8 +323,8 @@ def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Ce
 
 
 def seconds_of(breakdown: Stages) -> dict[str, float]:
-    """Return the seconds of every line of a table by its label, in order: stages, launch, recording if there is
-    any, rest and whole."""
+    """Return the seconds in every line of a table, by the line's label. The order is: the stages, the launch,
+    the recording if there is any, the rest, the whole."""
     recording = {RECORDING: breakdown.recording_s} if breakdown.recording_s else {}
     stages = {stage.stage: stage.chain_s for stage in breakdown.stages}
     return (
@@ -343,9 +347,9 @@ CAPTION = (
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return a chart with a stacked bar for each device and size, whose parts are in the order in which the
-    stages run. Stages of the same name in two parts of an op, such as `prefill.heads` and `decode.heads`, share
-    a colour."""
+    """Return a chart with a stacked bar for each device and size. The parts of a bar are its stages, in the
+    order in which they run. Stages of the same name in two parts of an op, such as `prefill.heads` and
+    `decode.heads`, share a colour."""
     import altair
 
     seconds = altair.X(

@@ -122,13 +122,11 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def swing(op_name: str, value: str) -> Callable[..., Array]:
-    """Return a function that gives the slack of `value`, which is needed because round-off decides the sign of
-    hidden values near 0.
-
-    The slack is four times the distance between two trainings, one that passes the gradients of all such hidden
-    values and one that blocks them. The distance is the largest within a column. The factor four covers several
-    such hidden values that go different ways.
-    """
+    """Return a function that computes the slack of `value`, a margin that is added to its tolerance. The sign
+    of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient passes. So
+    two trainings are computed, one that passes the gradients of all such values and one that blocks them. The
+    slack is four times the distance between their results, as the largest within a column. The factor four
+    covers cases in which several such values go different ways."""
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
@@ -248,8 +246,9 @@ def _norm(params: Params) -> Params:
 
 
 def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of a product from `k` widths to `m`: of its weights `wNAME`, of its
-    bias `bNAME` and of its input `read`. They read `dMADE`, the gradient of the product's result `made`."""
+    """Return the stages for the gradients of a matrix product from `k` widths to `m` widths: the gradient of
+    its weights `wNAME`, of its bias `bNAME` and of its input `read`. These stages read `dMADE`, the gradient of
+    the product's result `made`."""
     return (
         Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
               lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),

@@ -1,8 +1,8 @@
-"""Worker side of networks on the CPU and the GPU. Each stage runs where the stage assignment says, and a value
-is copied to the CPU or the GPU when it is needed there. The module also times the stages and the copies on both
-and predicts the times of stage assignments.
+"""The worker's side of networks that run on the CPU and the GPU. Each stage runs where the stage assignment
+says, and a value is copied to the CPU or the GPU when it is needed there. The module also times the stages and
+the copies on both sides and predicts the times of stage assignments.
 
-A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again, so a weight is
+A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again: a weight is
 copied to the GPU once, an input once after each upload, and the result of a stage once after each run.
 Consecutive stages on the same side run as one chain.
 """
@@ -40,19 +40,17 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the two stage assignments that use only the CPU or only the GPU, by the name `cpu` or `gpu`.
-    Stages that only the host runs stay on the host in both."""
+    """Return the stage assignment that uses only the CPU, by the name `cpu`, and the one that uses only the
+    GPU, by the name `gpu`. Stages that only the host can run stay on the host in both."""
     hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
     return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
     """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments.
-    Returns None if one of the two cannot time its stages.
-
-    Each round times both chains with clock readings, a copy of every value in each direction, and an empty
-    launch. The times of a round are taken close together, so that their medians add up.
-    """
+    No round of measurements begins after `limit_s` seconds. A round times both chains with clock readings, a
+    copy of every value in each direction, and an empty launch. The times of a round are taken close together,
+    so that their medians add up. Returns None if one of the two sides cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):
@@ -231,7 +229,8 @@ class TwoSideSession(
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
-        """Build a stage on both sides. When it runs on a side, it uses that side's copies of the values."""
+        """Build a stage for both sides. On each side the launch uses the copies of the values that are
+        there."""
         launch = StageLaunch(op, case, inputs, output)
         built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
         launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
@@ -353,11 +352,8 @@ class TwoSideSession(
 
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
         """Return the times of the CPU's chain and of the GPU's chain, or None if one of the two cannot time its
-        stages.
-
-        The chains are built once for all rounds. Each side runs its whole chain before its stages are timed;
-        otherwise its threads would sleep and the caches would hold the other side's data.
-        """
+        stages. The chains are built once for all rounds. Before the stages of a side are timed, its whole chain
+        runs once; otherwise its threads would sleep and the caches would hold the other side's data."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
             self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
@@ -384,8 +380,8 @@ class TwoSideSession(
         ]
 
     def copy_times(self, buffer: Value) -> tuple[float, float]:
-        """Return the seconds of an upload and of a download of a value, each with its wait. The value is copied
-        there and back, so no copy changes."""
+        """Return the seconds of an upload and of a download of a value, each including its wait. The value is
+        copied there and back again, so it is the same on both sides afterwards."""
         self.on(CPU, buffer)
         device = self.buffer(GPU, buffer)
         self.gpu.sync()
@@ -407,7 +403,7 @@ class TwoSideSession(
         return self.gpu.clock()
 
     def close(self) -> None:
-        """Do nothing, because the session that made this one closes both sides."""
+        """Do nothing, because the session that created this one closes both sides itself."""
 
     def forget(self) -> None:
         """Free spare memory and drop the chains that were built for timing."""
@@ -469,8 +465,9 @@ class Segment:
         self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
 
     def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
-        """Add a stage. `written` has the ids of the values that earlier stages wrote. A state that no stage has
-        written yet is not copied, unless the op keeps its state from call to call."""
+        """Add a stage, and note which values it reads must be copied to this side. `written` has the ids of the
+        values that earlier stages wrote. A state that no stage has written yet is not copied, unless the op
+        keeps its state from call to call."""
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state

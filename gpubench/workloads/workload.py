@@ -65,14 +65,12 @@ def workload(
     judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
-    """Return the op that runs `stages` in order, with repeats written out.
-
-    `inputs` and `weights` say how their values are drawn, `outputs` gives the role of each output, and `state`
-    names the values to which stages add. `judged` gives an output its own tolerance, or a slack that is added
-    to the usual tolerance. `declared` are other fields of the op: name, summary, params, sizes, options, the
-    gradients that ranks average, and `fits`, which returns why some params have no shape although each stage
-    has one. Raises ValueError if a value has two shapes, is read before it is written, or is written twice.
-    """
+    """Return the op that runs `stages` in order. A `Repeat` is written out. `inputs` and `weights` say how
+    their values are drawn, `outputs` gives the role of each output, and `state` names the values to which
+    stages add. `judged` gives an output its own tolerance, or a function for a slack that is added to its usual
+    tolerance. `declared` are other fields of the op: name, summary, params, sizes, options, the gradients that
+    ranks average, and `fits`, which returns why some params are not allowed although every stage accepts them.
+    Raises ValueError if a value has two shapes, is read before it is written, or is written twice."""
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
@@ -122,8 +120,8 @@ class _Stages:
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Check that every value is written before it is read, is written once, and has one shape. Raises
-        ValueError."""
+        """Check that every value is written before it is read and is written only once, that only states are
+        added to, and that host stages come first. Raises ValueError."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -158,7 +156,7 @@ class _Stages:
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
-        """The first stage that uses each value, and the operand there, by the value's name."""
+        """The first stage that uses each value, and its operand for the value, by the name of the value."""
         uses: dict[str, tuple[Stage, Operand]] = {}
         for stage in self.stages:
             for value, operand in self._uses(stage):
@@ -189,13 +187,11 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Return the declared tolerance if there is one. Otherwise return the tolerance of the stage that
-        writes the value, with additional units for each stage before it.
-
-        Its scale is the larger of that stage's largest scale and the value's largest number, because a number
-        that is small after a cancelling sum or a softmax has the error of the numbers it was made from. Each
-        stage is also checked on its own, but not here.
-        """
+        """Return the `declared` tolerance if there is one. Otherwise return the tolerance of the stage that
+        writes the value, with additional units for each stage before it, and with `declared` as the slack if it
+        is a function. The scale is the same for the whole value: the larger of that stage's largest scale and
+        the value's largest number. A number that is small only because terms cancel has the error of these
+        larger terms. Each stage is also checked on its own, but not here."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -239,7 +235,8 @@ class _Stages:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """Return the dtype that the operand of the state declares, or else the dtype of the case."""
+        """Return the dtype of a state: the one that its operand declares, or else that of the case, taken from
+        `values`."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)

@@ -49,12 +49,10 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answer with the records of all devices before the check of each device, and once more at the
-    end. So the records are not lost if a kernel on a broken device never returns.
-
-    If a device cannot be described, the other devices are still listed, and the hint names the device by `name`
-    and number.
-    """
+    """Yield the answer of a probe several times. It has the records of all devices from the start, and is
+    yielded before each device is checked and once more at the end. So the records are not lost if a check on a
+    broken device never returns. If a device cannot be described, the other devices are still listed, and the
+    hint names the device by `name` and number."""
     described, lost = [], []
     for number, device in enumerate(devices):
         try:

@@ -314,7 +314,8 @@ def request(direction: int, number: int, size: int) -> int:
 
 
 def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Return the facts of an AMD GPU, by two queries of DRM_IOCTL_AMDGPU_INFO. Raises OSError."""
+    """Ask the driver amdgpu, by two queries of DRM_IOCTL_AMDGPU_INFO, and return the facts of the GPU. Raises
+    OSError."""
 
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
@@ -348,11 +349,10 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
-    """Return the facts of the memory regions of an Intel driver. `query` takes the length and the address of a
-    buffer; with length 0 it returns the length that is needed. `header` is the size of the header in bytes.
-
-    Raises OSError for an impossible length, and struct.error for a truncated answer.
-    """
+    """Return the facts that follow from the memory regions which an Intel driver lists. `query` takes the
+    length and the address of a buffer and fills the buffer; called with length 0, it returns the length that is
+    needed. `header` is the size of the header in bytes. Raises OSError for an impossible length, and
+    struct.error for a truncated answer."""
     length = query(0, 0)
     if not 0 < length <= _MOST_BYTES:
         raise OSError(f"the query answered {length}")

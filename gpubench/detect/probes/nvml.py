@@ -107,12 +107,10 @@ def text(value: Any) -> str | None:
 
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the records found so far after each GPU, because a call on a broken GPU may never return, and at
-    the end all records with their links.
-
-    `addresses` holds the PCI addresses of the GPUs that files show bound to the driver. A GPU that NVML counts
-    but cannot reach has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start.
-    """
+    """Yield the records found so far after each GPU, and at the end all records with their links. So no record
+    is lost if a call on a broken GPU never returns. `addresses` holds the PCI addresses of the GPUs that,
+    according to files, are bound to the driver. A GPU that NVML counts but cannot reach has the reason in its
+    `why_not`. Raises ProbeFailure if NVML cannot start."""
     nvml = nvml or library()
     try:
         handles, lost = _start(nvml)
@@ -160,8 +158,8 @@ def library() -> Any:
 
 
 def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
-    """Start NVML. Return the GPUs by index, and the errors of the GPUs without a handle, by index. Raises the
-    error that keeps NVML from starting."""
+    """Start NVML. Return the handles of the GPUs, and the errors of the GPUs that have no handle, each by the
+    GPU's index. Raises the error that keeps NVML from starting."""
     nvml.nvmlInit()
     handles: dict[int, Handle] = {}
     refused: dict[int, Exception] = {}
@@ -237,8 +235,8 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
 
 
 def _memory(handle: Handle) -> dict[str, Any]:
-    """Return total, free and reserved bytes, by the v2 call or, without `reserved`, by the older call. A total
-    of 0 counts as missing."""
+    """Return the total, free and reserved bytes. The newer call of NVML is tried first; the older call does not
+    report the reserved bytes. A total of 0 counts as missing."""
     version = getattr(handle.nvml, "nvmlMemory_v2", None)
     total = fact(None)
     if version is not None:
@@ -326,8 +324,8 @@ def _links(handle: Handle) -> CardLinks:
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
-    """Return the paths from each GPU to the others, by its address. GPUs that are divided into MIG instances
-    have none."""
+    """Return the paths from each GPU to the other GPUs, by the address of the GPU. GPUs that are divided into
+    MIG instances are left out."""
     placed = {
         at: (handle, _links(handle))
         for handle in handles
@@ -363,8 +361,8 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """Return, by device id, a function that reads the present state of the GPU. For each device that NVML does
-    not find, the reason is stored in `absent`."""
+    """Return a function for each target that reads the present state of its GPU, by device id. If NVML does not
+    find a device, the reason is stored in `absent`, by the device id."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
@@ -413,13 +411,11 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 
 
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
-    """Return, by device id, the number of processes that compute on the GPU, the number of processes that only
-    draw, and the used bytes.
-
-    NVML does not list processes of other containers, but counts their memory. A GPU that is divided into
-    partitions is left out, because users of another partition do not disturb. Memory that the GPU shares with
-    the system counts as 0, because it also holds the system's files.
-    """
+    """Return who uses the GPU of each target, by device id: the number of processes that compute on it, the
+    number that only draw, and the used bytes. NVML does not list processes of other containers, but counts
+    their memory. A GPU that is divided into partitions is left out, because users of another partition do not
+    disturb. Memory that the GPU shares with the system counts as 0, because it also holds the system's
+    files."""
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
         if handle.partitioned:

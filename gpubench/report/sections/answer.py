@@ -89,7 +89,8 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the screen for terminals and plain text, or sentences and a table for a full report."""
+    """Return the section of the answer. On a terminal and in plain text it is the final screen, and in a full
+    report it has sentences and a table."""
     # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
     screen = make_screen(analysis, options, alone=alone)
@@ -177,7 +178,9 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the content of the screen. `alone` means that no section with details follows it."""
+    """Return the content of the final screen. `saved` holds the files that the run has just saved, and `more`
+    the sections that `--full` adds. `alone` means that no section with details follows the screen. `backend` is
+    shown first instead of the fastest one."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -398,7 +401,8 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """Return sentences on cases that failed in some sessions only. They have a time, but the run failed."""
+    """Return sentences on cases that failed in some of the sessions. They have a time from the other sessions,
+    but the run counts as failed."""
     return [
         printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
@@ -419,7 +423,8 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Return the lines with the saved files; for an interrupted run, how to resume it instead."""
+    """Return the lines with the saved files. For an interrupted run, return the lines that say what was not
+    measured and how to resume it."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
@@ -449,7 +454,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
 def _notes(
     analysis: Analysis, answered: MachineAnswer, options: RenderOptions, *, alone: bool
 ) -> list[tuple[int, str]]:
-    """Return lines that a reader can do without, each with its rank."""
+    """Return the lines that a reader can do without, as pairs of the line's rank and its text."""
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:

@@ -1,7 +1,7 @@
 """The tables of the final screen.
 
-There are tables for two situations of all ops, for the situations of one op, for requested sizes, for CPU
-implementations without a GPU, and for GPU times without a CPU. Each table has narrower forms.
+One of them is shown, according to the run: two situations of all ops, the situations of one op, requested
+sizes, CPU implementations without a GPU, or GPU times without a CPU. Each table has narrower forms.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 def bare_table(
     columns: Iterable[Column], rows: Iterable[Iterable[Cell]], narrower: Table | None = None
 ) -> Table:
-    """Return a table in the style of the answer, without rules."""
+    """Return a table without rules, in the style of the answer. `narrower` is the table that replaces it if it
+    is too wide."""
     return Table(tuple(columns), tuple(map(tuple, rows)), narrower=narrower, bare=True)
 
 

@@ -145,12 +145,9 @@ MOST_DTYPES = 3
 def machine_sentences(
     answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the GPU's gains over all ops, each at its largest measured size, with one sentence for each of up
-    to three dtypes.
-
-    Only rows of the first GPU are used, without wrong or failed results. `detail` says how much a sentence
-    contains. `regimes` replaces the regimes of the table.
-    """
+    """Return sentences on the GPU's gains over all ops, each op at its largest measured size. There is one
+    sentence for each dtype, up to MOST_DTYPES. Only rows of the first GPU are used, without wrong or failed
+    results. `detail` says how much a sentence contains. `regimes` replaces the regimes of the table."""
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
@@ -174,8 +171,8 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return the number of ops that the first GPU wins at their largest size, and the number of ops that have a
-    gain."""
+    """Return the number of ops that the first GPU wins at their largest size in this regime, and the number of
+    ops that have a gain there."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     gains = [gain for entry in rows if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
@@ -290,8 +287,9 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return a text with the number of elements from which the GPU wins half of the ops that it wins.
-        Return an empty text if that is unknown or too few of them have vectors."""
+        """Return a text with the number of elements from which the GPU wins half of the ops that it wins at
+        all. Return an empty text if this number is unknown, if too few of these ops work on vectors, or if the
+        regime is not `waited`."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.extent == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:

@@ -1,5 +1,5 @@
-"""The tables of break-evens and of gains with a column for each situation, the table of all ratios with both
-times, and the table of the number of calls that repay a copy."""
+"""The tables about break-evens: break-evens and gains with a column for each situation, all ratios with the
+times of both sides, and the number of calls that repay a copy."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return a function that returns the device id of a CPU case, with a blank in front. It returns an empty
-    text if only one backend measured the CPU."""
+    """Return a function that takes a CPU case and returns its device id with a blank in front. If only one
+    backend measured the CPU, the function returns an empty text."""
     timed = {
         ratio.case.device_id
         for ratio in analysis.cases
@@ -158,7 +158,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
 
 
 def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a table with a row for each op, size and device, and all situations side by side. The narrower
+    """Return a table with a row for each op, size and device, and a column for each situation. Its narrower
     form has no intervals."""
     rows = rows if options.every_size else _usual_sizes(rows)
     data = regimes(ratio.case.case for ratio in rows)
@@ -246,8 +246,9 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 
 
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
-    """Return the library-to-library ratios by workload, regime and device. The result is empty if every
-    headline is already library-to-library, because the table would repeat it."""
+    """Return the speedups of `library` on the GPU over `library` on the baseline, by workload, regime and
+    device. Return an empty dict if all of `rows` are such speedups already, because the table would show them
+    twice."""
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
@@ -437,8 +438,8 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the number of calls that repay a copy, with the costs of a transfer, a call and the
-    CPU, and of the cost of loading weights."""
+    """Return the section with the number of calls that repay a copy. Its tables show what a transfer, a call
+    and the CPU cost, and what loading the weights costs."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [

@@ -272,7 +272,8 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 @section("noise", order=170, usual=False, help="How far times scatter")
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the scatter of times, by device and length of a launch."""
+    """Return the section that shows how much times scatter, with a row for each device and length of
+    launches."""
     scatters = components(analysis.run)
     columns = heads(
         "device", "launches", number("cases", 1), number("in a block"),

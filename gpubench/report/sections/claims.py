@@ -53,7 +53,7 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 @section("claims", order=30, together=True)
 def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with a row for each claim, judged by the first file that measured it. Return None
+    """Return the section with a row for each claim. The first file that measured a claim judges it. Return None
     without claims."""
     answers = []
     for of_claim in zip(*map(claims, analyses), strict=True):
@@ -183,8 +183,8 @@ def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bo
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases with a blank in front, such as ` waited`, ` queued` or ` copied`, or
-    ` mixed` if they differ. CPU cases are ignored, because their data is always on the host."""
+    """Return the situation of the cases `ids` with a blank in front, such as ` waited`, ` queued` or ` copied`,
+    or ` mixed` if they differ. CPU cases are ignored, because their data is always on the host."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 

@@ -57,8 +57,9 @@ def letter(index: int) -> str:
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`.
-    Machines with equal descriptions also have the time of day and a part of the fingerprint."""
+    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`. If
+    machines have equal descriptions, the time of day and a part of the fingerprint are added to tell them
+    apart."""
     words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
     texts = []
     for i, (text, side) in enumerate(zip(words, sides, strict=True)):

@@ -113,8 +113,9 @@ def _panels(
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
-    """Return the maps of several machines as one map, which has a strip for each machine in every lane. `names`
-    holds texts such as `A: AMD EPYC 7763`. Return None if fewer than two machines have a map."""
+    """Return the maps of several machines as one map. Every lane has a strip for each machine. `names` holds
+    texts such as `A: AMD EPYC 7763`, in the order of `analyses`. Return None if fewer than two machines have a
+    map."""
     maps = [fastest_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
@@ -178,8 +179,9 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Return pairs (position, text) of the labels on the axis: both ends, and powers of eight that lie at least
-    `room` apart. The last label lies to the left of its end, so it needs more room."""
+    """Return pairs (position, text) for the labels on the axis of the map: both ends, and powers of eight that
+    lie at least `room` apart. Positions and `room` are shares of the axis. The last label is written to the
+    left of its end, so it needs more room."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -211,8 +213,8 @@ _WORDS = (
 
 @section("map", order=40, usual=False, help="Who wins at which size, as a picture")
 def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section of the map, or None if no GPU was compared with a CPU. In a full report, it is a
-    picture with its title."""
+    """Return the section of the map, or None if no GPU was compared with a CPU. In a full report the section
+    has a title and a picture, else it is a screen."""
     view = map_view(analysis)
     if view is None:
         return None
@@ -227,7 +229,8 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
 
 
 def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """Return the panels side by side, or below each other if a lane would have too few cells."""
+    """Return the panels as lines of text. They are side by side, or below each other if each lane would
+    otherwise have too few cells."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
@@ -261,8 +264,8 @@ def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list
 
 
 def strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
-    """Return a strip with a character for each of `count` parts of the axis. Neighbours in the same colour form
-    one cell."""
+    """Return the cells of a strip. The axis is divided into `count` parts of one character each. Neighbouring
+    characters of the same colour form one cell."""
     signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
     runs = itertools.groupby(signs, key=lambda sign: sign[1])
     return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
@@ -300,7 +303,7 @@ def _in_ascii(line: Line) -> Line:
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
     """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS
-    0.3.34)`. Without devices it only has the CPU. `short` leaves out versions."""
+    0.3.34)`. If `device_ids` is empty, the text names only the CPU. `short` leaves out versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
     ]
@@ -341,8 +344,8 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
-    """Return a Vega-Lite spec for each panel, for use inside a table. The rows of the table show the names of
-    ops and the gains."""
+    """Return a Vega-Lite spec for each panel, to be drawn inside a table. The panel itself has no names and
+    gains, because the rows of the table show them."""
     return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
@@ -416,7 +419,8 @@ def _layer(rows: Sequence[ChartRow], mark: ChartRow, *encodings: ChartRow) -> Ch
 
 
 def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
-    """Return the y encoding of the lanes. The labels of its axis are the names of the ops or the gains."""
+    """Return the y encoding of the lanes `names`. `label` is the Vega expression for the texts on its axis, and
+    `orient` the side of the axis."""
     axis = {
         "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
         "labelPadding": 8,

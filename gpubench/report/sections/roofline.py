@@ -47,8 +47,8 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the roofline. It shows every size if the options ask for it, else the largest size
-    of each op, device and implementation."""
+    """Return the section of the roofline. If the options ask for it, every size is shown, else only the largest
+    size of each op, device and implementation."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (

@@ -1,5 +1,6 @@
-"""The section of the time breakdown of calls that copy both ways, of the gain of such calls as a pipeline, and
-of overheads. Terminals show the largest sizes, and a full report shows all sizes."""
+"""The section about calls that copy both ways: the parts of their time, and their gain if they run as a
+pipeline. The section also has the overheads. Terminals show the largest sizes, and a full report shows all
+sizes."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with the breakdown of the faster implementation of each workload and device, the
-    pipelines, and each device's costs other than kernels."""
+    """Return the section with three tables: the time breakdown of the faster implementation of each workload on
+    each device, the pipelines, and the costs of each device other than kernels."""
     unit = options.time_unit
     everything = [
         result.case
@@ -112,8 +113,8 @@ _ROW = (
 
 
 def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
-    """Return a table with a row for each pipeline at the largest size, or at every size if the options ask for
-    it."""
+    """Return a table with a row for each pipeline, at its largest size only unless the options ask for every
+    size."""
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
@@ -178,7 +179,7 @@ _SOME = "The smallest, the largest and a middle size; all sizes: --sections brea
 
 
 def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
-    """Return sentences on the cost of an empty launch, then on the cost of the memory pool of each device."""
+    """Return sentences on what an empty launch costs and, for each device, what the memory pool costs."""
     return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in overheads(analysis).pools)]
 
 
@@ -244,7 +245,7 @@ def rate(result: CaseResult) -> str:
 
 def pool_share(pool: PoolOverhead) -> str:
     """Return the time of a pool allocation as a share of the op's time, such as `3.0%`. If single waited calls
-    were timed, return their share, with the share of launches in a row in brackets."""
+    were timed, the share is that of their time, and the share for launches in a row follows in brackets."""
     share = _share(pool.share)
     return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
 

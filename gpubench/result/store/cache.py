@@ -128,11 +128,9 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Return why another user may have written a file or folder. Return an empty text if no other user can
-    have.
-
-    In a sticky folder others may add files but not change ours, so each file is checked by itself.
-    """
+    """Return the reason why another user may have written a file or folder, or an empty text if no other user
+    can have. A sticky folder such as /tmp is not doubted: others may add files there but not change ours, and
+    each file is checked by itself."""
     if not hasattr(os, "geteuid"):  # Windows: the folder lies in the user's profile
         return ""
     if status.st_uid not in (os.geteuid(), 0):
@@ -146,8 +144,8 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _unseal(name: str, path: Path) -> bytes:
-    """Return the content of a sealed file. Raises PermissionError for an untrusted file and ValueError for a
-    damaged one."""
+    """Return the content of a sealed file. Raises PermissionError if another user may have written the file,
+    and ValueError if it is damaged or too large."""
     with disk.open_regular(path) as file:
         status = os.fstat(file.fileno())
         doubt = _doubt(os.stat(path.parent)) or _doubt(status)

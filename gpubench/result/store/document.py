@@ -4,13 +4,14 @@ and the lines of a `.part` file.
 Errors name `source`, the file as the user wrote it, so that the user can act on the message.
 
 A `.part` file holds a run that is under way. Its lines, put together, are the result so far. The first line
-names the format. Every other line replaces an earlier statement: the head (the document without sessions and
-outcomes), a session by its index, or an outcome by its id; or the line says that an outcome is forgotten. A
-kill can cut the last line, so readers drop an incomplete one.
+names the format. Each other line does one of two things. It states a new value that replaces an earlier one:
+the head (the document without sessions and outcomes), a session by its index, or an outcome by its id. Or it
+says that an outcome is forgotten. If the process is killed, the last line may be incomplete, so readers drop an
+incomplete line.
 
-Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above every
-real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it is decoded,
-because decoding alone may take all memory. A result is checked again after it is decoded.
+Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above
+every real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it
+is decoded, because decoding alone may take all memory. A result is checked again after it is decoded.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def require_json(data: bytes, source: str) -> None:
 
 
 def require_runs(runs: Iterable[Run], source: str) -> None:
-    """Raise InputError if a report of all runs of one document would take too long."""
+    """Raise InputError if `runs`, all runs of one document, are so large that a report of them would take too
+    long."""
     runs = list(runs)
     blocks = [
         block
@@ -227,8 +229,9 @@ def check_run(run: Run, source: str) -> Run:
 
 
 def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
-    """Return the document in the JSON `data` as a `kind`. `name` is the name of its format, and `newest` is the
-    newest version; older versions are upgraded. Raises InputError."""
+    """Return the document in the JSON `data` as a `kind`. `name` is the name of its format. Versions older than
+    `newest` are upgraded. Raises InputError if the data is empty, is not JSON, or is not a valid document of
+    this format."""
     if not data.strip():
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
@@ -311,8 +314,8 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Tell whether each list has an entry for each stage. Only the list `empty` may have entries without
-    times."""
+    """Tell whether every list in `times` has one entry for each stage, and whether each entry has times. Only
+    the list that is passed as `empty`, too, may have entries without times."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -432,7 +435,8 @@ def is_part(data: bytes) -> bool:
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """Return the JSON of the result that the lines of a `.part` file form. Raises InputError."""
+    """Put the lines of a `.part` file together and return the result so far as JSON. Raises InputError if this
+    is not possible."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:

@@ -56,7 +56,7 @@ def replace(path: str | Path, data: bytes) -> None:
 
 
 def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
-    """Return the error for a result that could not be saved. `error` becomes its cause."""
+    """Return the error which says that a result could not be saved to `path`. `error` becomes its cause."""
     refused = GpubenchError(
         "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
         hint=disk.remedy(error, "choose another place with --output"),
@@ -298,7 +298,8 @@ _LAST_S = 253_402_300_799.0  # the end of the year 9999, because the time of a f
 
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return the platform's folder for gpubench's data. It is not created."""
+    """Return the folder in which programs keep the user's data on this platform, with gpubench's name. The
+    folder is not created."""
     # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
     folder = user_folder(DATA, {**environ, "HOME": home}, platform)
@@ -314,11 +315,9 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run that could not be saved at the requested place: in the user's data folder, else in the
-    temporary folder.
-
-    Return the path, or None if both fail. No empty folder remains.
-    """
+    """Save a run that could not be saved at the requested place. The user's data folder is tried first, then
+    the temporary folder. Return the path, or None if both fail. A folder that was created in vain is
+    removed."""
     for folder in _rescue_folders(environ):
         try:
             path = result_path(folder, run)
@@ -374,8 +373,8 @@ def result_path(results_dir: str | Path, run: Run) -> Path:
 
 
 def check_result_path(results_dir: str | Path, run: Run) -> None:
-    """Check before measuring that the file `result_path` can be saved. Raises UsageError if it cannot. Nothing
-    is created."""
+    """Check before measuring that a file can be saved to the folder in which `result_path` places the run's
+    result. Raises UsageError if it cannot. Nothing is created."""
     check_folder(Path(results_dir) / _machine_folder(run))
 
 
@@ -456,7 +455,8 @@ def load_head(path: Path) -> Run | None:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return the document up to its sessions, closed to valid JSON. Return None if it has another form."""
+    """Return the part of the document that comes before its sessions, closed so that it is valid JSON. Return
+    None if the document has another form."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

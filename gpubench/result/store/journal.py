@@ -1,9 +1,10 @@
-"""The storage of a run that is under way: its `.part` file, the relation of this file to the result beside it,
-and the lock of a result.
+"""The storage of a run that is under way: its `.part` file, how this file relates to the result beside it, and
+the lock of a result.
 
 `store.document` describes the lines of a `.part` file. The relation of two files follows from run ids and
-sessions, never from times, because `touch`, `cp`, `git checkout` and clocks change times. The lock gives a file
-one writer. It is advisory, and the kernel releases it when its holder ends in any way.
+sessions, never from times, because `touch`, `cp`, `git checkout` and a wrong clock change the times of files.
+The lock makes sure that only one process writes a file. It is advisory, and the kernel releases it when its
+holder ends in any way.
 """
 
 from __future__ import annotations
@@ -294,11 +295,9 @@ def _host() -> str:
 
 
 def _open_lock(path: Path) -> int:
-    """Open the lock file, and create it if it does not exist. Raises OSError.
-
-    Another user's lock file may be read-only, or may refuse to be opened for creation (/tmp). It is then opened
-    without these rights.
-    """
+    """Open the lock file, and create it if it does not exist. A lock file of another user may be read-only, and
+    in a folder such as /tmp it may refuse to be opened with the flag for creation. It is then opened without
+    that flag, and without the right to write if necessary. Raises OSError."""
     flags = getattr(os, "O_NOFOLLOW", 0)
     try:
         return disk.open_descriptor(path, flags | os.O_RDWR | os.O_CREAT)
@@ -410,8 +409,8 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
 
 
 def measured_something(path: Path) -> bool:
-    """Tell whether a result contains samples. Return True for an unreadable file, because its later reader
-    reports the reason."""
+    """Tell whether a result contains samples. Return True for an unreadable file as well, so that it is read
+    later and the reason is reported then."""
     try:
         return bool(_progress(path).blocks)
     except InputError:

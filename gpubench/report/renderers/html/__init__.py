@@ -334,8 +334,8 @@ def _pack_library() -> Markup:
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return an HTML element `tag` content, a script or a style, without escaping, because browsers do not
-    unescape it. Raises ValueError if the text could end its own element."""
+    """Return `text` without escaping, as the content of an HTML element `tag`, a script or a style. Browsers do
+    not unescape such content. Raises ValueError if the text could end or change the element."""
     if f"</{tag}" in text.lower() or "<!--" in text:
         raise ValueError(f"the text would end or change its {tag} element")
     return Markup(text)

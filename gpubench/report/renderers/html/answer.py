@@ -129,8 +129,8 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return the row, the cell and the gain of each op on the first GPU, by its name. Ops without a valid gain
-    in this regime are left out."""
+    """Return the row, the cell and the gain of each op on the first GPU, by the name of the op. Ops without a
+    gain in this regime are left out."""
     return {
         series_text(entry): (entry, cell, cell.gain)
         for entry in answered.rows
