@@ -345,7 +345,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return session
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an array of the GPU's session, since the CPU can compute in page-locked memory."""
+        """Return an array of the GPU's session, which may be page-locked. The CPU can compute in it, too."""
         return self.gpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:

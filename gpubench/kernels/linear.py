@@ -217,7 +217,8 @@ def build_cuda(
 def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
-    """Return the product that the WGSL kernels compute."""
+    """Return the product for the WGSL kernels. `names` are the buffers of the rows and of the weights. `turned`
+    is as in `linear`."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)
 

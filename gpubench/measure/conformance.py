@@ -211,7 +211,8 @@ class _Trial:
         self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
-        """Fill all buffers, then read them back. A buffer that overlaps another one loses its data."""
+        """Upload arrays with these numbers of elements to buffers of their own, then check all buffers. If two
+        buffers overlap, one of them has lost its data."""
         hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
@@ -270,8 +271,9 @@ class _Trial:
         self, way: Session | Transfers, buffer: Buffer, host: Array, detail: str, output: Array = None, *,
         promise: str = "what comes back is what was sent",
     ) -> None:  # fmt: skip
-        """Check that the buffer holds the values of `host`. `output` is the array for the download, or None for
-        a new one."""
+        """Check that `way` downloads the values of `host` from the buffer. `output` is the array for the
+        download, or None for a new one. If the values differ, `promise` is recorded as broken, with
+        `detail`."""
         output = host.copy() if output is None else output
         output.fill(-7)
         way.download(buffer, output)

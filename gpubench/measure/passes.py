@@ -213,8 +213,9 @@ class Passes:
         return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps in order: the ladders, the passes, the dropped tops, and steps that use up a budget
-        that the user named."""
+        """Yield all steps in order: the ladders of all ops, then the wishes with the most value, then the
+        dropped tops for which there is time. If the user named the budget, further steps use up the rest of
+        it."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         yield from self._climb(reserve_s)
@@ -292,7 +293,8 @@ class Passes:
         return self._costs.of(rungs.series, slots) if slots else 0.0
 
     def _drop_tops(self, reserve_s: float) -> None:
-        """Drop the most expensive tops until the rest of all ladders fits the time left without `reserve_s`."""
+        """Drop sizes from the tops of the ladders, the most expensive ones first, until the other sizes fit the
+        time left minus `reserve_s`. Ladders that were not begun are ignored."""
         begun = [rungs for rungs in self._every if rungs.left and len(rungs.left) < len(rungs.sizes)]
         for rungs in begun:
             rungs.dropped = []
@@ -448,7 +450,8 @@ class Passes:
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
-        """Return the break-evens of an op whose intervals are still too wide."""
+        """Return the break-evens of an op whose intervals are still too wide, one for each GPU and regime.
+        Break-evens of software adapters do not count."""
         rows, race = self.points.rows(series), self._race(series)
         cpu = race.get(None, NOBODY)
         opens = []
@@ -565,7 +568,8 @@ def _keep_own_code(
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n), on the sides whose curves make `opens` wide."""
+    """Return the contenders that compete at x = ln(n), but only those of sides whose uncertain curves make the
+    interval of one of `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 

@@ -44,8 +44,8 @@ class Rungs:
         self.checked = False  # whether a size past a power of two was asked for
 
     def _last(self, items: Sequence[Workload]) -> int:
-        """Return the index of the largest size that memory holds, or -1. At least one of the GPUs that run the
-        smallest size must be able to run it. Without GPUs, at least one CPU must."""
+        """Return the index in `items` of the largest size that at least one device can run, or -1 if there is
+        none. Only the GPUs that can run the smallest size are asked or, if there is none, the CPUs."""
         devices = [{case.device_id for case in item.cases} for item in items]
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
@@ -175,8 +175,8 @@ class Points:
         return self._times[series.key]
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
-        """Return the curve of each slot that has a time. A curve may use the times of related curves as they
-        were when it was last fitted."""
+        """Return the curve of each slot that has a time. Only curves whose times have changed are fitted again.
+        They may use the times of related curves of other series."""
         key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}

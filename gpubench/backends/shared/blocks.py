@@ -30,11 +30,9 @@ class BlockThreads:
         self._others: list[threading.Thread] = []
 
     def run(self, function: Block, length: int, grain: int) -> None:
-        """Call `function(start, stop)` for slices of `grain` elements up to `length`. A single slice runs in
-        the calling thread.
-
-        When all threads are done, raises the first error of a block.
-        """
+        """Call `function(start, stop)` for all slices of `grain` elements from 0 to `length`, on several
+        threads. A single slice runs in the calling thread. If a slice fails, raises the first error after all
+        threads are done."""
         launch = _Launch(function, length, grain)
         others = min(self.threads, -(-length // grain)) - 1
         while (

@@ -88,7 +88,8 @@ SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """Calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads."""
+    """An object that calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads
+    at the same time."""
 
     threads: int
 
@@ -96,8 +97,8 @@ class Blocks(Protocol):
         """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Like `run`, for a function that multiplies matrices. Meanwhile BLAS uses one thread inside each of
-        these threads."""
+        """Like `run`, for a function that multiplies matrices with BLAS. Meanwhile each of these threads uses a
+        BLAS of one thread."""
 
 
 class ThreadScratch:

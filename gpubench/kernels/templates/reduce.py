@@ -122,12 +122,15 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Return the module. Within a block, sums are in the type of the elements. Over blocks they are in float64.
-    That gives the error of one addition at the speed of the narrow type. {reassoc} makes several partial
-    results in registers. A block is read at two places at once, many pages apart, because a single stream waits
-    at every page and short streams restart the prefetcher again and again (two cores of an EPYC read 30 GB/s as
-    four streams of 8 KiB, 36 as two of 256 KiB). The maximum is computed without looking for NaNs; a separate
-    count of NaNs corrects it."""
+    """Return the text of the compiled module.
+
+    Within a block, sums are in the type of the elements. Over the blocks they are in float64. This gives the
+    error of a few additions at the speed of the narrow type. The compiler's flag {reassoc} lets it keep several
+    partial results in registers. A block is read at two places at once, many pages apart, because a single
+    stream waits at every page, and short streams restart the prefetcher again and again (two cores of an EPYC
+    read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB). The maximum is computed without looking for
+    NaNs. A separate count of NaNs decides whether the result is NaN.
+    """
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
     unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
@@ -427,8 +430,8 @@ def _main(names: Sequence[str], start: str, storage: Storage, result: str, threa
 
 
 def _tail(names: Sequence[str], storage: Storage) -> list[str]:
-    """Return statements for the elements after the last whole unit. Exactly one thread of the grid ends at
-    `whole` and takes them."""
+    """Return WGSL statements for the last elements, which do not fill a unit. The one thread whose index `i`
+    has reached `whole`, the number of whole units, adds them to its result."""
     lines = ["  if (i == whole && rest > 0u) {"]
     lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(names, storage, "i"))]
     for k in range(storage.width - 1):

@@ -113,7 +113,8 @@ class CallWorkspace(Workspace):
         return [ObjectBuffer()]
 
     def rest(self) -> None:
-        """Keep the inputs, since inputs that are made again may differ."""
+        """Keep the inputs. The other workspaces make them again when they are needed, but a user's function may
+        then make different ones."""
 
     def make_reference(self) -> None:
         """Compute the answer, or read it from its file."""

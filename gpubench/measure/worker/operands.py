@@ -45,8 +45,9 @@ def shared_bytes(device: Device) -> int:
 
 
 class SharedArray:
-    """A flat host array that ops share. Once an op binds it, it is also on the device. A device that can
-    compare buffers holds a second copy for the comparison."""
+    """A flat host array whose beginning is the input of several ops. Once an op binds it, it is also on the
+    device. A device that can compare buffers holds a second copy there, to find out whether a launch has
+    changed the first one."""
 
     def __init__(self, array: Array, dtype: Dtype) -> None:
         array.flags.writeable = False
@@ -92,8 +93,8 @@ class SharedArray:
 
 
 class SharedInputs:
-    """The shared arrays of one worker. The key is the kind of values, the number among the op's inputs of that
-    kind, and the dtype.
+    """The shared arrays of one worker. Operands have the same array if they have the same kind of values, the
+    same number among the op's inputs of that kind, and the same dtype.
 
     An array is drawn again if a larger size is needed. Inputs that are bound to the shorter array keep it.
     """
@@ -304,10 +305,11 @@ class Weight:
 
 
 class Weights:
-    """The weights by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of the op.
+    """The weights of ops, by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of
+    the op.
 
-    Weights that no case uses stay as long as they take at most `spare` bytes, the most recently used ones
-    first.
+    Weights that no case uses stay on the device as long as they take at most `spare` bytes together. Those that
+    were used least recently are freed first.
     """
 
     def __init__(self, seed: int, kind: str, spare: int = 0) -> None:

@@ -116,8 +116,8 @@ def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
 
 
 def _is_same(thing: Any, other: Any) -> bool:
-    """Return whether both are the same object or use the same memory. A device group makes a new array for a
-    part of an operand at each call."""
+    """Return whether both are the same object, or arrays of the same memory. A device group makes a new array
+    object for the same part of an operand at each call."""
     place = getattr(thing, "__array_interface__", None)
     return thing is other or (place is not None and place == getattr(other, "__array_interface__", None))
 

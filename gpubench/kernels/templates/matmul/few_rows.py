@@ -301,8 +301,8 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return the work of a group: as few columns as whole sectors allow, or more columns if there are still
-        enough groups for the device."""
+        """Return the work of a group. If the weights are not turned, it begins with the columns of one memory
+        sector, and the number of columns is doubled as long as there are more groups than multiprocessors."""
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)

@@ -61,7 +61,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """The number of units of memory in a line. Units are vec4s, or elements if the operand is loose."""
+        """The number of units of memory in a line. A unit is a vec4 or, if the operand is in `Layout.loose`, an
+        element."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
@@ -111,8 +112,9 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
-        """Return the function that reads four neighbours of a loose line. After the end of the line it repeats
-        the last element."""
+        """Return the function that reads four neighbouring elements of a line, if the operand is in
+        `Layout.loose`, otherwise an empty list. After the end of the line the function repeats the last
+        element."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -272,9 +274,10 @@ _LONG, _BLOCK = 4096, 512
 class Layout(msgspec.Struct, frozen=True):
     """A tile and the sizes of a product.
 
-    Lines of A and B are `ceil_div(length, 4)` vec4s apart, unless they are loose. If a line runs along K, then
-    k is a multiple of 4. If the tile has `splits`, then k is a multiple of their depth and there is one
-    product; C is written once for each split, in the type of the arithmetic, without the epilogue.
+    In memory, a line of A or B takes `ceil_div(length, 4)` vec4s, unless the operand is `loose`. If the lines
+    of an operand run along K, then k is a multiple of 4. If the tile has `splits`, then k is a multiple of
+    their depth, and there is only one product. C is then written once for each split, in the type of the
+    arithmetic and without the epilogue.
     """
 
     tile: Tile  # block of C that a group computes

@@ -52,8 +52,8 @@ class CudaRows(msgspec.Struct, frozen=True):
         return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
     def head(self) -> str:
-        """Return the types, the layout as constants, and the function `across`. The text depends on the layout,
-        not on the number of rows."""
+        """Return CUDA text with the types, the layout as constants, and the function `across`, which reduces a
+        number of each thread of a row to one number. The text does not depend on the number of rows."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
@@ -207,8 +207,8 @@ def _number(step: RowStep) -> str:
 
 
 def _write_words(text: str, step: RowStep) -> str:
-    """Return the text of a fold in which its variables are numbered by the step's index. The first fold waits
-    until the other blocks of a cluster have started."""
+    """Return the text of a fold with its variables named for `step`, by the step's index. The first fold of a
+    kernel also waits until the other blocks of a cluster have started."""
     text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
     entered = "" if step.index else "  entered();\n"
     text = text.replace("  ENTERED\n", entered)
