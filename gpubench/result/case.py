@@ -83,8 +83,8 @@ CellKey = tuple[SeriesKey, str, str]  # a series, and the ids of a device and a 
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is measured: an op with its params and dtype, computed by one implementation on one device, in one
-    regime. It is one row of a result."""
+    """One row of a result. It says what is measured: an op with its params and dtype, computed by one
+    implementation on one device, in one regime."""
 
     op: str  # the name of the op
     group: str  # the group of the op
