@@ -22,6 +22,7 @@ from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.base.errors import BackendUnavailable
 from gpubench.base.plugins import wings
 from gpubench.result.case import Case
+from tests.raising import raised
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
@@ -112,10 +113,9 @@ def test_what_no_adapter_a_loader_and_another_version_lack_has_a_remedy(listed, 
     import wgpu
 
     def refusal(*adapters):
-        with pytest.raises(BackendUnavailable) as refused:
-            listed(*adapters)
-        assert "install" in refused.value.hint
-        return refused.value.detail
+        refused = raised(BackendUnavailable, listed, *adapters)
+        assert "install" in refused.hint
+        return refused.detail
 
     def fail():
         raise RuntimeError("no loader\nand a long story")
@@ -126,9 +126,8 @@ def test_what_no_adapter_a_loader_and_another_version_lack_has_a_remedy(listed, 
     monkeypatch.setattr(wgpu, "__version__", "0.33.1")
     assert refusal(adapter("card")).startswith("wgpu 0.33.1 is installed")
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", fail)
-    with pytest.raises(BackendUnavailable) as refused:
-        wgpu_backend.BACKEND.devices()
-    assert refused.value.detail == "wgpu cannot list adapters: no loader"
+    refused = raised(BackendUnavailable, wgpu_backend.BACKEND.devices)
+    assert refused.detail == "wgpu cannot list adapters: no loader"
 
 
 # ------------------------------------------------------------------- NumPy

@@ -48,8 +48,7 @@ def test_the_reference_is_computed_once_and_shared(name, tmp_path):
 
 def test_a_second_writer_of_a_reference_touches_no_file_of_the_first(tmp_path):
     """Two workers may compute a reference at the same time: a mapped file that shrinks ends its reader by SIGBUS."""
-    inputs = host.random_inputs(ADD, {"n": 3 * host.SLICE}, "float32", 1)
-    turns, seen = itertools.count(), []
+    inputs, turns, seen = host.random_inputs(ADD, {"n": 3 * host.SLICE}, "float32", 1), itertools.count(), []
 
     def while_another_writes(xp, x, y):
         if next(turns) == 1:  # the first turn tells the shape, before there is a file

@@ -143,9 +143,7 @@ def test_one_such_value_spreads_as_in_numpy(pool, name, value):
 def test_a_masked_element_has_no_share_and_a_masked_row_is_nan(pool):
     op, params = kernels.load("softmax"), {"n": 4 * 5000, "columns": 5000}
     x = np.zeros((4, 5000), np.float32)
-    x[0, 10:] = -np.inf
-    x[1] = -np.inf
-    x[2, :4999] = -np.inf
+    x[0, 10:] = x[1] = x[2, :4999] = -np.inf
     for _, output in outputs(pool, op, [x], "float32", params):
         assert np.all(output[0, 10:] == 0)
         np.testing.assert_allclose(output[0, :10], 0.1, rtol=1e-6)

@@ -130,8 +130,7 @@ def test_every_pixel_of_a_convolution_is_covered(n, channels, filters, side, dty
         units, a_block = n * (-(-side // 2)) ** 2, number("TILES", step.source)
         own, count = before[0].arguments[-2:]
         assert own >= channels
-        assert count >= own * filters
-        assert before[0].grid[0] * before[0].block[0] >= count
+        assert before[0].grid[0] * before[0].block[0] >= count >= own * filters
         assert step.grid[1] * number("FILTERS", step.source) >= filters
     else:
         units, a_block = n * side * side, number("PIXELS", step.source)

@@ -95,9 +95,8 @@ def check_windows(program: WgslProgram, sizes: dict[str, int], device: Limits) -
             continue
         end = 0
         for offset, length in bound:
-            assert (offset, offset % device.binding_alignment) == (end, 0)
+            assert (offset, offset % device.binding_alignment, length % 16) == (end, 0, 0)
             assert 0 < length <= device.max_binding_bytes
-            assert length % 16 == 0
             end = offset + length
         assert not bound or end == padded
 
