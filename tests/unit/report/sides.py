@@ -151,11 +151,6 @@ def with_ends(lo, hi):
     return replace(found, cases=[replace(row, lo=lo, hi=hi, threshold=0.05) for row in found.cases])
 
 
-def two_new():
-    base, new = pair()
-    return compared(base, new, None, started_late(new))
-
-
 ELSEWHERE = CompareOptions(allow_different_machine=True)
 IGNORED = CompareOptions(fail_on=("slower",), ignored=(selector("*"),))
 # Name -> what makes the comparison, the format, the options.
@@ -170,7 +165,7 @@ COMPARISONS = {
     "throttled": (lambda: compared(pair()[0], throttled(pair()[1]), CompareOptions(fail_on=("slower",))), "plain", {}),
     "a wide interval": (lambda: compared(*map(slow_session, pair(sigma=0.002))), "plain", {}),
     **{f"the same from {lo:.3g} to {hi}": (lambda lo=lo, hi=hi: with_ends(lo, hi), "plain", {}) for lo, hi in ((1 / 1.05, 1.05), (0.99, 1.06), (0.95, 1.01))},
-    "one after the other": (two_new, "plain", {}),
+    "one after the other": (lambda: compared(*pair(), None, started_late(pair()[1])), "plain", {}),
     "another machine": (lambda: compared(*(on_machine(run, cpu=cpu) for run, cpu in zip(pair(), "AB", strict=True)), ELSEWHERE), "plain", {}),
     "the same file": (lambda: compared(pair()[0], pair()[0]), "plain", {}),
     "nothing compared": (lambda: compared(pair()[0], replace(pair()[1], outcomes=[failed(one) for one in CASES])), "plain", {}),

@@ -16,10 +16,6 @@ def peaks_of(*outcomes, devices=SHARED):
     return roofline(analyse(run_of(outcomes, devices=devices)))
 
 
-def shares(found):
-    return {row.case.id: row.share for row in found.rows}
-
-
 def test_backends_of_one_gpu_share_its_peak():
     webgpu = copied(4200, implementation="tuned", device="wgpu:0")
     found = peaks_of(copied(4000, device="cupy:0"), webgpu, multiplied(50, device="cupy:0"))
@@ -27,7 +23,8 @@ def test_backends_of_one_gpu_share_its_peak():
     assert peak.device_ids == ("cupy:0", "wgpu:0")
     assert (peak.bytes_per_s, peak.flops_per_s) == (pytest.approx(4.2e12), pytest.approx(5e13))
     assert peak.ridge == pytest.approx(5e13 / 4.2e12)
-    assert shares(found)[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
+    shares = {row.case.id: row.share for row in found.rows}
+    assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
