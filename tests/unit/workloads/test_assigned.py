@@ -26,18 +26,10 @@ STAGES = {"first": (9e-5, 1e-5), "second": (1e-5, 9e-5)}
 BOTH = {"cpu": 1e-4, "gpu": 1e-4}
 
 
-def run_with(
-    seconds: float,
-    assignment: str = "gc",
-    *,
-    regime: str = WAITED,
-    sessions: int = 6,
-    others: tuple = (),
-    **given,
-) -> Run:
+def run_with(seconds, assignment="gc", *, regime=WAITED, sessions=6, others=(), **given) -> Run:
     what = case("ffn", 64, "tuned", regime, "hybrid:cupy:0")
     timed = assigned(what, STAGES, assignment, seconds, sessions=sessions, **{"beside_s": BOTH, **given})
-    return run_of([*others, timed], devices=(CPU, GPU, HYBRID), sessions=sessions)  # fmt: skip
+    return run_of([*others, timed], devices=(CPU, GPU, HYBRID), sessions=sessions)
 
 
 def only(run: Run) -> Assignment:
@@ -73,15 +65,11 @@ def test_a_faster_case_of_one_side_counts_where_its_result_is_on_the_host():
     assert (copied.better, copied.gain) == ("gpu", pytest.approx(3e-5 / 2.2e-5))
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"seconds": 1e-4, "assignment": "cc", "copy_s": 1e-4}, "transfer-bound"),
-        ({"seconds": 1e-4, "assignment": "cc", "free_s": 0.98e-4}, "one-side-dominates"),
-        ({"seconds": 1.2e-4}, "overhead-bound"),
-        ({"seconds": 0.97e-4, "sessions": 2}, "noise"),
-    ],
-)
+@pytest.mark.parametrize(("given", "reason"), [
+    ({"seconds": 1e-4, "assignment": "cc", "copy_s": 1e-4}, "transfer-bound"),
+    ({"seconds": 1e-4, "assignment": "cc", "free_s": 0.98e-4}, "one-side-dominates"),
+    ({"seconds": 1.2e-4}, "overhead-bound"), ({"seconds": 0.97e-4, "sessions": 2}, "noise"),
+])  # fmt: skip
 def test_a_loss_has_its_reason_and_names_the_side_that_wins(given, reason):
     run = run_with(**given)
     row = only(run)
@@ -104,52 +92,43 @@ def test_merging_keeps_by_what_each_run_chose_and_refuses_two_assignments():
     one, two = assignment_run(), replace(assignment_run(), id="0" * 36)
     together = merge_runs([one, two])
     assert [[p.session for p in o.assignment_times] for o in together.outcomes] == [[0, 6], [0, 6]]
-    other = replace(run_with(2.2e-5, "cg"), id="0" * 36)
     with pytest.raises(InputError, match="what each side does differs"):
-        merge_runs([run_with(2.2e-5), other])
+        merge_runs([run_with(2.2e-5), replace(run_with(2.2e-5, "cg"), id="0" * 36)])
 
 
-SPLIT_RUN = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
 FFN = Key("ffn", "float32")
 
 
-def assignment_times(seconds, *, alone_s=1e-4):
-    """A workload of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
+def three_staged(seconds, *, alone_s=1e-4):
+    """A run of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
     stages = {"first": (8e-5, 1e-5), "second": (1e-5, 8e-5), "third": (1e-5, 1e-5)}
     places = (("resident", "numpy:0"), (WAITED, "cupy:0"))
     alone = [measured(case("ffn", 64, "tuned", *place), alone_s, sessions=6) for place in places]
-    what = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0")
-    both = {"cpu": alone_s, "gpu": alone_s}
-    return [*alone, assigned(what, stages, "gcg", seconds, beside_s=both, sessions=6)]
-
-
-def asked_waited(outcomes):
-    return answer([run_of(outcomes, **SPLIT_RUN)], FFN, 64, WAITED)
+    what, both = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0"), {"cpu": alone_s, "gpu": alone_s}
+    outcomes = [*alone, assigned(what, stages, "gcg", seconds, beside_s=both, sessions=6)]
+    return run_of(outcomes, devices=(CPU, GPU, HYBRID), sessions=6)
 
 
 def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
-    advice = asked_waited(assignment_times(3.3e-5))
+    run, one_side = three_staged(3.3e-5), ("numpy:0", "cupy:0")
+    advice = answer([run], FFN, 64, WAITED)
     assert (advice.device_id, advice.backend, advice.confidence) == ("hybrid:cupy:0", "hybrid", "clear")
-    assert advice.gain is not None
     assert advice.gain.ratio == pytest.approx(1e-4 / 3.3e-5, rel=1e-4)
-    assert advice.gain.device_id in ("numpy:0", "cupy:0")
+    assert advice.gain.device_id in one_side
     text = " ".join(advice_report.render(advice, "table").split())
     assert "hybrid:cupy:0 (first, third on cupy:0, the rest on the CPU)" in text
     assert "Each stage runs where it is assigned" in text
     document = msgspec.json.decode(advice_report.render(advice, "json"), type=Advice)
-    assert document.split is not None
-    assert (document.split.assignment, document.split.on_gpu) == ("gcg", ("first", "third"))
-    assert document.split.gpu_share is None
+    split = document.split
+    assert (split.assignment, split.on_gpu, split.gpu_share) == ("gcg", ("first", "third"), None)
     variables = dict(line.split("=", 1) for line in shlex.split(advice_report.render(advice, "env")))
     assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_GPU_SHARE"]) == ("gcg", "")
-    for advice in map(asked_waited, (assignment_times(9.9e-5), assignment_times(3.3e-5, alone_s=2e-5))):
-        assert advice.split is None
-        assert advice.device_id in ("numpy:0", "cupy:0")
+    for other in (three_staged(9.9e-5), three_staged(3.3e-5, alone_s=2e-5)):
+        advice = answer([other], FFN, 64, WAITED)
+        assert (advice.split, advice.device_id in one_side) == (None, True)
     with pytest.raises(InputError):
-        answer([run_of(assignment_times(3.3e-5), **SPLIT_RUN)], Key("mlp_forward", "float32"), 64, WAITED)
-    policy = Policy([run_of(assignment_times(3.3e-5), **SPLIT_RUN)])
-    usual = policy.choose("ffn", shape=64, regime="resident")
-    mixed = policy.choose("ffn", shape=64, regime="resident", hybrid=True)
-    assert usual.assignment is None
-    assert usual.device_id in ("numpy:0", "cupy:0")
+        answer([run], Key("mlp_forward", "float32"), 64, WAITED)
+    policy = Policy([run])
+    usual, mixed = (policy.choose("ffn", 64, regime="resident", hybrid=hybrid) for hybrid in (False, True))
+    assert (usual.assignment, usual.device_id in one_side) == (None, True)
     assert (mixed.backend, mixed.assignment, mixed.gpu_share) == ("hybrid", "gcg", None)

@@ -62,12 +62,9 @@ def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(sess
     found = stages.time_stages(timer_of(session, tmp_path), 4, limit_s=60)
     assert (found.session, found.clock, found.stages) == (4, "host", ["first", "again"])
     assert found.chain_s == [[10.0, 100.0], [50.0, 500.0]]
-    assert found.span_s == found.wall_s == [70.0, 700.0], (
-        "by the host's clock the call that was read is the whole"
-    )
+    assert found.span_s == found.wall_s == [70.0, 700.0], "by the host's clock the call read is the whole"
     # Alone each step runs once, as none here is short.
-    assert found.alone_s == [[10.0, 100.0], [50.0, 500.0]]
-    assert len(found.empty_s) == 2
+    assert (found.alone_s, len(found.empty_s)) == ([[10.0, 100.0], [50.0, 500.0]], 2)
     scripted(session, monkeypatch)
     hasty = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
     assert hasty.span_s == [7.0], "without time for a second round the first one counts"
@@ -76,37 +73,29 @@ def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(sess
 def read(session, monkeypatch, folder, times):
     """Times of stages whose steps a session reads by `times`, and the launches of each reading."""
     asked = []
-    monkeypatch.setattr(
-        session,
-        "stage_times",
-        lambda steps: (asked.append([id(launch) for launch, _ in steps]), times(steps))[1],
-    )
+
+    def stage_times(steps):
+        asked.append([id(launch) for launch, _ in steps])
+        return times(steps)
+
+    monkeypatch.setattr(session, "stage_times", stage_times)
     return stages.time_stages(timer_of(session, folder), 0, limit_s=0.0), asked
 
 
 def test_a_short_stage_alone_has_a_run_before_it_and_few_are_read_at_once(session, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "TOGETHER", 2)
-    own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
-    times = {3: [own, [5.0, 1.0, 2.0]], 2: [[6.0, 3.0]]}
-    found, asked = read(
-        session, monkeypatch, tmp_path, lambda steps: StageReading(times[len(steps)].pop(0), 1.0, "host")
-    )
+    times = iter([[stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2], [5.0, 1.0, 2.0], [6.0, 3.0]])
+    found, asked = read(session, monkeypatch, tmp_path, lambda steps: StageReading(next(times), 1.0, "host"))
     (first, long, last), *alone = asked
     assert alone == [[first, first, long], [last, last]]
     assert found.alone_s == [[1.0], [2.0 + 3.0]]
 
 
-def test_stamping_and_recording_are_what_they_add_to_a_plain_chain_and_an_empty_launch(
-    session, tmp_path, monkeypatch
-):
-    """Five seconds for each reading of the device's clock."""
+def test_stamping_and_recording_are_what_they_add_to_a_plain_chain(session, tmp_path, monkeypatch):
+    """Five seconds for each reading of the device's clock. Recording is compared with an empty launch."""
     ticks = itertools.count(step=0.5)
-    found, _ = read(
-        session,
-        monkeypatch,
-        tmp_path,
-        lambda steps: StageReading([1.0] * len(steps), 6.0 + 5.0 * len(steps), "event"),
-    )
+    times = {count: StageReading([1.0] * count, 6.0 + 5.0 * count, "event") for count in range(1, 7)}
+    found, _ = read(session, monkeypatch, tmp_path, lambda steps: times[len(steps)])
     assert found.stamping_s == [2 * 5.0], "three stages against one chain"
     monkeypatch.setattr(session, "clock", lambda: next(ticks))
     session.recording = lambda launch: Recording(0.25, 9.0)
@@ -141,26 +130,23 @@ def test_a_short_call_has_another_call_before_it(session, tmp_path, monkeypatch,
     monkeypatch.setattr(stages, "ROUNDS", 1)
     monkeypatch.setattr(stages, "LONG_S", 0.5)
     found = stages.time_stages(timer, 0, limit_s=60)
-    call, nothing = ("call", 1), ("empty", 1)
-    rest = [3, 1, *[call] * (1 + twice), *[nothing] * (1 + twice), 3]
-    assert events == [call, *rest, *([call] if twice else []), *rest]
+    call, nothing = [("call", 1)], [("empty", 1)]
+    rest = [3, 1, *call * (1 + twice), *nothing * (1 + twice), 3]
+    assert events == [*call, *rest, *call * twice, *rest]
     assert found.wall_s == found.empty_s == [2 * tick_s]
 
 
 @pytest.mark.parametrize(("limit_s", "call_s", "rounds"), [
     (60, 0.0, 15), (4.0, 1.0, 4), (2.9, 1.0, 3), (1.0, 1.0, 2), (1.0, 1.1, 1), (0.9, 1.0, 1),
 ])  # fmt: skip
-def test_rounds_end_with_the_time_but_a_few_may_take_twice_of_it(
-    session, tmp_path, monkeypatch, limit_s, call_s, rounds
-):
-    """The first round is thrown away."""
-    now = [0.0]
+def test_rounds_end_with_the_time_or_twice_of_it(session, tmp_path, monkeypatch, limit_s, call_s, rounds):
+    """A few rounds may take twice of it. The first one is thrown away."""
+    now, timer = [0.0], timer_of(session, tmp_path)
 
     def stage_times(steps):
         now[0] += call_s / 2  # the chain and the stages alone
         return StageReading([1.0] * len(steps), 1.0, "host")
 
-    timer = timer_of(session, tmp_path)
     monkeypatch.setattr(session, "stage_times", stage_times)
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert len(stages.time_stages(timer, 0, limit_s).span_s) == rounds
@@ -183,11 +169,8 @@ def test_what_the_host_does_is_no_cost_of_stamps(session, tmp_path, monkeypatch)
     """The plain chain is of the device's stages, up to the output."""
     timer, chained, chain = timer_of(session, tmp_path, ASKED), [], session.chain
     monkeypatch.setattr(session, "chain", lambda *given: (chained.append(given), chain(*given))[1])
-    monkeypatch.setattr(
-        session,
-        "stage_times",
-        lambda steps: StageReading([2.0] + [1.0] * (len(steps) - 1), 5.0 * len(steps), "event"),
-    )
+    times = {count: StageReading([2.0] + [1.0] * (count - 1), 5.0 * count, "event") for count in range(1, 4)}
+    monkeypatch.setattr(session, "stage_times", lambda steps: times[len(steps)])
     assert stages.time_stages(timer, 0, limit_s=0.0).stamping_s == [15.0 - 2.0 - 5.0]
     [(steps, output)] = chained
     assert (len(steps), steps[-1][1] is output is timer.launch.output) == (2, True)
@@ -206,9 +189,8 @@ def test_at_the_ends_of_the_sizes_each_device_is_timed_once():
             run("numpy:0", "resident", "library"), run("numpy:0", "resident"), run("cupy:0", "transfer-always"),
             run("cupy:0", WAITED), run("wgpu:0", WAITED, measured=False),
         ]  # fmt: skip
-        selection = SimpleNamespace(sizes={op.name: sizes} if sizes else {})
-        recorder = SimpleNamespace(run=SimpleNamespace(selection=selection))
-        around = SimpleNamespace(recorder=recorder, budget=Budget(60.0, time.monotonic()))
+        chosen = SimpleNamespace(selection=SimpleNamespace(sizes={op.name: sizes} if sizes else {}))
+        around = SimpleNamespace(recorder=SimpleNamespace(run=chosen), budget=Budget(60.0, time.monotonic()))
         item = Workload(op, {"n": n}, "float32", tuple(told.case for told in runs))
         measured_stages.StageCompanion(None, None).follow_cases(around, item, runs)
         ids = [f"ffn/n={n}/float32/tuned/{rest}" for rest in ("resident@numpy:0", "resident-waited@cupy:0")]

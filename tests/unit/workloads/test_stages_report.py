@@ -44,8 +44,7 @@ def test_what_the_readings_cost_is_taken_off_the_stages():
     for before, after in zip(plain.stages, found.stages, strict=True):  # each has one reading
         lost = (before.chain_s - after.chain_s, before.alone_s - after.alone_s)
         assert lost == pytest.approx((1e-4 / len(plain.stages),) * 2)
-    assert found.residual_s == pytest.approx(0.0, abs=1e-12)
-    assert not found.mismatch
+    assert (found.residual_s, found.mismatch) == (pytest.approx(0.0, abs=1e-12), False)
     text = render([run_with(stamping_s=1e-4)], "plain", sections=("stages",))
     assert "recording" not in text, "where nothing is recorded no line says so"
     assert "100 us of clock readings are taken off the stages" in " ".join(text.split())
@@ -55,8 +54,7 @@ def test_gaps_between_stamps_are_no_cost_of_the_stages():
     """A stamped chain may take longer than the plain one, though its stages do not."""
     found = row_of(gap_s=3e-4, stamping_s=3e-4, rest_s=3e-4)
     assert found.stamping_s == pytest.approx(0.0, abs=1e-12)
-    assert sum(one.chain_s for one in found.stages) == pytest.approx(SUM_S)
-    assert not found.mismatch
+    assert (sum(one.chain_s for one in found.stages), found.mismatch) == (pytest.approx(SUM_S), False)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +65,7 @@ def test_gaps_between_stamps_are_no_cost_of_the_stages():
 )  # fmt: skip
 def test_the_device_waits_for_what_the_host_records(recording_s, waits_s):
     found = row_of(rest_s=waits_s + 1e-6, recording_s=recording_s)
-    assert found.recording_s == pytest.approx(waits_s)
-    assert found.residual_s == pytest.approx(1e-6, abs=1e-12)
+    assert (found.recording_s, found.residual_s) == (pytest.approx(waits_s), pytest.approx(1e-6, abs=1e-12))
     assert not found.mismatch
     text = render([run_with(rest_s=waits_s, recording_s=recording_s)], "plain", sections=("stages",))
     (line,) = (line for line in text.splitlines() if line.startswith("recording "))
@@ -138,8 +135,7 @@ def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
 
 def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
     (chart,) = chart_set(analyse(stages_run()), RenderOptions(sections=("stages",))).charts
-    analysis = analyse(stages_run())
-    for row in stages(analysis):
+    for row in stages(analyse(stages_run())):
         bars = [one for rows in chart.rows.values() for one in rows if one["bar"] == f"{row.n} {row.device_id}"]
         drawn = row.whole_s - min(0.0, row.residual_s)  # a rest below 0 has no bar
         assert all(one["value"] > 0 for one in bars)

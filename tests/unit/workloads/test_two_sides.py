@@ -19,6 +19,7 @@ from gpubench.workloads.assignment import nearest, predicted_s
 from gpubench.workloads.chains import ChainWorkspace
 
 DEVICE = "hybrid:fake:gpu"
+ADD = Case("add", "vector", {"n": 3}, "float32", "tuned", "resident-waited", DEVICE)
 
 
 @pytest.fixture
@@ -41,27 +42,23 @@ def workspace_of(session, case: Case, folder, weights: Weights | None = None) ->
 @pytest.fixture
 def copies(session, monkeypatch):
     """(direction, shape) of what goes to the GPU and back."""
-    seen = []
-    transfers = type(session.gpu.transfers("tuned"))
+    seen, transfers = [], type(session.gpu.transfers("tuned"))
+    own = {name: getattr(transfers, name) for name in ("upload", "download")}
+    for name in own:
 
-    def noting(name):
-        own = getattr(transfers, name)
-
-        def noted(self, buffer, host):
+        def noted(self, buffer, host, name=name):
             seen.append((name, host.shape))
-            own(self, buffer, host)
+            own[name](self, buffer, host)
 
         monkeypatch.setattr(transfers, name, noted)
-
-    for name in ("upload", "download"):
-        noting(name)
     return seen
 
 
 def timed(workspace: ChainWorkspace, case: Case, assignment: str) -> Timer:
-    workspace.session.assign(assignment)
+    if assignment:
+        workspace.session.assign(assignment)
     found = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-    found.split = assignment
+    found.split = assignment or found.split
     return found
 
 
@@ -104,24 +101,18 @@ def test_a_tensor_that_is_there_is_not_copied_again(session, tmp_path, copies):
         assert [kind for kind, _ in copies] == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "shape"), [("ffn", {}, (256, 1024)), ("linear_relu", {"k": 20, "m": 30}, (20, 30))]
-)
-def test_a_weight_goes_up_once_whatever_sizes_read_it(session, tmp_path, copies, name, params, shape):
+@pytest.mark.parametrize(("op", "more", "sides"), [("ffn", {}, "gg"), ("linear_relu", {"k": 20, "m": 30}, "")])
+def test_a_weight_goes_up_once_whatever_sizes_read_it(session, tmp_path, copies, op, more, sides):
     """Of an assignment and of a split."""
-    op, weights = kernels.load(name), Weights(1, "random", 1 << 30)
+    op, weights = kernels.load(op), Weights(1, "random", 1 << 30)
     for n in (64, 96):
-        case = Case(op.name, op.group, {"n": n, **params}, "float32", "tuned", "transfer-always", DEVICE)
+        case = Case(op.name, op.group, {"n": n, **more}, "float32", "tuned", "transfer-always", DEVICE)
         workspace = workspace_of(session, case, tmp_path, weights)
-        ready = (
-            timed(workspace, case, "gg")
-            if op.stages
-            else Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-        )
+        ready = timed(workspace, case, sides)
         ready.seconds(2)
         ready.release()
         workspace.release()
-    assert [sent for kind, sent in copies if kind == "upload"].count(shape) == 1
+    assert copies.count(("upload", (20, 30) if more else (256, 1024))) == 1
 
 
 def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
@@ -133,8 +124,7 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         found = two_sides.assign_stages(ready, 0, 1.0)
         assert found is not None
         best = min(found.predicted_s, key=found.predicted_s.__getitem__)
-        assert set(best) == {"c", "g"}
-        assert found.free_s <= found.predicted_s[best]
+        assert (set(best), found.free_s <= found.predicted_s[best]) == ({"c", "g"}, True)
         costs = two_sides.costs(workspace.op, case, found)
         assert found.predicted_s == {one: pytest.approx(predicted_s(costs, one)) for one in found.predicted_s}
         assert best == nearest(costs)[0].assignment
@@ -176,9 +166,8 @@ def test_spare_values_keep_their_memory_for_the_next_call(session, assigned, mon
     for value in values:
         assigned.free(value)
     assert (freed, values[0].device, values[1].places) == (on_gpu[:1], None, ""), "of nine the first one goes"
-    assert assigned.allocate((2,), "float32") is values[1]
-    assert assigned.allocate((2,), "float32") is not values[1]
-    assert assigned.allocate((3,), "float64") is not values[2]
+    asked = (((2,), "float32", 1), ((2,), "float32", 1), ((3,), "float64", 2))
+    assert [assigned.allocate(*words) is values[place] for *words, place in asked] == [True, False, False]
     assigned.forget()
     assert [id(buffer) for buffer in freed] == [id(buffer) for buffer in (on_gpu[0], *on_gpu[:1:-1])]
     assigned.forget()
@@ -186,12 +175,10 @@ def test_spare_values_keep_their_memory_for_the_next_call(session, assigned, mon
 
 
 def test_a_copy_of_a_value_is_timed_each_way_and_changes_nothing(assigned):
-    value = assigned.allocate((1 << 20,), "float32")
-    assigned.upload(value, sent := np.arange(1 << 20, dtype=np.float32))
-    up_s, down_s = assigned.copy_times(value)
-    seconds = STAGED_CALL_S + sent.nbytes / STAGED_BYTES_PER_S
-    assert (up_s, down_s) == (pytest.approx(seconds, rel=1e-3),) * 2
-    assert value.places == "cg"
+    value, sent = assigned.allocate((1 << 20,), "float32"), np.arange(1 << 20, dtype=np.float32)
+    assigned.upload(value, sent)
+    seconds = pytest.approx(STAGED_CALL_S + sent.nbytes / STAGED_BYTES_PER_S, rel=1e-3)
+    assert (*assigned.copy_times(value), value.places) == (seconds, seconds, "cg")
     assert np.array_equal(assigned.buffer("g", value).array, sent)
     assert (np.array_equal(value.array, sent), value.array is sent) == (True, False)
     assigned.way.staging = "pageable"
@@ -219,8 +206,7 @@ def test_both_sides_choose_their_kernels_on_their_own_copies(session, assigned, 
     case = Case("relu", "activation", {"n": 12}, "float32", "tuned", "resident-waited", DEVICE)
     assigned.tune(kernels.load("relu"), case, [value])
     assert [case.device_id for case, _ in tuned] == [session.gpu.device.id, session.cpu.device.id]
-    assert tuned[0][1] is value.device
-    assert np.array_equal(tuned[1][1].array, value.array)
+    assert (tuned[0][1] is value.device, np.array_equal(tuned[1][1].array, value.array)) == (True, True)
 
 
 @pytest.mark.parametrize(("kept", "written", "copied"), [(False, False, 1), (False, True, 2), (True, False, 2)])
@@ -230,8 +216,7 @@ def test_a_state_is_copied_once_somebody_wrote_it_or_where_the_op_keeps_it(assig
         assigned.upload(value, np.ones(3, np.float32))
         value.uploaded = False
     assigned.keeps_state = kept
-    case = Case("add", "vector", {"n": 3}, "float32", "tuned", "resident-waited", DEVICE)
-    launch = two_sides.StageLaunch(kernels.load("add"), case, (read, state), state)
+    launch = two_sides.StageLaunch(kernels.load("add"), ADD, (read, state), state)
     segment = two_sides.Segment(assigned, "g")
     segment.add(launch, state, {id(state)} if written else set())
     segment()
@@ -241,10 +226,8 @@ def test_a_state_is_copied_once_somebody_wrote_it_or_where_the_op_keeps_it(assig
 
 def test_a_segment_of_the_cpu_keeps_its_chains_for_a_few_arrays_of_the_caller(session, assigned, monkeypatch):
     read, made = (assigned.allocate((3,), "float32") for _ in range(2))
-    case = Case("add", "vector", {"n": 3}, "float32", "tuned", "resident-waited", DEVICE)
-    launch = two_sides.StageLaunch(kernels.load("add"), case, (read, read), made)
     segment = two_sides.Segment(assigned, "c")
-    segment.add(launch, made, set())
+    segment.add(two_sides.StageLaunch(kernels.load("add"), ADD, (read, read), made), made, set())
     arrays, built, compiled = [np.full(3, i, np.float32) for i in range(5)], [], session.cpu.compile
     monkeypatch.setattr(session.cpu, "compile", lambda *given: (built.append(1), compiled(*given))[1])
     for places, count in (((0, 1, 2, 3), 4), ((0, 1, 2, 3), 4), ((4,), 5), ((0,), 6), ((4,), 6)):
@@ -273,18 +256,15 @@ def test_a_prediction_rests_on_rounds_after_one_to_warm_up(session, tmp_path, mo
     assert found.up_s == dict.fromkeys(values, [1.0] * rounds)
     assert found.down_s == dict.fromkeys(values, [2.0] * rounds)
     assert found.enter_s == [pytest.approx(wall_s(assigned, assigned.empty_launch(), 1), rel=0.01)] * rounds
-    assert {len(times) for times in (*found.cpu_s, *found.gpu_s, found.cpu_whole_s, found.gpu_whole_s)} == {
-        rounds
-    }
+    sides = (*found.cpu_s, *found.gpu_s, found.cpu_whole_s, found.gpu_whole_s)
+    assert {len(times) for times in sides} == {rounds}
     prices = two_sides.costs(ready.workspace.op, case, found)
     assert (prices.enter_s, prices.wanted) == (median(found.enter_s), ["p"])
     waited = msgspec.structs.replace(found, clock="waited")
     assert two_sides.costs(ready.workspace.op, case, waited).enter_s == 0.0
 
 
-def test_the_chains_of_both_sides_are_built_once_and_what_cannot_be_read_gives_no_prediction(
-    session, tmp_path, monkeypatch
-):  # fmt: skip
+def test_both_chains_are_built_once_and_what_cannot_be_read_predicts_nothing(session, tmp_path, monkeypatch):
     case = case_of("ffn")
     ready = timed(workspace_of(session, case, tmp_path), case, "gc")
     assigned, built, compiled = ready.session, [], session.gpu.compile
@@ -299,8 +279,7 @@ def test_the_chains_of_both_sides_are_built_once_and_what_cannot_be_read_gives_n
     assert {(launch.kernel_hash, launch.kernel_name) for launch, _ in steps} == {("text fake", "name")}
     built.clear()
     for _ in range(2):
-        assert assigned.side_times(steps) is not None
-        assert len(built) == len(steps)
+        assert (assigned.side_times(steps) is not None, len(built)) == (True, len(steps))
     assigned.side_times(list(steps))
     assert len(built) == 2 * len(steps), "other steps are built anew"
     for side in (session.gpu, session.cpu):
