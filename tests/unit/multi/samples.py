@@ -41,15 +41,8 @@ def shared_out(op, sizes, *, regime=WAITED, ranks=PAIR, **more):
 
 
 def exchange(op, n, rate, ranks=PAIR):
-    what = Case(
-        op,
-        "collective",
-        {"n": n, "ranks": len(ranks)},
-        "float32",
-        "library",
-        "resident",
-        group_id("cupy", ranks),
-    )
+    params, device = {"n": n, "ranks": len(ranks)}, group_id("cupy", ranks)
+    what = Case(op, "collective", params, "float32", "library", "resident", device)
     return replace(measured(what, n / rate), bytes=n, kernel="nccl 2.28.9")
 
 
@@ -69,10 +62,9 @@ def at_once(op, n, launch_s, late=1.0):
 
 @cache
 def gains_run():
+    ranks_s = (2e-4, 2.2e-4)
     outcomes = [
-        *shared_out(
-            "matmul", {512: (2e-5, 3e-5), 1024: (1e-4, 7e-5), 2048: (8e-4, 4.4e-4)}, ranks_s=(2e-4, 2.2e-4)
-        ),
+        *shared_out("matmul", {512: (2e-5, 3e-5), 1024: (1e-4, 7e-5), 2048: (8e-4, 4.4e-4)}, ranks_s=ranks_s),
         *shared_out("matmul", {512: (4e-5, 6e-5), 1024: (3e-4, 4e-4)}, regime=ALWAYS),
         *shared_out("softmax", {1024: (1e-4, 6e-5), 2048: (4e-4, 2.1e-4)}, ranks=OTHERS),
         *shared_out("mlp_sgd", {8: (1e-4, 1.5e-4), 16: (1.9e-4, 1.2e-4)}),
@@ -85,13 +77,11 @@ def gains_run():
         pcie_generation=[5] * 12, pcie_width=[16] * 12,
     )  # fmt: skip
     run = run_of(outcomes, devices=[*GPUS[:2], *GROUPS], sessions=3)
-    lost = TogetherTimes(
-        session=0, case_id="copy/n=1024/float32/tuned/resident-queued@cupy:2", device_id="cupy:2", reason="lost"
-    )
+    case_id = "copy/n=1024/float32/tuned/resident-queued@cupy:2"
+    lost = TogetherTimes(session=0, case_id=case_id, device_id="cupy:2", reason="lost")
     together = [*at_once("matmul", 8192, 1e-2, 1.25), *at_once("copy", 1024, 2e-2), lost]
-    return replace(
-        run, together=together, sessions=[replace(run.sessions[0], telemetry=[hot]), *run.sessions[1:]]
-    )
+    sessions = [replace(run.sessions[0], telemetry=[hot]), *run.sessions[1:]]
+    return replace(run, together=together, sessions=sessions)
 
 
 @cache
@@ -128,9 +118,8 @@ def search_run():
 
 
 def draw(make, format):
-    return draw_report(
-        analyse_runs([make()]), format, RenderOptions(sections=("answer", "scaling", "collectives"))
-    )
+    sections = ("answer", "scaling", "collectives")
+    return draw_report(analyse_runs([make()]), format, RenderOptions(sections=sections))
 
 
 def rows(make):

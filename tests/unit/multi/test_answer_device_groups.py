@@ -1,21 +1,17 @@
 """The first lines of runs of device groups alone: what the links carry."""
 
 import itertools
+from pathlib import Path
 
 import msgspec
+import pytest
 
 from gpubench.base.units import format_rate
 from gpubench.report import render
 from gpubench.result.case import Case, group_id
 from gpubench.result.run import Device
+from tests.unit.multi.samples import MIB, TEXTS
 from tests.unit.report.builders import measured, run_of
-
-MIB = 1 << 20
-
-
-def device_group(ranks):
-    name = f"{len(ranks)} x H200"
-    return Device(id=group_id("cupy", ranks), backend="group", kind="gpu", api="cuda", name=name)
 
 
 def exchange(op, ranks, n, rate):
@@ -25,8 +21,9 @@ def exchange(op, ranks, n, rate):
 
 
 def screen(outcomes, device_groups, **look):
-    run = run_of(outcomes, devices=[device_group(ranks) for ranks in device_groups])
-    return render([run], "plain", sections=("answer",), **look).splitlines()
+    group = Device(id="", backend="group", kind="gpu", api="cuda", name="2 x H200")
+    devices = [msgspec.structs.replace(group, id=group_id("cupy", ranks)) for ranks in device_groups]
+    return render([run_of(outcomes, devices=devices)], "plain", sections=("answer",), **look).splitlines()
 
 
 def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
@@ -51,3 +48,9 @@ def test_a_narrow_screen_keeps_the_largest_sizes():
     lines = screen([exchange("allreduce", pair, n, 1e11) for n in sizes], [pair], width=44)
     assert all(len(line) <= 44 for line in lines)
     assert "1 GiB" in " ".join(lines[:4])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name):
+    """If a difference is wanted: python -m tests.golden, and look at it."""
+    assert TEXTS[name]() == (Path(__file__).parent / "golden" / name).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from gpubench import kernels
 from gpubench.backends.cupy import links, whole_uuid
 from gpubench.backends.cupy.links import AVERAGE, FLOAT32, SUM, CudaLinks
 from gpubench.base.errors import Unsupported
+from tests.raising import raised
 
 COUNT = 12
 
@@ -22,16 +23,11 @@ class Vector:
         self.size, self.nbytes, self.data = size, 4 * size, SimpleNamespace(ptr=address)
 
 
-class Stream:
+class Stream(contextlib.nullcontext):
     def __init__(self, non_blocking):
+        super().__init__(self)
         assert non_blocking
         self.ptr = 90 + Cupy.current
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 class Cupy:
@@ -54,26 +50,6 @@ class Cupy:
         Cupy.current = before
 
 
-class Nccl:
-    """Notes what each rank is asked, and where a group begins and ends."""
-
-    NcclError = ZeroDivisionError
-
-    def __init__(self):
-        self.calls = []
-        self.NcclCommunicator = SimpleNamespace(initAll=self._all)
-
-    def _all(self, ordinals):
-        self.calls.append(("initAll", ordinals))
-        return [Communicator(self.calls, rank) for rank in range(len(ordinals))]
-
-    def groupStart(self):
-        self.calls.append("{")
-
-    def groupEnd(self):
-        self.calls.append("}")
-
-
 class Communicator:
     def __init__(self, calls, rank):
         self._calls, self._rank = calls, rank
@@ -82,16 +58,22 @@ class Communicator:
         return lambda *arguments: self._calls.append((name, self._rank, *arguments))
 
 
-@pytest.fixture
-def nccl(monkeypatch):
-    stub = Nccl()
-    monkeypatch.setattr(links, "nccl_binding", lambda: stub)
-    return stub
-
-
 @pytest.fixture(autouse=True)
-def without_cupy(monkeypatch):
+def nccl(monkeypatch):
+    """NCCL, which notes what each rank is asked, and where a group begins and ends; there is no CuPy."""
+    calls = []
+
+    def ranks_of(ordinals):
+        calls.append(("initAll", ordinals))
+        return [Communicator(calls, rank) for rank in range(len(ordinals))]
+
+    stub = SimpleNamespace(
+        calls=calls, groupStart=lambda: calls.append("{"), groupEnd=lambda: calls.append("}"),
+        NcclCommunicator=SimpleNamespace(initAll=ranks_of), NcclError=ZeroDivisionError,
+    )  # fmt: skip
+    monkeypatch.setattr(links, "nccl_binding", lambda: stub)
     monkeypatch.setattr(links, "vendor_errors", contextlib.nullcontext)
+    return stub
 
 
 def device_group(cupy=None):
@@ -103,24 +85,19 @@ SENT, GOT = [Vector(1000), Vector(2000)], [Vector(3000), Vector(4000)]
 
 def test_a_uuid_that_ends_at_a_zero_byte_is_none():
     whole = bytes(range(1, 17))
-    uuids = [whole_uuid(raw) for raw in (whole, whole + b"luid", whole[:10], b"", None)]
-    assert uuids == [whole.hex(), whole.hex(), None, None, None]
+    told = {whole: whole.hex(), whole + b"luid": whole.hex(), whole[:10]: None, b"": None, None: None}
+    assert {raw: whole_uuid(raw) for raw in told} == told
 
 
 SHARES = [Vector(3000, 6), Vector(4000, 6)]
 # By op: what is sent, what is got, and what NCCL is asked, each rank on its own stream; counts are those of a share.
-STREAMS = (92, 95)
-REDUCED = [
-    (rank, sent.data.ptr, got.data.ptr, COUNT, FLOAT32)
-    for rank, sent, got in zip((0, 1), SENT, GOT, strict=True)
-]
 ASKED = {
-    "allreduce": (SENT, GOT, [("allReduce", *words, SUM, stream) for words, stream in zip(REDUCED, STREAMS, strict=True)]),
-    "broadcast": (SENT, GOT, [("broadcast", *words, 0, stream) for words, stream in zip(REDUCED, STREAMS, strict=True)]),
+    "allreduce": (SENT, GOT, [("allReduce", 0, 1000, 3000, COUNT, FLOAT32, SUM, 92), ("allReduce", 1, 2000, 4000, COUNT, FLOAT32, SUM, 95)]),
+    "broadcast": (SENT, GOT, [("broadcast", 0, 1000, 3000, COUNT, FLOAT32, 0, 92), ("broadcast", 1, 2000, 4000, COUNT, FLOAT32, 0, 95)]),
     "reducescatter": (SENT, SHARES, [("reduceScatter", 0, 1000, 3000, 6, FLOAT32, SUM, 92), ("reduceScatter", 1, 2000, 4000, 6, FLOAT32, SUM, 95)]),
     "allgather": (SHARES, GOT, [("allGather", 0, 3000, 3000, 6, FLOAT32, 92), ("allGather", 1, 4000, 4000, 6, FLOAT32, 95)]),
     "alltoall": (SENT, GOT, [
-        (name, rank, base + 1000 * rank + 24 * other, 6, FLOAT32, other, STREAMS[rank])
+        (name, rank, base + 1000 * rank + 24 * other, 6, FLOAT32, other, (92, 95)[rank])
         for rank in (0, 1) for other in (0, 1) for name, base in (("send", 1000), ("recv", 3000))]),
 }  # fmt: skip
 
@@ -129,8 +106,7 @@ ASKED = {
 def test_what_nccl_is_asked_of_each_rank(op, nccl):
     sent, got, asked = ASKED[op]
     kernels.load(op).collective.exchange(device_group(), sent, got)
-    assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
-    assert nccl.calls[-1] == "}"
+    assert (nccl.calls[:2], nccl.calls[-1]) == ([("initAll", [2, 5]), "{"], "}")
     assert sorted(nccl.calls[2:-1]) == sorted(asked)
 
 
@@ -149,8 +125,8 @@ def test_communicators_are_made_once_and_a_copy_does_without(nccl):
     kernels.load("p2p_both").collective.exchange(joined, SENT, GOT)
     assert nccl.calls == []
     assert joined.xp.copies == [(4000, 5, 1000, 2, 48, 92), (3000, 2, 2000, 5, 48, 95)]
-    joined.collect("allreduce", SENT, GOT)
-    joined.collect("allreduce", SENT, GOT)
+    for _ in range(2):
+        joined.collect("allreduce", SENT, GOT)
     assert [call for call in nccl.calls if call[0] == "initAll"] == [("initAll", [2, 5])]
     for reachable, copier in ((True, "peer copy"), (False, "peer copy via host")):
         cupy = Cupy(reachable)
@@ -163,8 +139,5 @@ def test_without_nccl_the_reason_has_its_install_line(monkeypatch):
         raise links.no_nccl("no libnccl.so.2")
 
     monkeypatch.setattr(links, "nccl_binding", absent)
-    joined = device_group()
-    with pytest.raises(Unsupported) as caught:
-        joined.collect("allreduce", SENT, GOT)
-    assert caught.value.reason == "no-library"
-    assert "nccl13" in (caught.value.hint or "")
+    refused = raised(Unsupported, device_group().collect, "allreduce", SENT, GOT)
+    assert (refused.reason, "nccl13" in refused.hint) == ("no-library", True)

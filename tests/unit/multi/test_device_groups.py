@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Links
@@ -19,6 +20,7 @@ from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case, group_id, group_ranks, group_sizes
 from gpubench.result.run import Device, Selection
 from tests.group_runs import computed
+from tests.raising import raised
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 
@@ -32,10 +34,6 @@ def prepared(op, n, ranks):
     return CollectiveTimer(backends.load("group").open(f"group:numpy:{ranks}"), op, case(op, n, ranks))
 
 
-def planned(ranks):
-    return [op for op in OPS if ranks == 2 or not op.collective.pairwise]
-
-
 def test_an_id_names_its_ranks():
     ids = {(0, 1): "0+1", (1, 0): "1+0", (0, 1, 2): "0-2", tuple(range(8)): "0-7", (0, 2, 3): "0+2+3"}
     for ranks, word in ids.items():
@@ -44,8 +42,7 @@ def test_an_id_names_its_ranks():
     sizes = {1: [], 2: [2], 3: [2, 3], 4: [2, 4], 6: [2, 4, 6], 8: [2, 4, 8]}
     assert {count: group_sizes(count) for count in sizes} == sizes
     assert group_ranks("cupy:0") == group_ranks("hybrid:cupy:0") == ()
-    assert group_ranks("group:numpy:4") == (0, 1, 2, 3)
-    assert group_ranks("group:fake:link-lies") == (0, 1)
+    assert (group_ranks("group:numpy:4"), group_ranks("group:fake:link-lies")) == ((0, 1, 2, 3), (0, 1))
 
 
 # An operand that all ranks share, cuts along either axis, results side by side and results that are joined.
@@ -69,8 +66,7 @@ def test_what_ranks_compute_of_their_shares_is_the_whole(name):
 
 def test_a_device_group_shows_its_members_backends():
     assert backends.names_of("group:fake:0+1") == ("group", "fake")
-    assert backends.is_hidden("group:fake:0+1")
-    assert "group" not in backends.usual()
+    assert (backends.is_hidden("group:fake:0+1"), "group" in backends.usual()) == (True, False)
     with pytest.raises(BackendUnavailable):
         backends.load("group").open("group:numpy:99")
 
@@ -82,23 +78,16 @@ def test_a_device_group_runs_collectives_of_its_size_and_the_best_of_each_op():
     op = kernels.load("allreduce")
     assert session.supports(op, case(op, 1024, 2)).reason == "shape"
     assert session.supports(op, case(op, 1024, 4)) is None
+    short = "each of 4 ranks has 6 rows, but 6 tokens are no whole number"
+    uneven = "each of 4 ranks has 2 rows, but 2 tokens are no whole number of sequences of 8"
     for name, params, why in (
         ("mlp_sgd", {"n": 9}, "a batch of 9 has no equal parts for 4 ranks"),
-        (
-            "transformer_sgd",
-            {**SEQUENCES, "n": 24},
-            "each of 4 ranks has 6 rows, but 6 tokens are no whole number",
-        ),
-        (
-            "transformer_sgd",
-            {"n": 8},
-            "each of 4 ranks has 2 rows, but 2 tokens are no whole number of sequences of 8",
-        ),
+        ("transformer_sgd", SEQUENCES | {"n": 24}, short),
+        ("transformer_sgd", {"n": 8}, uneven),
     ):
         op = kernels.load(name)
-        refused = refusal(
-            session, op, Case(op.name, op.group, params, "float32", "tuned", "resident-waited", "group:numpy:4")
-        )
+        asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", "group:numpy:4")
+        refused = refusal(session, op, asked)
         assert (refused.reason, why in refused.detail) == ("shape", True), refused.detail
     with pytest.raises(Unsupported, match="no device group"):
         CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))
@@ -111,7 +100,7 @@ def test_busbw_by_hand():
         "reducescatter": (0.5, 0.875), "alltoall": (0.5, 0.875),
     }  # fmt: skip
     sizes = {op.name: op.bytes({"n": 64}, "float32") for op in OPS}
-    assert {name: size for name, size in sizes.items() if size != 64} == {"p2p_both": 128}
+    assert sizes == {**dict.fromkeys(factors, 64), "p2p_both": 128}
 
 
 def delivered(name, ranks, count):
@@ -137,7 +126,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
     monkeypatch.setattr(device_group_module, "FETCHED_BYTES", 10_000)
     fetched = []
     monkeypatch.setattr(Links, "fetch", lambda links, array: (links.xp, fetched.append(array) or array))
-    for op in planned(ranks):
+    for op in (op for op in OPS if ranks == 2 or not op.collective.pairwise):
         count = shares * ranks
         timed = prepared(op, count * WIDTH, ranks)
         assert timed.verify().ok
@@ -151,9 +140,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
                 got[rank][place] += 1
 
             timed.exchange = SimpleNamespace(exchange=wrong, expected=right.expected, receivers=right.receivers)
-            with pytest.raises(Wrong) as caught:
-                timed.verify()
-            assert caught.value.check.index == [rank, place]
+            assert raised(Wrong, timed.verify).check.index == [rank, place]
             timed.exchange = right
         timed.release()
     assert bool(fetched) == (shares == 1), "what is short is compared on the host"
@@ -166,16 +153,13 @@ def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
 
     def instead(exchange):
         timed.exchange = SimpleNamespace(exchange=exchange, expected=right.expected, receivers=None)
-        with pytest.raises(Wrong) as caught:
-            timed.verify()
-        return caught.value.check.index
+        return raised(Wrong, timed.verify).check.index
 
     def beyond(links, sent, got):
         right.exchange(links, sent, got)
         timed.held[0][-1] = 0
 
-    assert instead(beyond) == [0, -1]
-    assert instead(lambda links, sent, got: None) == [0, 0]
+    assert (instead(beyond), instead(lambda links, sent, got: None)) == ([0, -1], [0, 0])
 
 
 def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
@@ -191,23 +175,20 @@ def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
 SEQUENCES = {"n": 32, "width": 12, "heads": 3, "tokens": 8}
 
 
-def trained(tmp_path, ranks=2, name="mlp_sgd", params=None):
+def trained(tmp_path, ranks, name, params):
     """A checked launch of three steps on a device group, and its workspace."""
     op, device = kernels.load(name), f"group:numpy:{ranks}"
     session = backends.load("group").open(device, 1)
-    asked = Case(op.name, op.group, params or {"n": 8}, "float32", "tuned", "resident-waited", device)
+    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", device)
     assert refusal(session, op, asked) is None
     workspace = kind_of(op)(session, op, asked, 1, "random", tmp_path)
     return gate(workspace, asked, lambda phase: None).launch, workspace
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name", "params", "last"),
-    [(4, "mlp_sgd", {"n": 8}, "b2.3"), (2, "transformer_sgd", SEQUENCES, "bout.3")],
-)
-def test_ranks_that_train_agree_with_float64_and_with_each_other(
-    ranks, name, params, last, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(("ranks", "name", "params", "last"), [
+    (4, "mlp_sgd", {"n": 8}, "b2.3"), (2, "transformer_sgd", SEQUENCES, "bout.3"),
+])  # fmt: skip
+def test_ranks_that_train_agree_with_float64_and_each_other(ranks, name, params, last, tmp_path, monkeypatch):
     launch, workspace = trained(tmp_path, ranks, name, params)
     assert len(launch.ranks) == ranks
     launch.run(2)  # each launch begins with the same weights
@@ -311,32 +292,21 @@ def test_launches_go_to_the_ranks_by_eight_and_sides_time_each_rank_alone(script
 def test_buffers_of_a_copying_call_come_again_in_their_order(scripted):
     session, _, _ = scripted
     ready = session.ready_buffers((4,), "float32")
-    first, second = ready.take(), ready.take()
-    ready.give_back(first)
-    ready.give_back(second)
-    assert [ready.take(), ready.take()] == [first, second]
-    assert ready.take() not in (first, second)
+    taken = [ready.take(), ready.take()]
+    for buffers in taken:
+        ready.give_back(buffers)
+    assert [ready.take(), ready.take()] == taken
+    assert ready.take() not in taken
 
 
 def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
-    rooms = (None, 30, 20, 10)
-    members = [
-        Device(
-            id=f"cupy:{i}",
-            backend="cupy",
-            kind="gpu",
-            name="AB"[i == 3],
-            api="cuda",
-            driver="570",
-            usable_bytes=room,
-        )
-        for i, room in enumerate(rooms)
-    ]
+    gpu = Device(id="", backend="cupy", kind="gpu", name="A", api="cuda", driver="570")
+    members = [replace(gpu, id=f"cupy:{i}", usable_bytes=room) for i, room in enumerate((None, 30, 20, 10))]
+    members[3] = replace(members[3], name="B")
     groups = device_group_module.make_device_groups(members)
     ids = ["0+1", "0+2", "0+3", "1+2", "1+3", "2+3", "1+0", "2+0", "2+1", "3+0", "3+1", "3+2", "0-2", "0-3"]
     assert [group.id.rpartition(":")[2] for group in groups] == ids
     assert (groups[0].name, groups[2].name, groups[-1].name) == ("2 x A", "2 x A and B", "4 x A and B")
     assert [groups[i].usable_bytes for i in (0, 3, -1)] == [30, 20, 10]
-    assert {(group.kind, group.api, group.driver, len(group.identities) > 1) for group in groups} == {
-        ("gpu", "cuda", "570", True)
-    }
+    shared = {(group.kind, group.api, group.driver, len(group.identities) > 1) for group in groups}
+    assert shared == {("gpu", "cuda", "570", True)}

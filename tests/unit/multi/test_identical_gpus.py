@@ -31,8 +31,7 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
             found.append(IdenticalGpuTimes(**ids, blocks_s=[] if reason else blocks, reason=reason))
     first = Device(id="fake:gpu0", backend="fake", kind="gpu", name="Scripted gpu", api="fake")
     said = {"devices": [first], "identical_gpus": found, "warnings": list(warnings)}
-    document = msgspec.structs.replace(run_of([]), **said)
-    [one] = identical_gpu_checks(analyse(document))
+    [one] = identical_gpu_checks(analyse(msgspec.structs.replace(run_of([]), **said)))
     return one
 
 
@@ -40,8 +39,7 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
 def test_equal_gpus_are_not_blamed(count):
     for seed in range(10):
         one = checked(count, seed=seed, spread=0.008)
-        assert one.slower == ()
-        assert len(one.compared) == count
+        assert (one.slower, len(one.compared)) == ((), count)
         assert 0 <= one.worst_shortfall < 0.05
 
 
@@ -50,23 +48,19 @@ def test_a_slow_one_is_named_with_its_shortfall(count, gpu):
     one = checked(count, {gpu: 1.15})
     assert [slow.device_id for slow in one.slower] == [f"fake:gpu{gpu}"]
     assert one.slower[0].shortfall == pytest.approx(1 - 1 / 1.15, abs=0.01)
-    assert one.slower[0].judged
-    assert one.slower[0].gpu_id == f"gpu{gpu}"
-    assert f"fake:gpu{gpu} is 13 % slower at " in one.text
-    assert "--ops health" in one.text
+    assert (one.slower[0].judged, one.slower[0].gpu_id) == (True, f"gpu{gpu}")
+    assert (f"fake:gpu{gpu} is 13 % slower at " in one.text, "--ops health" in one.text) == (True, True)
 
 
 def test_what_one_half_of_the_blocks_says_alone_and_many_that_differ_are_no_slow_gpus():
-    assert checked(4, burst=2).slower == ()
-    assert checked(16, dict.fromkeys(range(7), 1.3)).slower == ()
+    assert (checked(4, burst=2).slower, checked(16, dict.fromkeys(range(7), 1.3)).slower) == ((), ())
     assert identical_gpu_checks(analyse(run_of([]))) == ()
 
 
 def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
     busy = RunWarning(code="other-gpu-users", message="", data={"devices": "fake:gpu1, fake:gpu9"})
     one = checked(5, {1: 2.0}, reasons={4: "lost: off the bus"}, warnings=[busy])
-    assert one.slower == ()
-    assert set(one.left_out) == {"fake:gpu1", "fake:gpu4"}
+    assert (one.slower, set(one.left_out)) == ((), {"fake:gpu1", "fake:gpu4"})
     assert one.text.endswith("2 not compared.")
 
 

@@ -12,13 +12,12 @@ from gpubench.measure.worker_pool import DeviceGone, Loss, WorkerGone
 from gpubench.multi import identical_gpus as beside
 from gpubench.result.case import Case, group_id
 from gpubench.result.run import Block, Device, IdenticalGpuTimes, TogetherTimes
+from tests.raising import raised
 from tests.unit.multi.samples import GPUS
 
 TARGETS = [Target(device, ("library", "tuned")) for device in GPUS[:3]]
-CASES = [
-    (device, Case("copy", "vector", {"n": 4}, "float32", "tuned", "resident-queued", device.id))
-    for device in GPUS[:3]
-]
+COPY = Case("copy", "vector", {"n": 4}, "float32", "tuned", "resident-queued", "")
+CASES = [(device, replace(COPY, device_id=device.id)) for device in GPUS[:3]]
 GONE = WorkerGone("worker-crashed", "it died", None, "")
 
 
@@ -34,9 +33,8 @@ class Pool:
         )  # fmt: skip
 
     def load(self, groups):
-        self.notes.append(
-            [{id: [case.id for case in cases] for id, cases in group.items()} for group in groups]
-        )
+        noted = [{id: [case.id for case in cases] for id, cases in group.items()} for group in groups]
+        self.notes.append(noted)
 
     def take_losses(self, ids):
         return {id: loss for id, loss in self.losses.items() if id in ids}
@@ -115,12 +113,10 @@ def test_a_gpu_that_fails_costs_the_others_nothing_and_is_asked_no_more(place, a
     gpus = beside.IdenticalGpus(pool := Pool({("cupy:1", place): accident}))
     requests = [(device, protocol.Finish(id=0, case_id=case.id)) for device, case in CASES]
     for _ in range(2):
-        assert list(gpus.ask_all(requests, 3.0)) == ["cupy:0", "cupy:2"]
-        assert gpus.failed == {"cupy:1": why}
+        assert (list(gpus.ask_all(requests, 3.0)), gpus.failed) == (["cupy:0", "cupy:2"], {"cupy:1": why})
     assert [id for id, _ in pool.asked].count("cupy:1") == (place != "open")
     assert [note for note in pool.notes if isinstance(note, tuple)] == [("drop", "cupy:1")] * dropped
-    assert gpus.ask(*requests[1]) is None
-    assert gpus.ask(*requests[0]) == protocol.Reply(id=7)
+    assert (gpus.ask(*requests[1]), gpus.ask(*requests[0])) == (None, protocol.Reply(id=7))
 
 
 @pytest.mark.parametrize(("session", "turns"), [(0, "0 1 01"), (1, "01 0 1"), (2, "0 1 01")])
@@ -129,20 +125,17 @@ def test_each_gpu_works_alone_and_with_the_others_and_turns_change(monkeypatch, 
     item = SimpleNamespace(series=None, n=4, op=SimpleNamespace(overhead=None))
     times = beside.weak(pool := Pool(), TARGETS[:2], item, None, session)
     assert cases == [(4, "tuned")]
-    assert [note for note in pool.notes if isinstance(note, tuple)] == [
-        tuple(f"cupy:{gpu}" for gpu in turn) for turn in turns.split()
-    ]
+    watched = [tuple(f"cupy:{gpu}" for gpu in turn) for turn in turns.split()]
+    assert [note for note in pool.notes if isinstance(note, tuple)] == watched
     assert pool.notes.count("rest") == 3
     assert [note for note in pool.notes[1:] if isinstance(note, float)] == [
         *[30.0] * 2, *(within_s for turn in turns.split() for within_s in [34.5 if len(turn) == 1 else 41.5] * len(turn)),
         *[30.0] * 2,
     ]  # fmt: skip
-    want = []
-    for turn in turns.split():
-        for gpu in map(int, turn):
-            work_s = 3.0 if len(turn) == 1 else 10.0
-            work = protocol.Work(CASES[gpu][1].id, 201.5, 1.0, work_s, id=7)
-            want.append((f"cupy:{gpu}", work))
+    want = [
+        (f"cupy:{gpu}", protocol.Work(CASES[int(gpu)][1].id, 201.5, 1.0, 3.0 if len(turn) == 1 else 10.0, id=7))
+        for turn in turns.split() for gpu in turn
+    ]  # fmt: skip
     assert asked(pool, protocol.Work) == want
     assert times == [
         TogetherTimes(
@@ -179,29 +172,19 @@ def test_gpus_that_a_search_leaves_out_are_sampled_in_turns(cases):
     assert samples[4] == (
         "cupy:1", protocol.Sample(CASES[1][1].id, 3, 1, 1, samples=3, warmup_s=0.0, limit_s=1.0, id=7)
     )  # fmt: skip
-    assert (
-        times
-        == [
-            IdenticalGpuTimes(case_id=case.id, device_id=device.id, gpu_id=device.gpu_id, blocks_s=[2.0] * 8)
-            for device, case in CASES
-        ]
-        * 3
-    )
+    own = [{"case_id": case.id, "device_id": device.id, "gpu_id": device.gpu_id} for device, case in CASES]
+    assert times == [IdenticalGpuTimes(**names, blocks_s=[2.0] * 8) for names in own] * 3
     assert len(asked(pool, protocol.Finish)) == 9
     refused = protocol.Refused("out-of-memory", "full", id=7)
     times = beside.check(Pool({("cupy:2", protocol.Finish): refused}), SPEC, 3, lambda: 100.0)
-    assert [(time.blocks_s, time.reason) for time in times if time.device_id == "cupy:2"] == [
-        ([], "out-of-memory: full")
-    ] * 3
+    told = [(time.blocks_s, time.reason) for time in times if time.device_id == "cupy:2"]
+    assert told == [([], "out-of-memory: full")] * 3
 
 
 @pytest.mark.parametrize(("left_s", "blocks"), [(0.6, [2]), (1.0, [2]), (1.6, [4])])
-def test_samples_end_with_the_time_that_is_left_but_what_is_prepared_has_a_second(
-    monkeypatch, cases, left_s, blocks
-):
+def test_samples_end_with_the_time_but_what_is_prepared_has_a_second(monkeypatch, cases, left_s, blocks):
     """A round of two GPUs takes half a second, here without the time of preparing."""
-    now = [0.0]
-    pool, send = Pool(), Pool.send
+    now, pool, send = [0.0], Pool(), Pool.send
 
     def slow(self, id, message):
         now[0] += 0.25 * isinstance(message, protocol.Sample)
@@ -220,17 +203,14 @@ def companion(**settings):
         left_out=[TARGETS], constraints=None,
         settings=SimpleNamespace(**settings, scales=lambda how: how == "weak" and settings.get("weak", False)),
     )  # fmt: skip
-    notes = []
-    recorder = SimpleNamespace(
-        run=SimpleNamespace(together=["earlier"]), replace=lambda **fields: notes.append(fields)
-    )
+    notes, run = [], SimpleNamespace(together=["earlier"])
+    recorder = SimpleNamespace(run=run, replace=lambda **fields: notes.append(fields))
     return beside.IdenticalCompanion(spec, recorder), notes
 
 
 def occasion(left_s, *, first=True):
-    return SimpleNamespace(
-        pool=None, index=1, first=first, plan=[], budget=SimpleNamespace(left_s=lambda: left_s)
-    )
+    budget = SimpleNamespace(left_s=lambda: left_s)
+    return SimpleNamespace(pool=None, index=1, first=first, plan=[], budget=budget)
 
 
 def test_a_search_keeps_a_share_of_its_budget_for_the_gpus_that_it_leaves_out(monkeypatch):
@@ -241,8 +221,7 @@ def test_a_search_keeps_a_share_of_its_budget_for_the_gpus_that_it_leaves_out(mo
     assert ([device.id for device in own.devices()], own.share) == (["cupy:1", "cupy:2"], 0.15)
     for left_s, first in ((100.0, True), (10.0, True), (10.0, False)):
         own.follow_session(occasion(left_s, first=first))
-    assert left == [45.0, 10.0]
-    assert notes == [{"identical_gpus": [1]}] * 2
+    assert (left, notes) == ([45.0, 10.0], [{"identical_gpus": [1]}] * 2)
     without, notes = companion(budget_s=None)
     without.follow_session(occasion(100.0))
     assert (without.devices(), without.share, notes) == ([], 0.0, [])
@@ -254,9 +233,7 @@ def test_a_search_keeps_a_share_of_its_budget_for_the_gpus_that_it_leaves_out(mo
 def test_weak_scaling_is_measured_while_a_whole_case_fits(monkeypatch, ranks, left_s, counts):
     monkeypatch.setattr(beside, "identical_groups", lambda spec: [TARGETS])
     monkeypatch.setattr(beside, "largest", lambda plan: ["item"])
-    monkeypatch.setattr(
-        beside, "weak", lambda pool, group, item, constraints, index: [(len(group), item, index)]
-    )
+    monkeypatch.setattr(beside, "weak", lambda pool, group, item, _, index: [(len(group), item, index)])
     own, notes = companion(ranks=ranks, weak=True)
     own.follow_session(occasion(left_s, first=False))
     assert notes == [{"together": ["earlier", (count, "item", 1)]} for count in counts]
@@ -276,10 +253,9 @@ def test_of_each_curve_the_largest_size_that_moves_data_works_at_once():
 
 
 def test_device_groups_are_of_gpus_of_one_name_and_at_least_two():
-    every = tuple(
-        Device(id=group_id("cupy", ranks), backend="group", kind="gpu", name="", api="")
-        for ranks in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1), (0, 1, 2), (0, 1, 2, 3))
-    )
+    ranked = ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1), (0, 1, 2), (0, 1, 2, 3))
+    group = Device(id="", backend="group", kind="gpu", name="", api="")
+    every = tuple(replace(group, id=group_id("cupy", ranks)) for ranks in ranked)
     listings = [protocol.Listing("cupy", tuple(GPUS), ("tuned",)), protocol.Listing("group", every, ("tuned",))]
 
     def joined(targets, ranks=(), *, pairs=False, required=False):
@@ -293,6 +269,5 @@ def test_device_groups_are_of_gpus_of_one_name_and_at_least_two():
     assert (joined(TARGETS, [1, 3, 4]), joined(TARGETS[:1])) == (["0-2"], [])
     assert joined([*TARGETS, Target(every[0], ())], required=True) == [], "they were named"
     for targets, count in (([cpu], "none"), ([cpu, *TARGETS[:1]], "1"), ([*TARGETS, odd], "3")):
-        with pytest.raises(RequiredUnavailable) as caught:
-            joined(targets, [8], required=True)
-        assert caught.value.why == f"the devices chosen have {count}"
+        refused = raised(RequiredUnavailable, joined, targets, [8], required=True)
+        assert refused.why == f"the devices chosen have {count}"

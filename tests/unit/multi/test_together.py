@@ -48,10 +48,8 @@ def test_gpus_that_do_at_once_what_they_do_alone_keep_everything():
 
 
 def test_heat_shows_at_the_end_and_names_the_gpu():
-    hot = worked(1, 1e-2, slower_after=5.0, by=1.25)
-    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), hot)
-    assert row.early == pytest.approx(1.0)
-    assert row.late == pytest.approx((1 + 0.8) / 2, rel=0.01)
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2, slower_after=5.0, by=1.25))
+    assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx((1 + 0.8) / 2, rel=0.01))
     assert (row.least_id, row.least_share) == ("fake:gpu1", pytest.approx(0.8, rel=0.01))
     assert row.early_lo <= row.early <= row.early_hi
     assert row.late_lo <= row.late <= row.late_hi
@@ -60,8 +58,7 @@ def test_heat_shows_at_the_end_and_names_the_gpu():
 def test_only_the_common_window_counts():
     """The late one has the GPUs' link for itself when the others have ended."""
     early, late = worked(0, 1e-2), worked(1, 1e-2, begin=2.0)
-    window = common([early, late])
-    assert window == Window(2.0, pytest.approx(10.0, abs=0.11))
+    assert common([early, late]) == Window(2.0, pytest.approx(10.0, abs=0.11))
     slow_before = worked(0, 2e-2, slower_after=2.0, by=0.5)
     [row] = rows(alone(0, 1e-2), alone(1, 1e-2), slow_before, late)
     assert row.early == pytest.approx(1.0)
@@ -94,5 +91,5 @@ def test_the_state_of_each_gpu_is_that_of_its_part_of_the_work():
     assert early.clock_hz > late.clock_hz
     assert (early.throttle, late.throttle) == ((), ("sw_power_cap",))
     assert (late.pcie_generation, late.pcie_width, late.power_w) == (5, 16, None)
-    before = [msgspec.structs.replace(worked, at_s=None) for worked in times]  # earlier files tell no state
-    assert rows(*before)[0].conditions == ()
+    earlier = [msgspec.structs.replace(worked, at_s=None) for worked in times]  # files that tell no state
+    assert rows(*earlier)[0].conditions == ()
