@@ -27,12 +27,11 @@ def with_driver(run, version):
 
 
 def throttled(run, device):
-    outcomes = [
-        replace(o, blocks=[replace(block, throttle=["sw_power_cap"]) for block in o.blocks])
-        if getattr(o, "blocks", None) and o.case.device_id == device
-        else o
-        for o in run.outcomes
-    ]
+    outcomes = [*run.outcomes]
+    for i, outcome in enumerate(outcomes):
+        if getattr(outcome, "blocks", None) and outcome.case.device_id == device:
+            blocks = [replace(block, throttle=["sw_power_cap"]) for block in outcome.blocks]
+            outcomes[i] = replace(outcome, blocks=blocks)
     return replace(run, outcomes=outcomes)
 
 
@@ -48,31 +47,27 @@ def fleet_report():
         *(node_run(f"f{number}", [f"F{number}"], sessions=1) for number in range(2)),
     ]
     runs[1] = replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
-    failed = [
-        Node(key="gone.json", status="failed", reason="unusable", error="gone.json: it is empty"),
-        *(
-            Node(key=f"x{i}", label=f"x{i}", status="failed", reason="hung", error="nothing came")
-            for i in range(5)
-        ),
-    ]
+    hung = Node(key="", status="failed", reason="hung", error="nothing came")
+    gone = replace(hung, key="gone.json", reason="unusable", error="gone.json: it is empty")
+    failed = [gone, *(replace(hung, key=name, label=name) for name in uuids("x", 5))]
     fleet = fleet_of(runs, failed, expected=16, names=["a", "z"])
     before = [node_run("a", [*uuids("A"), "A9"], slow={"A9": 0.5}), node_run("b", uuids("B"), slow={"B0": 0.9})]
     saved = [figure for run in before for figure in figures(run, "before")]
     return survey_fleet(fleet.nodes, expected=fleet.nodes_expected, known_good=saved)
 
 
-def listed(name, gpus=2, *, memory=256, driver="570.1", kernel="6.8", lost=0, cpu="Test CPU"):
-    def known(value):
-        return Fact(value, "ok", "test")
+def known(value):
+    return Fact(value, "ok", "test")
 
-    version = Driver(name=known("nvidia"), version=known(driver), cuda=known("12.8"))
-    cards = [
-        replace(gpu(f"{name}-{i}"), driver=version, usable=known(i >= lost), why_not=["NO_DRIVER"] * (i < lost))
-        for i in range(gpus)
-    ]
+
+def listed(name, gpus=2, *, memory=256, driver="570.1", cuda="12.8", kernel="6.8", lost=0, cpu="Test CPU"):
+    """A node that answered; its first `lost` GPUs are not usable."""
+    version = Driver(name=known("nvidia"), version=known(driver), cuda=known(cuda))
+    cards = [replace(gpu(f"{name}-{i}"), driver=version, usable=known(True)) for i in range(gpus)]
+    cards[:lost] = [replace(card, usable=known(False), why_not=["NO_DRIVER"]) for card in cards[:lost]]
     machine = Machine(
-        cpu=Cpu(model=known(cpu), available=known(64)), gpus=cards, memory=Memory(total_bytes=known(memory << 30)),
-        platform=Platform(kernel=known(kernel)),
+        cpu=Cpu(model=known(cpu), available=known(64)), gpus=cards, platform=Platform(kernel=known(kernel)),
+        memory=Memory(total_bytes=known(int(memory * 2**30))),
     )  # fmt: skip
     return list_node(name, machine, gpubench="0.1.0 (abc)")
 
@@ -96,11 +91,8 @@ def rows(document):
     """As other programs read it, a value a line."""
     values = msgspec.to_builtins(document)
     values |= {f"peers.{name}": value for name, value in values.pop("peers", {}).items()}
-    return "".join(
-        f"{name} {json.dumps(row)}\n"
-        for name, value in values.items()
-        for row in (value if isinstance(value, (list, tuple)) else [value])
-    )
+    lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in values.items()}
+    return "".join(f"{name} {json.dumps(row)}\n" for name, rows in lists.items() for row in rows)
 
 
 # Golden texts, by file.

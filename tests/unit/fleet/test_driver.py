@@ -56,25 +56,20 @@ def test_one_accident_costs_no_other_node(lead, part):
         "died": "died", "hung": "hung", "busy": "busy", "other": "version-skew", "failed": "failed", "good": None
     }  # fmt: skip
     assert engine.now == pytest.approx(60, abs=0.01), "the queue's clock is the last"
-    (left,) = (
-        path for path in journal.folder.iterdir() if "died" in path.name
-    )  # as `merge fleet.d/*` reads it
+    [left] = (path for path in journal.folder.iterdir() if "died" in path.name)  # as `merge fleet.d/*` reads it
     assert store.load(left).outcomes == store.load(journal.path("hung")).outcomes != []
     lines = [json.loads(line) for line in journal.folder.with_suffix(".jsonl").read_text().splitlines()]
     words = [line.get("event", {}).get("reason", line.get("ended")) for line in lines if line["node"] == "good"]
     assert words == ["run-start", "case-start", "ok"]
-    assert "9.9" in ends["other"].error
-    assert "no cupy" in ends["failed"].error
+    assert ("9.9" in ends["other"].error, "no cupy" in ends["failed"].error) == (True, True)
     assert set(engine.cancelled) == {"died", "hung", "busy", "other"}
     assert ends["died"].last_event == "case-start copy"
 
 
-@pytest.mark.parametrize(
-    "bad", [
-        event("run-start"), HELLO + b"}", HELLO[:1] + b"[]", b"", wire.EVENT + b"\xff", wire.ENDED + b"{}",
-        wire.EVENT + b"x" * (wire.PIECE_BYTES + 1), wire.RESULT + b"no result", b"?what",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [
+    event("run-start"), HELLO + b"}", HELLO[:1] + b"[]", b"", wire.EVENT + b"\xff", wire.ENDED + b"{}",
+    wire.EVENT + b"x" * (wire.PIECE_BYTES + 1), wire.RESULT + b"no result", b"?what",
+])  # fmt: skip
 def test_whatever_a_node_sends_costs_that_node_alone(lead, bad):
     scripts = {"bad": [bad, ended()], "good": whole(measured("good"))}
     ends, *_ = lead(lambda node: scripts[node], *scripts)
@@ -149,9 +144,8 @@ def test_half_a_result_does_not_begin_the_next_attempts(lead):
 
 def test_an_interrupt_keeps_what_arrived(lead, part):
     steps = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part), *[wire.HEARTBEAT] * 99]
-    ends, journal, engine, driver = lead(
-        lambda node: [] if node == "busy" else steps, "a", "b", "busy", retries=1, interrupt_at=9
-    )  # none is asked once more
+    scripts = {"a": steps, "b": steps, "busy": []}  # none is asked once more
+    ends, journal, engine, driver = lead(scripts.get, *scripts, retries=1, interrupt_at=9)
     assert isinstance(driver.interrupted, KeyboardInterrupt)
     assert {end.cut for end in ends.values()} == {"interrupted"}
     assert store.load(journal.path("a")).outcomes

@@ -1,6 +1,7 @@
 """The report of a fleet: its first line tells the truth, everything that is missing has a name and a reason."""
 
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
 from gpubench.result.store import dumps
 from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
+from tests.unit.fleet.samples import TEXTS, uuids
 
 
 def report_of(fleet: Fleet) -> FleetReport:
@@ -20,10 +22,6 @@ def report_of(fleet: Fleet) -> FleetReport:
 
 def text_of(report: FleetReport) -> str:
     return renderers.draw_lines([fleet_document(report)], RenderOptions(), plain=True)
-
-
-def uuids(name: str, count: int = 4) -> list[str]:
-    return [f"{name}{i}" for i in range(count)]
 
 
 def test_the_first_line_counts_and_names_what_is_wrong():
@@ -45,8 +43,7 @@ def test_the_first_line_counts_and_names_what_is_wrong():
     assert text.startswith("Fleet: 2 of 7 nodes complete")
     for part in ("c.json: it is empty", "no file of it was named", "its run ended early", "4 cases failed"):
         assert part in " ".join(text.split())
-    assert "cupy:2" in text
-    assert "D1" in {one.gpu for one in report.peers.not_compared}
+    assert ("cupy:2" in text, "D1" in {one.gpu for one in report.peers.not_compared}) == (True, True)
 
 
 def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
@@ -63,17 +60,15 @@ def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
 
 def test_two_runs_that_see_one_gpu_each_are_one_node_and_a_gpu_without_figures_is_named():
     one = node_run("a", ["A0"], known=["A1"], number=1)
-    other = node_run("a", ["A1"], known=["A0"], number=2)
-    fleet = fleet_of([one, other])
+    fleet = fleet_of([one, node_run("a", ["A1"], known=["A0"], number=2)])
     assert len(fleet.nodes) == 1
-    assert [(gpu.gpu, gpu.reason) for gpu in report_of(fleet).peers.not_compared] == [
-        (gpu, "1 peers, and a verdict takes 3") for gpu in ("A0", "A1")
-    ]
-    report = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
-    assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [
-        ("A9", "nothing was measured on it")
-    ]
-    assert "4 of 5 GPUs compared" in headline(report)
+    whole = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
+    few = "1 peers, and a verdict takes 3"
+    for report, reasons in (
+        (report_of(fleet), {"A0": few, "A1": few}), (whole, {"A9": "nothing was measured on it"}),
+    ):  # fmt: skip
+        assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [*reasons.items()]
+    assert "4 of 5 GPUs compared" in headline(whole)
 
 
 def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
@@ -96,5 +91,10 @@ def test_a_report_has_at_most_300_lines(nodes):
     slow = {f"U{i:04}-0": 1.5 for i in range(0, nodes, 12)}
     names = [f"lost-{i}" for i in range(nodes)]
     runs = fleet_runs(nodes, 4, slow=slow, broken=[f"U{i:04}-1" for i in range(nodes)])
-    text = text_of(report_of(fleet_of(runs, names=names)))
-    assert len(text.splitlines()) <= 300
+    assert len(text_of(report_of(fleet_of(runs, names=names))).splitlines()) <= 300
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name):
+    """If a difference is wanted: python -m tests.golden, and look at it."""
+    assert TEXTS[name]() == (Path(__file__).parent / "golden" / name).read_text(encoding="utf-8")

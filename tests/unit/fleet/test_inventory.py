@@ -1,44 +1,15 @@
 """The inventory of a fleet: who answered, which nodes are equal, which software differs."""
 
-import msgspec
 import pytest
 
-from gpubench.fleet.survey import SAME_MEMORY, Inventory, inventory_of, list_node
+from gpubench.fleet.survey import SAME_MEMORY, inventory_of, list_node
 from gpubench.fleet.tables import inventory_document, inventory_headline
-from gpubench.report import renderers
-from gpubench.report.layout import RenderOptions
-from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform
-from tests.unit.fleet.fleets import gpu
-
-GIB = 2**30
-
-
-def known(value):
-    return Fact(value, "ok", "test")
-
-
-def node(name, gpus=8, *, memory=256.0, driver="570.1", cuda="12.8", kernel="6.8", lost=0):
-    """A node that answered; its last `lost` GPUs are not usable."""
-    version = Driver(name=known("nvidia"), version=known(driver), cuda=known(cuda))
-    states = [known(i < gpus - lost) for i in range(gpus)]
-    cards = [
-        msgspec.structs.replace(gpu(f"{name}-{i}"), driver=version, usable=usable, why_not=[] if usable.value else ["NO_DRIVER"])
-        for i, usable in enumerate(states)
-    ]  # fmt: skip
-    machine = Machine(
-        cpu=Cpu(model=known("Test CPU"), available=known(64)), gpus=cards,
-        memory=Memory(total_bytes=known(int(memory * GIB))), platform=Platform(kernel=known(kernel)),
-    )  # fmt: skip
-    return list_node(name, machine, gpubench="0.1.0 (abc)")
-
-
-def text_of(found: Inventory) -> str:
-    return renderers.draw_lines([inventory_document(found)], RenderOptions(width=120), plain=True)
+from tests.unit.fleet.samples import lines, listed
 
 
 def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
     nodes = [
-        node("d"), node("b", driver="550.2", cuda="12.4"), node("c", gpus=4, lost=1), node("a"),
+        listed("d", 8), listed("b", 8, driver="550.2", cuda="12.4"), listed("c", 4, lost=1), listed("a", 8),
         list_node(name="e", reason="busy", why="others hold it"),
         list_node(name="f", reason="hung", why="nothing came from it"),
         list_node(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
@@ -56,29 +27,20 @@ def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
         "CUDA": ("12.8", {"12.4": ["b"]}),
         "driver nvidia": ("570.1", {"550.2": ["b"]}), "gpubench": ("0.1.0 (abc)", {"0.2.0 (def)": ["g"]}),
     }  # fmt: skip
-    text = text_of(found)
-    order = [
-        "nothing came from it",
-        "other code",
-        "others hold it",
-        "Equal nodes",
-        "NO_DRIVER",
-        "Software that differs",
-    ]
-    assert sorted(order, key=text.index) == order
+    whys = ["nothing came from it", "other code", "others hold it"]
+    order = [*whys, "Equal nodes", "NO_DRIVER", "Software that differs"]
+    assert sorted(order, key=lines(inventory_document(found)).index) == order
     assert not found.complete
-    assert inventory_headline(inventory_of([node("a")])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
+    assert inventory_headline(inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
 
 
 @pytest.mark.parametrize(("share", "groups"), [(SAME_MEMORY / 2, 1), (SAME_MEMORY * 2, 2)])
 def test_memory_is_equal_if_the_kernel_alone_could_make_the_difference(share, groups):
-    found = inventory_of([node("a", memory=256), node("b", memory=256 * (1 - share))])
-    assert len(found.groups) == groups
+    assert len(inventory_of([listed("a", 8), listed("b", 8, memory=256 * (1 - share))]).groups) == groups
 
 
 def test_of_a_thousand_nodes_few_lines_are_printed():
-    nodes = [node(f"n{i}", gpus=2, memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
+    nodes = [listed(f"n{i}", memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
     absent = [list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
     found = inventory_of([*nodes, *absent])
-    assert len(text_of(found).splitlines()) <= 300
-    assert len(found.nodes) == 1000
+    assert (len(lines(inventory_document(found)).splitlines()) <= 300, len(found.nodes)) == (True, 1000)

@@ -7,25 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gpubench.analysis.samples import seconds_of
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, merge_runs
+from gpubench.result import run as results
 from gpubench.result.machine import Fact
-from gpubench.result.run import (
-    EnergyWindow,
-    Fingerprints,
-    IdenticalGpuTimes,
-    Run,
-    SessionRecord,
-    Settings,
-    TogetherTimes,
-    fingerprint,
-)
+from gpubench.result.run import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.result.store import dumps, loads
 from tests.examples import examples
+from tests.raising import raised
 from tests.unit.fleet.fleets import fleet_of
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 
@@ -41,10 +35,10 @@ def run(number, outcomes=None, *, started=None, sessions=1, prints=PRINTS, gpu="
     hour = started if started is not None else number
     begins = f"2026-01-{1 + hour // 24:02}T{hour % 24:02}"
     found = run_of(outcomes, sessions=sessions)
-    gpus = [msgspec.structs.replace(machine().gpus[0], uuid=Fact(gpu, "ok", "nvml"))]
-    return msgspec.structs.replace(
+    gpus = [replace(machine().gpus[0], uuid=Fact(gpu, "ok", "nvml"))]
+    return replace(
         found, id=f"{number:032x}", started_at=f"{begins}:00:00Z",
-        machine=msgspec.structs.replace(found.machine, gpus=gpus), fingerprint=prints,
+        machine=replace(found.machine, gpus=gpus), fingerprint=prints,
         sessions=[SessionRecord(index=i, started_at=f"{begins}:{i:02}:00Z") for i in range(sessions)],
         **changes,
     )  # fmt: skip
@@ -55,7 +49,7 @@ def content(found: Run) -> list[object]:
 
     def blocks(index: int) -> list[object]:
         known = [(outcome.id, block) for outcome in found.outcomes for block in getattr(outcome, "blocks", [])]
-        own = [(id, msgspec.structs.replace(block, session=0)) for id, block in known if block.session == index]
+        own = [(id, replace(block, session=0)) for id, block in known if block.session == index]
         return sorted([id, msgspec.to_builtins(block)] for id, block in own)
 
     return sorted(json.dumps([session.started_at, blocks(session.index)]) for session in found.sessions)
@@ -88,27 +82,22 @@ def test_merging_is_associative_up_to_order_and_loses_no_session(found):
 
 def test_the_energy_of_each_run_stays_with_its_session():
     def count_energy(number, power_w):
-        window = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=100, power_w=power_w)
-        return run(number, [msgspec.structs.replace(measured(case(), 1e-3), energy=[window])])
+        window = results.EnergyWindow(session=0, source="rapl", window_s=2.0, calls=100, power_w=power_w)
+        return run(number, [replace(measured(case(), 1e-3), energy=[window])])
 
     (outcome,) = merge_runs([count_energy(2, 20.0), count_energy(1, 10.0)]).outcomes
     windows = [(window.session, window.power_w) for window in outcome.energy]
     assert windows == [(0, 10.0), (3, 20.0)]  # of three sessions each
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "both"),
-    [
-        ((["add"], ["mul"]), (["add"], ["mul"]), (["add"], ["mul"])),
-        ((["add"], ["mul", "dot"]), (["sub"], ["dot"]), (["add", "sub"], ["dot"])),
-        ((["add"], ["mul"]), ([], []), ([], [])),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "both"), [
+    ((["add"], ["mul"]), (["add"], ["mul"]), (["add"], ["mul"])),
+    ((["add"], ["mul", "dot"]), (["sub"], ["dot"]), (["add", "sub"], ["dot"])),
+    ((["add"], ["mul"]), ([], []), ([], [])),
+])  # fmt: skip
 def test_a_merged_selection_leaves_out_what_no_run_selected(one, other, both):
-    selections = [
-        msgspec.structs.replace(run(1).selection, filter=keep, skip=skip) for keep, skip in (one, other)
-    ]
-    found = merge_runs([run(number, selection=chosen) for number, chosen in enumerate(selections)]).selection
+    chosen = [replace(run(1).selection, filter=keep, skip=skip) for keep, skip in (one, other)]
+    found = merge_runs([run(number, selection=own) for number, own in enumerate(chosen)]).selection
     assert (found.filter, found.skip) == both
 
 
@@ -116,10 +105,8 @@ def test_a_merged_selection_leaves_out_what_no_run_selected(one, other, both):
 @given(st.permutations(range(3)))
 def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order):
     """Three runs, an hour apart, of ten minutes each; the second paused for three of them."""
-    parts = [
-        run(hour, finished_at=f"2026-01-01T{hour:02}:10:00Z", paused_s=180.0 if hour == 2 else UNSET)
-        for hour in (1, 2, 3)
-    ]
+    pauses = {1: UNSET, 2: 180.0, 3: UNSET}
+    parts = [run(h, finished_at=f"2026-01-01T{h:02}:10:00Z", paused_s=pause) for h, pause in pauses.items()]
     first, second, last = (parts[place] for place in order)
     whole = merge_runs([merge_runs([first, second]), last])
     assert (whole.started_at, whole.finished_at) == (parts[0].started_at, parts[2].finished_at)
@@ -129,59 +116,51 @@ def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order)
 
 
 def test_what_equal_gpus_did_together_stays_and_the_last_look_at_identical_gpus():
-    at_once = TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
-    old, new = (IdenticalGpuTimes(case_id="add", device_id="cupy:1", blocks_s=[s]) for s in (1.0, 2.0))
+    at_once = results.TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
+    old, new = (results.IdenticalGpuTimes(case_id="add", device_id="cupy:1", blocks_s=[s]) for s in (1.0, 2.0))
     parts = (run(number, together=[at_once], identical_gpus=[times]) for number, times in ((2, new), (1, old)))
     whole = merge_runs([*parts, run(3)])
-    assert [times.session for times in whole.together] == [0, 1]
-    assert whole.identical_gpus == [new]
+    assert ([times.session for times in whole.together], whole.identical_gpus) == ([0, 1], [new])
 
 
 def split(share):
     one = measured(case(n=64, device="hybrid:cupy:0"), 1e-3, sessions=1)
-    blocks = [msgspec.structs.replace(block, gpu_share=share) for block in one.blocks]
-    return msgspec.structs.replace(one, blocks=blocks)
+    return replace(one, blocks=[replace(block, gpu_share=share) for block in one.blocks])
 
 
-def altered(**fields):
-    name, found = next(iter(fields.items()))
-    return msgspec.structs.replace(PRINTS, **{name: fingerprint(found)})
+def altered(name, found):
+    return {"prints": replace(PRINTS, **{name: fingerprint(found)})}
 
 
-@pytest.mark.parametrize(
-    ("other", "field"),
-    [
-        (run(2, prints=altered(machine={"cpu": "Another CPU"})), "machine cpu differs"),
-        (run(2, prints=altered(device={"numpy:0": "other"})), "device numpy:0 differs"),
-        (run(2, prints=altered(software={"numpy": "1.26"})), "software numpy differs"),
-        (run(2, settings=Settings(inputs="zeros")), "protocol inputs differs"),
-        (run(2, settings=Settings(threads=1)), "protocol threads differs"),
-        (run(2, [msgspec.structs.replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)]), "op_hash"),
-        (run(2, [split(0.6)]), "what each side does differs"),
-    ],
-)  # fmt: skip
+OTHER_OP = replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)
+
+
+@pytest.mark.parametrize(("other", "field"), [
+    (altered("machine", {"cpu": "Another CPU"}), "machine cpu differs"),
+    (altered("device", {"numpy:0": "other"}), "device numpy:0 differs"),
+    (altered("software", {"numpy": "1.26"}), "software numpy differs"),
+    ({"settings": Settings(inputs="zeros")}, "protocol inputs differs"),
+    ({"settings": Settings(threads=1)}, "protocol threads differs"),
+    ({"outcomes": [OTHER_OP]}, "op_hash"), ({"outcomes": [split(0.6)]}, "what each side does differs"),
+])  # fmt: skip
 def test_what_was_measured_otherwise_is_refused_by_name(other, field):
-    with pytest.raises(InputError, match="cannot be merged") as caught:
-        merge_runs([run(1), run(3, [split(0.5)]), other])
-    assert field in caught.value.message
+    refused = raised(InputError, merge_runs, [run(1), run(3, [split(0.5)]), run(2, **other)])
+    assert ("cannot be merged" in str(refused), field in refused.message) == (True, True)
 
 
 def test_compare_notices_what_both_sides_hold():
-    whole = merge_runs([run(1), run(2)])
     for base, codes in ((run(1), {"same-run"}), (run(3), set())):
-        result = compare(("base", base), [("new", whole)], CompareOptions())
+        result = compare(("base", base), [("new", merge_runs([run(1), run(2)]))], CompareOptions())
         assert {notice.code for notice in result.warnings} & {"same-run"} == codes
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():
-    more = altered(device={"numpy:0": "CPU", "cupy:0": "Test GPU"})
-    other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], prints=more)
-    again = msgspec.structs.replace(
-        other, sessions=[*other.sessions, SessionRecord(index=1, started_at="3", repeats=0)]
-    )
-    whole = merge_runs([run(1), again])
+    more = altered("device", {"numpy:0": "CPU", "cupy:0": "Test GPU"})
+    other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], **more)
+    sessions = [*other.sessions, SessionRecord(index=1, started_at="3", repeats=0)]
+    whole = merge_runs([run(1), replace(other, sessions=sessions)])
     assert [session.planned_index for session in whole.sessions] == [0, 1, 1]
-    assert whole.fingerprint.device == more.device
+    assert whole.fingerprint.device == more["prints"].device
     assert {outcome.case.op for outcome in whole.outcomes} == {"matmul", "relu"}
 
 
@@ -208,13 +187,13 @@ def test_a_fleet_holds_each_machine_once_and_a_node_that_is_missing_makes_it_inc
     assert (whole.complete, len(whole.nodes)) == (True, 3)
     assert dumps(whole) == dumps(fleet_of(parts[::-1], [gone], expected=3))
     for number, name in enumerate("ab", 4):  # machines that look alike and have names
-        environment = msgspec.structs.replace(run(number).environment, context={"node": name})
-        parts.append(msgspec.structs.replace(run(number), environment=environment, machine=machine()))
+        environment = replace(run(number).environment, context={"node": name})
+        parts.append(replace(run(number), environment=environment, machine=machine()))
     assert len({node.key for node in fleet_of(parts).nodes}) == 5
 
 
 def test_sessions_that_a_run_does_not_list_are_listed_and_the_worst_ending_is_the_ending():
-    whole = merge_runs([msgspec.structs.replace(run(1), sessions=[]), run(2)])
+    whole = merge_runs([replace(run(1), sessions=[]), run(2)])
     assert len(whole.sessions) == len(content(whole)) == 2
     whole = merge_runs([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
     assert (whole.exit_reason, whole.exit_code, whole.complete) == ("budget", 124, False)

@@ -32,8 +32,7 @@ def test_a_run_is_told_from_who_answers_to_how_it_ended(tmp_path):
 def test_a_run_that_cannot_begin_says_why():
     *_, last = messages(["run", "--ops", "nothing"])
     end = msgspec.json.decode(last[1:], type=ChildEnd)
-    assert end.status == 2
-    assert "there is no 'nothing'" in end.errors
+    assert (end.status, "there is no 'nothing'" in end.errors) == (2, True)
 
 
 @pytest.mark.slow

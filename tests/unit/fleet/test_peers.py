@@ -28,10 +28,10 @@ def words(found: list[Figure], **options: object) -> dict[str, str]:
     return {one.gpu: one.word for one in compare_gpus(found, **options).verdicts}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("rates", "word"),
-    [((94.0, 94.0), "slow"), ((70.0, 70.0), "severe"), ((94.0, 99.0), None), ((80.0, 99.0), "suspect"), ((94.0,), "suspect"), ((96.0, 96.0), None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("rates", "word"), [
+    ((94.0, 94.0), "slow"), ((70.0, 70.0), "severe"), ((94.0, 99.0), None), ((80.0, 99.0), "suspect"),
+    ((94.0,), "suspect"), ((96.0, 96.0), None),
+])  # fmt: skip
 def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
     found = [figure("bad", 50.0, 50.0, started="0"), *healthy(7), figure("bad", *rates)]  # the newer one counts
     assert words(found) == words(found[::-1]) == ({"bad": word} if word else {})
@@ -77,16 +77,14 @@ def test_k_grows_with_the_number_of_looks():
     """3.9 at 256 GPUs and 4.66 at 8,000, four cases each."""
     assert growing_k(0) == growing_k(214) == 3.5
     assert growing_k(216) > 3.5
-    assert growing_k(256 * 4) == pytest.approx(3.90, abs=0.01)
-    assert growing_k(8_000 * 4) == pytest.approx(4.66, abs=0.01)
+    assert [growing_k(256 * 4), growing_k(8_000 * 4)] == pytest.approx([3.90, 4.66], abs=0.01)
 
 
 def test_chance_is_told_for_the_spread_that_was_measured():
     draw = random.Random(1)
     found = compare_gpus([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
     group = found.groups[0]
-    assert group.sigma == pytest.approx(0.02, rel=0.2)
-    assert group.threshold == pytest.approx(3.5 * group.sigma)
+    assert (group.sigma, group.threshold) == (pytest.approx(0.02, rel=0.2), pytest.approx(3.5 * group.sigma))
     assert group.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
     assert compare_gpus(healthy(200, spread=0)).groups[0].expected_by_chance == 0
 
@@ -94,8 +92,7 @@ def test_chance_is_told_for_the_spread_that_was_measured():
 def test_figures_name_a_gpu_by_its_uuid():
     """A GPU that is lost moves those behind it in the list; nobody else's time becomes theirs."""
     whole = node_run("a", ["U0", "U1", "U2"], slow={"U2": 1 + 2 * SEVERE})
-    less = node_run("a", ["U0", "U2"], slow={"U2": 1 + 2 * SEVERE})
-    for run in (whole, less):
+    for run in (whole, node_run("a", ["U0", "U2"], slow={"U2": 1 + 2 * SEVERE})):
         rates = {one.gpu: one.rate for one in figures(run, "a") if one.case.startswith("matmul")}
         assert rates["U2"] == pytest.approx(rates["U0"] / (1 + 2 * SEVERE), rel=TOLERANCE / 10)
     assert len({one.group for one in figures(whole, "a")}) == len({one.case for one in figures(whole, "a")})

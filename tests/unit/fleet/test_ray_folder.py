@@ -47,11 +47,9 @@ def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -
     open_for_all = [path for path in folder.rglob("*") if path.stat().st_mode & 0o022]
     assert (bool(open_for_all), folder in open_for_all) == (True, False)
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
-    assert token.parent == folder
-    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert (token.parent, stat.S_IMODE(token.stat().st_mode)) == (folder, 0o600)
     engine.close()
-    assert not list(temporary.iterdir())
-    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    assert ([*temporary.iterdir()], "RAY_AUTH_TOKEN_PATH" in os.environ) == ([], False)
 
 
 def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +78,10 @@ class Ray(types.ModuleType):
         print("what Ray says")
 
     def nodes(self) -> list[dict[str, Any]]:
-        names = (
-            ("a", True, {"CPU": 4, "GPU": 2}),
-            ("b", True, {"CPU": 1}),
-            ("gone", False, {"CPU": 4}),
-            ("head", True, {}),
-        )
+        owned = {"a": {"CPU": 4, "GPU": 2}, "b": {"CPU": 1}, "gone": {"CPU": 4}, "head": {}}
         return [
-            {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive, "Resources": owned}
-            for name, alive, owned in names
+            {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": name != "gone", "Resources": what}
+            for name, what in owned.items()
         ]
 
     def remote(self, function: Any) -> Any:
@@ -120,33 +113,19 @@ class NodeDiedError(RuntimeError):
     """As Ray names it."""
 
 
-def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(monkeypatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "ray", ray := Ray())
     handler = signal.getsignal(signal.SIGTERM)
     engine = RayEngine("h:1")
-    assert ray.calls.pop() == {
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-        "configure_logging": False,
-        "address": "h:1",
-    }
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    assert ray.calls.pop() == {**quiet, "address": "h:1"}
     assert (engine.version, signal.getsignal(signal.SIGTERM)) == ("2.60.0", handler)
     a, b = engine.nodes()
-    assert (a, b) == (
-        EngineNode(id="a", host="host-a", cpus=4, gpus=2),
-        EngineNode(id="b", host="host-b", cpus=1),
-    )
-    assert (b.gpus, EngineNode(id="", host="").cpus, EngineNode(id="", host="").gpus, engine.poll(1.0)) == (
-        0,
-        0,
-        0,
-        [],
-    )
-    sent = {
-        "a": [b"one", b"two", NodeDiedError("  off\n\n power ")], "b": [b"x", 5, b"y"],
-    }  # fmt: skip
+    assert a == EngineNode(id="a", host="host-a", cpus=4, gpus=2)
+    assert b == EngineNode(id="b", host="host-b", cpus=1)
+    bare = EngineNode(id="", host="")
+    assert (b.gpus, bare.cpus, bare.gpus, engine.poll(1.0)) == (0, 0, 0, [])
+    sent = {"a": [b"one", b"two", NodeDiedError("  off\n\n power ")], "b": [b"x", 5, b"y"]}
     for place in (a, b):
         ray.ready.append(iter(sent[place.id]))
         engine.start(place, ("run", "--quick"))
@@ -159,8 +138,7 @@ def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(
     assert engine.poll(2.5) == [Arrival("a", b"one"), Arrival("b", b"x")]
     assert ray.calls == [(1, 2.5), (2, 0)]
     number = Arrival("b", reason="failed", why="it sent a int and no bytes")
-    assert engine.poll(2.5) == [Arrival("a", b"two"), number]
-    assert ray.calls[-1] == ("cancel", tasks[1])
+    assert (engine.poll(2.5), ray.calls[-1]) == ([Arrival("a", b"two"), number], ("cancel", tasks[1]))
     assert engine.poll(2.5) == [Arrival("a", reason="died", why="off power")]
     ray.ready.append(iter(()))
     engine.start(b, ())
@@ -177,10 +155,8 @@ def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(
 
 
 def test_what_ray_says_is_one_line_and_an_unknown_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [node_module.error_text(RuntimeError(text)) for text in ("a" * 700, "")] == [
-        "a" * 600,
-        "RuntimeError",
-    ]
+    texts = [node_module.error_text(RuntimeError(text)) for text in ("a" * 700, "")]
+    assert texts == ["a" * 600, "RuntimeError"]
     assert [node_module.error_reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequiredUnavailable, match="Ray is not installed"):
