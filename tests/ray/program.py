@@ -36,17 +36,12 @@ class Program:
         folder.mkdir(exist_ok=True)
         self.path = folder / "fleet.json"
         words = [sys.executable, "-m", "gpubench", command, "--cluster", address, *arguments]
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            words, cwd=folder, env=os.environ | env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(words, cwd=folder, env=os.environ | env, text=True, **pipes)
 
     def end(self) -> dict[str, object]:
         out, errors = self.process.communicate(timeout=90)
-        return {
-            "code": self.process.returncode, "out": out, "errors": errors[-3000:],
-            "took_s": time.monotonic() - self.began,
-        }  # fmt: skip
+        return {"code": self.process.returncode, "out": out, "errors": errors[-3000:]}
 
 
 class Fleet(Program):
@@ -69,13 +64,9 @@ class Fleet(Program):
         until = time.monotonic() + 60
         log = self.path.with_suffix(".jsonl")
         while time.monotonic() < until and self.process.poll() is None:
-            lines = log.read_text().splitlines() if log.exists() else []
-            reported = {
-                one["node"]
-                for line in lines
-                if (one := json.loads(line)).get("event", {}).get("reason") == reason
-            }
-            if len(reported) >= NODES:
+            lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+            told = {line["node"] for line in lines if line.get("event", {}).get("reason") == reason}
+            if len(told) >= NODES:
                 return
             time.sleep(0.1)
 

@@ -74,7 +74,6 @@ def test_nodes_are_detected_beside_a_node_that_is_measured(found):
     asked = [node["label"] for node in found["whole"]["fleet"]["nodes"]][1:]
     inventory = json.loads(found["inventory"]["out"])
     assert (found["inventory"]["code"], inventory["nodes_answered"], inventory["drift"]) == (0, NODES - 1, [])
-    (group,) = inventory["groups"]
-    assert group["nodes"] == sorted(asked)
-    (first, *_) = found["whole"]["fleet"]["nodes"]
-    assert group["cpus"] == first["result"]["machine"]["cpu"]["available"]["value"]
+    (group,), (first, *_) = inventory["groups"], found["whole"]["fleet"]["nodes"]
+    cpus = first["result"]["machine"]["cpu"]["available"]["value"]
+    assert (group["nodes"], group["cpus"]) == (sorted(asked), cpus)
