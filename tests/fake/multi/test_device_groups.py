@@ -11,18 +11,16 @@ LENGTH = 1 << 18
 FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
 
 
-def sample(ran, op, n, device_group, ranks=2):
-    return ran.outcomes[f"{op}/n={n},ranks={ranks}/float32/library/resident@{device_group}"]["blocks"][0][
-        "wall_s"
-    ][-1]
+def sample(ran, op, device_group, ranks=2):
+    case_id = f"{op}/n={LENGTH},ranks={ranks}/float32/library/resident@group:fake:{device_group}"
+    return ran.outcomes[case_id]["blocks"][0]["wall_s"][-1]
 
 
 @pytest.fixture(scope="module")
 def ran(run):
-    return run(
-        "--ops", "collective", "--devices", "group:fake:0+1,group:fake:0-3,group:fake:2+3,group:fake:1+2", "--sizes", "256k",
-        "--sizes", "alltoall=1000,256k", env={**FOUR, "GPUBENCH_FAKE_LINK": "0+1=5e9", "GPUBENCH_FAKE_SLOW": "gpu3=2"},
-    )  # fmt: skip
+    devices = "group:fake:0+1,group:fake:0-3,group:fake:2+3,group:fake:1+2"
+    command = f"--ops collective --devices {devices} --sizes 256k --sizes alltoall=1000,256k"
+    return run(*command.split(), env={**FOUR, "GPUBENCH_FAKE_LINK": "0+1=5e9", "GPUBENCH_FAKE_SLOW": "gpu3=2"})
 
 
 def test_collectives_of_device_groups(ran, in_process):
@@ -38,16 +36,16 @@ def test_collectives_of_device_groups(ran, in_process):
         others = {"group:fake:2+3", "group:fake:1+2"} if pairwise else {"group:fake:0-3"}
         assert groups == {"group:fake:0+1", *others}
     assert set(device_groups) == set(kernels.groups()["collective"])
-    n = LENGTH
-    assert sample(ran, "p2p", n, "group:fake:0+1") == pytest.approx(1e-5 + n / 5e9, rel=0.01)
-    assert sample(ran, "p2p", n, "group:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
-    assert sample(ran, "allreduce", n, "group:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e9, rel=0.01)
+    for found, wire_s in (
+        (sample(ran, "p2p", "0+1"), LENGTH / 5e9), (sample(ran, "p2p", "2+3"), LENGTH / 2e11),
+        (sample(ran, "allreduce", "0-3", 4), 1.5 * LENGTH / 5e9),
+    ):  # fmt: skip
+        assert found == pytest.approx(1e-5 + wire_s, rel=0.01)
     for device in ran.result["devices"]:
         assert (device["backend"], device["kind"], bool(device.get("identities"))) == ("group", "gpu", False)
     assert " ".join(ran.out.split()).startswith("Between 4 GPUs: p2p ")
     assert "allreduce 0-3" in ran.out
-    below_half = re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))
-    assert set(below_half) == {"group:fake:0+1"}
+    assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"group:fake:0+1"}
     path = str(ran.folder / "r.json")
     assert "allreduce, 4 ranks by fake on group:fake:0-3" in in_process("report", path, "--full").stdout
     document = json.loads(in_process("report", path, "--format", "json").stdout)
@@ -60,8 +58,7 @@ def test_collectives_of_device_groups(ran, in_process):
 
 def test_a_link_that_lies_gives_no_time(run):
     ran = run("--ops", "allreduce,p2p", "--devices", "group:fake:link-lies", "--sizes", "1m")
-    assert ran.code == 1
-    assert {outcome["reason"] for outcome in ran.outcomes.values()} == {"wrong-result"}
+    assert (ran.code, {outcome["reason"] for outcome in ran.outcomes.values()}) == (1, {"wrong-result"})
 
 
 def test_a_link_that_hangs_costs_its_cases_and_the_next_one_runs(run):
@@ -75,15 +72,13 @@ def test_a_link_that_hangs_costs_its_cases_and_the_next_one_runs(run):
 
 def test_without_two_gpus_the_error_says_what_is_missing(run):
     ran = run("--ops", "allreduce", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert ran.code == 5
-    assert "needs two GPUs" in ran.err
+    assert (ran.code, "needs two GPUs" in ran.err) == (5, True)
 
 
 def test_beside_other_ops_device_groups_are_left_to_the_collectives(run):
     devices = "fake:cpu,fake:gpu0,group:fake:0+1"
     ran = run("--ops", "add,p2p", "--devices", devices, "--sizes", "64k", env=FOUR)
     assert ran.code == 0, ran.err
-    found = {
-        (o["case"]["op"], o["case"]["device_id"]) for o in ran.outcomes.values() if o["type"] == "measurement"
-    }
+    cases = [o["case"] for o in ran.outcomes.values() if o["type"] == "measurement"]
+    found = {(case["op"], case["device_id"]) for case in cases}
     assert found == {("add", "fake:cpu"), ("add", "fake:gpu0"), ("p2p", "group:fake:0+1")}

@@ -5,15 +5,13 @@ import itertools
 from gpubench.cli.selection import LINKS
 from tests.fake.multi.test_scaling import AT_ONCE
 
-SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allreduce=96k")
-SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
+ALONE = "--sizes matmul=256 --sizes copy=4k --sizes upload=64k --sizes download=64k".split()
+SMALL = [*ALONE, *"--sizes p2p=64k --sizes allreduce=96k".split()]
 
 
 def test_with_several_gpus_every_pair_copies_and_device_groups_reduce(run):
     gpus = ",".join(f"fake:gpu{number}" for number in range(3))
-    ran = run(
-        "--ops", "health", *SMALL, "--devices", gpus, "--scaling", "off", env={"GPUBENCH_FAKE_GPUS": "3"},
-    )  # fmt: skip
+    ran = run("--ops", "health", *SMALL, "--devices", gpus, "--scaling", "off", env={"GPUBENCH_FAKE_GPUS": "3"})
     assert ran.code == 0, ran.err
     where = {}
     for outcome in ran.outcomes.values():
@@ -25,7 +23,7 @@ def test_with_several_gpus_every_pair_copies_and_device_groups_reduce(run):
 
 
 def test_one_gpu_has_no_links_to_look_at(run):
-    ran = run("--ops", "health", *SMALL[:8], "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
+    ran = run("--ops", "health", *ALONE, "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
     assert ran.code == 0, ran.err
     assert not set(LINKS) & set(ran.result["selection"]["ops"])
     assert "scaling" not in ran.result["settings"]

@@ -8,17 +8,11 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.backends.hidden.fake.session import (
-    COPY_BYTES_PER_S,
-    GPU_BYTES_PER_S,
-    GPU_FLOPS_PER_S,
-    GPU_KERNEL_S,
-    GPU_LAUNCH_S,
-)
+from gpubench.backends.hidden.fake import session as fake
 from gpubench.report.document import report_document
 from gpubench.result import store
 
-FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
+FOUR, GPUS = {"GPUBENCH_FAKE_GPUS": "4"}, "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3"
 SIDE, LENGTH = 1024, 1 << 20
 # What GPUs wait for each other before they begin.
 AT_ONCE = "gpubench.multi.identical_gpus:WARM_UP_S=0.2 gpubench.multi.identical_gpus:AHEAD_S=0.2"
@@ -26,35 +20,26 @@ AT_ONCE = "gpubench.multi.identical_gpus:WARM_UP_S=0.2 gpubench.multi.identical_
 
 @pytest.fixture(scope="module")
 def ran(run):
-    return run(
-        "--ops", "matmul,add,sum", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3", "--scaling", "strong",
-        "--sizes", "add=64,1m", "--sizes", "sum=1m", "--sizes", "matmul=128,1k",
-        "--regimes", "resident-waited,transfer-always", "--min-samples", "3", "--max-samples", "4", "-o", "r.csv", env=FOUR,
-    )  # fmt: skip
+    sizes = "--ops matmul,add,sum --sizes add=64,1m --sizes sum=1m --sizes matmul=128,1k -o r.csv"
+    how = "--scaling strong --regimes resident-waited,transfer-always --min-samples 3 --max-samples 4"
+    return run(*f"{sizes} {how} --devices {GPUS}".split(), env=FOUR)
 
 
 def reported(ran):
     """The report as other programs read it."""
-    analysis = analyse(store.load(str(ran.folder / "r.json")))
-    return msgspec.to_builtins(report_document([analysis]))
+    return msgspec.to_builtins(report_document([analyse(store.load(str(ran.folder / "r.json")))]))
 
 
 @pytest.fixture(scope="module")
-def report(ran):
-    return reported(ran)
-
-
-@pytest.fixture(scope="module")
-def rows(report):
-    return {(row["op"], row["n"], row["regime"], row["ranks"]): row for row in report["scaling"]["strong"]}
+def rows(ran):
+    gains = reported(ran)["scaling"]["strong"]
+    return {(row["op"], row["n"], row["regime"], row["ranks"]): row for row in gains}
 
 
 def expected(op, n, ranks):
     """What the model says of a share, and of the launches before it."""
-    kernel_s = (
-        GPU_KERNEL_S + (2 * n**3 / GPU_FLOPS_PER_S if op == "matmul" else 12 * n / GPU_BYTES_PER_S) / ranks
-    )
-    return ranks * GPU_LAUNCH_S + kernel_s
+    share_s = (2 * n**3 / fake.GPU_FLOPS_PER_S if op == "matmul" else 12 * n / fake.GPU_BYTES_PER_S) / ranks
+    return ranks * fake.GPU_LAUNCH_S + fake.GPU_KERNEL_S + share_s
 
 
 @pytest.mark.parametrize(("op", "n"), [("matmul", SIDE), ("add", LENGTH)])
@@ -68,15 +53,16 @@ def test_the_speedup_is_that_of_the_script(rows, op, n, ranks):
     assert row["baseline_id"].rpartition("@")[2].startswith("fake:gpu")
 
 
-def test_what_is_reported_of_device_groups(ran, report, rows):
+def test_what_is_reported_of_device_groups(ran, rows):
     assert ran.code == 0, ran.err
     device_groups = {o["case"]["device_id"] for o in ran.outcomes.values() if "group:" in o["id"]}
     assert device_groups == {"group:fake:0+1", "group:fake:0-3"}
     assert all(o["check"]["ok"] for o in ran.outcomes.values() if o["type"] == "measurement")
     copied = rows["add", LENGTH, "transfer-always", 4]
     assert copied["balance"] == pytest.approx(1.0, rel=0.02)
-    assert 12 * LENGTH / COPY_BYTES_PER_S > 1e-4, "data moves to all ranks at once"
+    assert 12 * LENGTH / fake.COPY_BYTES_PER_S > 1e-4, "data moves to all ranks at once"
     assert copied["speedup"] > 2
+    report = reported(ran)
     curves = {(row["op"], row["regime"], row["ranks"]): row for row in report["scaling"]["pays_from"]}
     matmul = curves["matmul", "resident-waited", 2]
     assert matmul["verdict"] == "at"
@@ -98,24 +84,19 @@ def test_what_is_reported_of_device_groups(ran, report, rows):
 
 
 def test_ranks_chooses_the_device_groups_and_too_many_are_refused(run):
-    devices = ("--ops", "add", "--sizes", "1m", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3")
+    devices = ("--ops", "add", "--sizes", "1m", "--devices", GPUS)
     ran = run(*devices, "--scaling", "strong", "--ranks", "3", "--dry-run", env=FOUR)
-    assert "@group:fake:0-2" in ran.out
-    assert "@group:fake:0+1" not in ran.out
+    assert ("@group:fake:0-2" in ran.out, "@group:fake:0+1" in ran.out) == (True, False)
     ran = run(*devices, "--scaling", "strong", "--ranks", "8", env=FOUR)
-    assert ran.code == 5
-    assert "needs two identical GPUs" in ran.err
+    assert (ran.code, "needs two identical GPUs" in ran.err) == (5, True)
     ran = run(*devices, "--ranks", "2", "--dry-run", env=FOUR)
     assert ran.code == 0, "without --scaling it says nothing"
     assert "@group:" not in ran.out
 
 
 def test_a_training_is_shared_out_and_its_weak_efficiency_is_told(run):
-    ran = run(
-        "--ops", "mlp_sgd", "--sizes", "7,8,16", "--devices", "fake:gpu0,fake:gpu1", "--scaling", "strong",
-        "--regimes", "resident-waited", "--min-samples", "3", "--max-samples", "4",
-        env={"GPUBENCH_FAKE_GPUS": "2"},
-    )  # fmt: skip
+    sizes = "--ops mlp_sgd --sizes 7,8,16 --devices fake:gpu0,fake:gpu1 --min-samples 3 --max-samples 4"
+    ran = run(*f"{sizes} --scaling strong --regimes resident-waited".split(), env={"GPUBENCH_FAKE_GPUS": "2"})
     reasons = [o["reason"] for o in ran.outcomes.values() if "n=7/" in o["id"] and "group:" in o["id"]]
     assert set(reasons) == {"shape"}, "7 rows have no equal parts"
     gains = reported(ran)["scaling"]["strong"]
@@ -140,17 +121,14 @@ def test_a_slow_rank_shows_as_imbalance(run):
 
 def test_at_once_each_gpu_works_alone_and_beside_the_other_and_heat_is_told_from_what_is_shared(run):
     """The second GPU gets hot between the first and the last seconds of the first case."""
-    ran = run(
-        "--ops", "copy,upload", "--sizes", "copy=1m", "--sizes", "upload=4m", "--devices", "fake:gpu0,fake:gpu1",
-        "--scaling", "weak", "--regimes", "resident-queued",
-        env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_HEAT": "gpu1=9", "TESTS_ALTER": AT_ONCE},
-    )  # fmt: skip
+    command = "--ops copy,upload --sizes copy=1m --sizes upload=4m --scaling weak --regimes resident-queued"
+    env = {"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_HEAT": "gpu1=9", "TESTS_ALTER": AT_ONCE}
+    ran = run(*command.split(), "--devices", "fake:gpu0,fake:gpu1", env=env)
     assert ran.code == 0, ran.err
     assert not [o for o in ran.outcomes.values() if "group:" in o["id"]]
     phases = {(one["device_id"], one["phase"], one["gpus"]) for one in ran.result["together"]}
-    assert phases == {
-        (f"fake:gpu{gpu}", phase, gpus) for gpu in range(2) for phase, gpus in (("alone", 1), ("together", 2))
-    }
+    each = (("alone", 1), ("together", 2))
+    assert phases == {(f"fake:gpu{gpu}", *phase) for gpu in range(2) for phase in each}
     rows = {(row["op"], row["implementation"]): row for row in reported(ran)["scaling"]["weak"]}
     assert set(rows) == {("copy", "library"), ("upload", "library"), ("upload", "tuned")}
     copy = rows["copy", "library"]
@@ -164,6 +142,5 @@ def test_weak_scaling_needs_two_identical_gpus(in_process):
     for devices, number in (("fake:cpu,fake:gpu", "1"), ("fake:cpu", "none")):
         command = f"run --ops add --sizes 1k --devices {devices} --scaling weak"
         ran = in_process(*command.split())
-        assert ran.returncode == 5
-        assert "needs two identical GPUs" in ran.stderr
+        assert (ran.returncode, "needs two identical GPUs" in ran.stderr) == (5, True)
         assert f"the devices chosen have {number}" in ran.stderr

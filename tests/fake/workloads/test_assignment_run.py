@@ -19,19 +19,15 @@ REGIMES = ("resident-waited", "transfer-always")
 
 def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fastest(run):
     """Both sides alone are measured with it in every block."""
-    regimes = ",".join((*REGIMES, "resident-queued"))
-    command = (
-        f"--ops mlp_forward --sizes 16 --devices {DEVICES} --sessions 2 --max-samples 5 --regimes {regimes}"
-    )
-    ran = run(*command.split())
+    command = f"--ops mlp_forward --sizes 16 --devices {DEVICES} --sessions 2 --max-samples 5 --regimes"
+    ran = run(*command.split(), ",".join((*REGIMES, "resident-queued")))
     assert ran.code == 0, ran.err
     for regime in REGIMES:
         outcome = ran.outcomes[ASSIGNED.format(regime)]
         (assignment_times,) = outcome["assignment_times"]
         swept = [block for block in outcome["blocks"] if block.get("phase") == "sweep"]
         main = [block for block in outcome["blocks"] if block.get("phase", "main") == "main"]
-        assert {block["session"] for block in swept} == {0}
-        assert {block["session"] for block in main} == {0, 1}
+        assert [{block["session"] for block in phase} for phase in (swept, main)] == [{0}, {0, 1}]
         assert [block["assignment"] for block in swept] == list(assignment_times["predicted_s"])
         times = {block["assignment"]: min(block["wall_s"]) for block in swept}
         assert {block["assignment"] for block in main} == {min(times, key=times.__getitem__)}
@@ -62,16 +58,12 @@ def test_only_the_check_chooses_nothing(run):
 
 @pytest.mark.parametrize("time_it", [False, True])
 def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
-    sides, whole = set(), timer.calibrate
-    monkeypatch.setattr(
-        timer, "calibrate", lambda one, target_s: (sides.add(one.split), whole(one, target_s))[1]
-    )
-    chosen = workers_device.gate
+    sides, whole, chosen = set(), timer.calibrate, workers_device.gate
+    monkeypatch.setattr(timer, "calibrate", lambda one, within: (sides.add(one.split), whole(one, within))[1])
     monkeypatch.setattr(workers_device, "gate", lambda *asked: replace(chosen(*asked), tune_s=2.0))
     worker, device = DeviceWorker(io.BytesIO()), "hybrid:fake:gpu"
-    worker.answer(protocol.Open(
-        id=1, device_id=device, threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
-    ))  # fmt: skip
+    asked = {"threads": 1, "seed": 1, "inputs": "random", "scratch": str(tmp_path), "since": 0.0}
+    worker.answer(protocol.Open(id=1, device_id=device, **asked))
     case = Case("ffn", kernels.load("ffn").group, {"n": 2}, "float32", "tuned", "transfer-always", device)
     reply = worker.answer(protocol.Prepare(id=2, case=case, session=0, time_it=time_it))
     assert isinstance(reply, protocol.Prepared), reply

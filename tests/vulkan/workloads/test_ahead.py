@@ -31,15 +31,12 @@ class Busy:
 def asking(request, monkeypatch):
     """A session that waits as that of a GPU does."""
     if request.param == "several":
-        monkeypatch.setattr(programs, "FIRST_STEPS", 1)
-        monkeypatch.setattr(programs, "STEPS", 1)
-        monkeypatch.setattr(programs, "SLICE", 1)
+        for name in ("FIRST_STEPS", "STEPS", "SLICE"):
+            monkeypatch.setattr(programs, name, 1)
     monkeypatch.setattr(queues, "ASK_S", 60.0)
-    native = queues.library()
-    busy = native._replace(lib=Busy(native.lib))
-    monkeypatch.setattr(
-        "gpubench.backends.wgpu.Queue", lambda device, native, *, asks: queues.Queue(device, busy, asks=True)
-    )
+    busy = queues.library()._replace(lib=Busy(queues.library().lib))
+    asked = lambda device, native, *, asks: queues.Queue(device, busy, asks=True)  # noqa: E731
+    monkeypatch.setattr("gpubench.backends.wgpu.Queue", asked)
     backend = backends.load("wgpu")
     session = backend.open(next(d.id for d in backend.devices() if d.kind in ("software", "gpu")))
     yield session
@@ -137,5 +134,4 @@ def test_a_launch_of_one_op_is_recorded_when_it_is_called(asking, recordings):
     launch = asking.compile(kernels.load("add"), case, buffers[:2], buffers[2])
     asking.run(launch)
     asking.sync()
-    assert recordings == []
-    assert launch.take_ahead() is None
+    assert (recordings, launch.take_ahead()) == ([], None)

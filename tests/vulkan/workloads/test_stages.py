@@ -38,13 +38,11 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     want = fetch(timer)
     found = time_stages(timer, 0, 0.25)
     assert (found.clock, found.stages) == (clock, ["ffn_in", "ffn_out"])
-    for chain, alone in zip(found.chain_s, found.alone_s, strict=True):
-        assert len(chain) == len(alone) == len(found.span_s) == len(found.wall_s) == len(found.empty_s)
-        assert min(chain) > 0
-    assert len(found.recording_s) == len(found.wall_s)
-    assert all(
-        0 <= first <= whole for first, whole in zip(found.first_recording_s, found.recording_s, strict=True)
-    )
+    lists = (*found.chain_s, *found.alone_s, found.span_s, found.wall_s, found.empty_s, found.recording_s)
+    assert (len(found.alone_s), {len(times) for times in lists}) == (2, {len(found.wall_s)})
+    assert all(min(chain) > 0 for chain in found.chain_s)
+    recordings = zip(found.first_recording_s, found.recording_s, strict=True)
+    assert all(0 <= first <= whole for first, whole in recordings)
     sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
     assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
     np.testing.assert_array_equal(fetch(timer), want)
@@ -59,15 +57,13 @@ def passes_of(op, case, limits):
 
 
 def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_path, monkeypatch):
-    built = []
-    device = session.programs.device
-    create = device.create_compute_pipeline
+    built, create = [], session.programs.device.create_compute_pipeline
 
     def noted(**words):
         built.append(threading.current_thread())
         return create(**words)
 
-    monkeypatch.setattr(device, "create_compute_pipeline", noted)
+    monkeypatch.setattr(session.programs.device, "create_compute_pipeline", noted)
     params = {"n": 5, "width": 24, "heads": 2}
     case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
     workspace = ChainWorkspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
