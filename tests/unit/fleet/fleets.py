@@ -60,13 +60,9 @@ def node_run(
 def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, **changes: object) -> list[Run]:
     """Healthy nodes, whose GPUs differ by the share `cv`."""
     draw = random.Random(seed)
-    return [
-        node_run(
-            f"gpu-{i:04}", [f"U{i:04}-{j}" for j in range(gpus)], spread=lambda: 1 + cv * draw.gauss(0, 1),
-            **changes,  # type: ignore[arg-type]
-        )
-        for i in range(nodes)
-    ]  # fmt: skip
+    changes["spread"] = lambda: 1 + cv * draw.gauss(0, 1)
+    uuids = [[f"U{i:04}-{j}" for j in range(gpus)] for i in range(nodes)]
+    return [node_run(f"gpu-{i:04}", own, **changes) for i, own in enumerate(uuids)]
 
 
 def fleet_of(runs: Sequence[Run], failed: Sequence[Node] = (), **more: Any) -> Fleet:

@@ -126,8 +126,7 @@ def test_each_gpu_works_alone_and_with_the_others_and_turns_change(monkeypatch, 
     times = beside.weak(pool := Pool(), TARGETS[:2], item, None, session)
     assert cases == [(4, "tuned")]
     watched = [tuple(f"cupy:{gpu}" for gpu in turn) for turn in turns.split()]
-    assert [note for note in pool.notes if isinstance(note, tuple)] == watched
-    assert pool.notes.count("rest") == 3
+    assert ([note for note in pool.notes if isinstance(note, tuple)], pool.notes.count("rest")) == (watched, 3)
     assert [note for note in pool.notes[1:] if isinstance(note, float)] == [
         *[30.0] * 2, *(within_s for turn in turns.split() for within_s in [34.5 if len(turn) == 1 else 41.5] * len(turn)),
         *[30.0] * 2,

@@ -87,8 +87,7 @@ def test_a_short_stage_alone_has_a_run_before_it_and_few_are_read_at_once(sessio
     times = iter([[stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2], [5.0, 1.0, 2.0], [6.0, 3.0]])
     found, asked = read(session, monkeypatch, tmp_path, lambda steps: StageReading(next(times), 1.0, "host"))
     (first, long, last), *alone = asked
-    assert alone == [[first, first, long], [last, last]]
-    assert found.alone_s == [[1.0], [2.0 + 3.0]]
+    assert (alone, found.alone_s) == ([[first, first, long], [last, last]], [[1.0], [2.0 + 3.0]])
 
 
 def test_stamping_and_recording_are_what_they_add_to_a_plain_chain(session, tmp_path, monkeypatch):

@@ -57,12 +57,11 @@ def test_gaps_between_stamps_are_no_cost_of_the_stages():
     assert (sum(one.chain_s for one in found.stages), found.mismatch) == (pytest.approx(SUM_S), False)
 
 
-@pytest.mark.parametrize(
-    ("recording_s", "waits_s"),
-    [((5e-5, 5e-5), 5e-5),  # one submit: the device begins after it
-     ((5e-5, 5e-5 + SUM_S + LAUNCH_S), 5e-5),  # what is recorded later takes as long as the stages and a launch
-     ((5e-5, 5e-5 + SUM_S + LAUNCH_S + 1e-4), 15e-5)],
-)  # fmt: skip
+@pytest.mark.parametrize(("recording_s", "waits_s"), [
+    ((5e-5, 5e-5), 5e-5),  # one submit: the device begins after it
+    ((5e-5, 5e-5 + SUM_S + LAUNCH_S), 5e-5),  # what is recorded later takes as long as the stages and a launch
+    ((5e-5, 5e-5 + SUM_S + LAUNCH_S + 1e-4), 15e-5),
+])  # fmt: skip
 def test_the_device_waits_for_what_the_host_records(recording_s, waits_s):
     found = row_of(rest_s=waits_s + 1e-6, recording_s=recording_s)
     assert (found.recording_s, found.residual_s) == (pytest.approx(waits_s), pytest.approx(1e-6, abs=1e-12))

@@ -65,8 +65,9 @@ def recordings(asking, monkeypatch):
     return found
 
 
-def call(session, launch, shape, *, waits=True) -> np.ndarray:
-    got = np.empty(shape, np.float32)
+def call(session, chain, *, waits=True) -> np.ndarray:
+    workspace, launch = chain
+    got = np.empty(workspace.op.output.shape({"n": 8, "width": 32}), np.float32)
     session.run(launch)
     if waits:
         session.sync()
@@ -76,52 +77,47 @@ def call(session, launch, shape, *, waits=True) -> np.ndarray:
 
 def test_it_is_recorded_while_the_host_waits_and_does_what_a_new_record_does(asking, chain, recordings):
     workspace, launch = chain
-    shape = workspace.op.output.shape({"n": 8, "width": 32})
-    first = call(asking, launch, shape)
+    first = call(asking, chain)
     assert recordings == [launch]
     # What was recorded reads the operands as they are when it is submitted.
     changed = np.random.default_rng(7).standard_normal((8, 32), np.float32)
     asking.upload(workspace.buffers[0], changed)
-    got = call(asking, launch, shape)
+    got = call(asking, chain)
     assert not np.array_equal(got, first)
     assert launch.take_ahead() is not None  # which lets go of it
     # The wait of a download is time enough.
     recordings.clear()
-    np.testing.assert_array_equal(call(asking, launch, shape, waits=False), got)
+    np.testing.assert_array_equal(call(asking, chain, waits=False), got)
     assert recordings == [launch]
-    np.testing.assert_array_equal(call(asking, launch, shape), got)
+    np.testing.assert_array_equal(call(asking, chain), got)
 
 
 def test_a_recording_that_fails_spoils_no_wait(asking, chain, monkeypatch):
-    workspace, launch = chain
-    shape = workspace.op.output.shape({"n": 8, "width": 32})
-    want = call(asking, launch, shape)
+    want = call(asking, chain)
 
     def fails(queue, launch):
         yield None
         raise RuntimeError("a buffer is gone")
 
-    launch.take_ahead()
+    chain[1].take_ahead()
     monkeypatch.setattr(queues.Queue, "recording", fails)
     for _ in range(2):
-        np.testing.assert_array_equal(call(asking, launch, shape), want)
+        np.testing.assert_array_equal(call(asking, chain), want)
 
 
 def test_what_was_begun_is_finished_by_the_call(asking, chain):
-    workspace, launch = chain
-    shape = workspace.op.output.shape({"n": 8, "width": 32})
-    want = call(asking, launch, shape)
+    launch, want = chain[1], call(asking, chain)
     native = queues.Queue(asking.programs.device, queues.library(), asks=False)
     for slices in range(3):
         launch.take_ahead()
         for _ in range(slices):
             launch.record_ahead(native.recording)
-        np.testing.assert_array_equal(call(asking, launch, shape), want)
+        np.testing.assert_array_equal(call(asking, chain), want)
 
 
 def test_several_launches_at_once_leave_it(asking, chain, recordings):
-    workspace, launch = chain
-    call(asking, launch, workspace.op.output.shape({"n": 8, "width": 32}))
+    launch = chain[1]
+    call(asking, chain)
     asking.run(launch, 3)
     asking.sync()
     # A launch of several submits takes what was recorded for one of its calls, so that it is recorded again.
