@@ -42,6 +42,18 @@ def run(tmp_path_factory, starter):
     return start
 
 
+@pytest.fixture(scope="module")
+def run_well(run):
+    """The same, whose exit code has to be 0."""
+
+    def start(*arguments, **options):
+        ran = run(*arguments, **options)
+        assert ran.code == 0, ran.err
+        return ran
+
+    return start
+
+
 @pytest.fixture
 def start(tmp_path, starter):
     """The same, not waited for: to be interrupted."""

@@ -50,9 +50,7 @@ def test_the_least_disturbed_repeat_stands_in_for_what_was_disturbed(shares, ses
     assert unused == 0, "at most two repeats of each, none of a quiet one, and none where all were disturbed"
     assert count_sessions(run) == sessions
     found = [(each.index, each.superseded, each.planned_index, each.foreign_cpu_share) for each in run.sessions]
-    assert found == [*zip(range(len(shares)), superseded, turns, shares, strict=True)], (
-        "each says what it repeats"
-    )
+    assert found == [*zip(range(len(shares)), superseded, turns, shares, strict=True)], "what each repeats"
     (outcome,) = run.outcomes
     assert {block.session for block in outcome.blocks} == set(range(len(shares))), "raw samples are all kept"
 

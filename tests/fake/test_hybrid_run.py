@@ -84,25 +84,22 @@ def test_a_gpu_that_fails_costs_the_case(run):
 
 
 @pytest.mark.check
-def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(run):
-    ended = run("--ops", "add", "--sizes", "1,1k", *QUEUED, "hybrid:fake:gpu", "--check-only")
-    assert ended.code == 0, ended.err
+def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(run_well):
+    ended = run_well("--ops", "add", "--sizes", "1,1k", *QUEUED, "hybrid:fake:gpu", "--check-only")
     outcomes = {o["case"]["params"]["n"]: o for o in ended.outcomes.values()}
     assert (outcomes[1]["type"], outcomes[1]["reason"]) == ("skip", "no-split")
     assert (outcomes[1024]["check"]["ok"], outcomes[1024].get("blocks", [])) == (True, [])
     assert all(s["peaks"] == [] and s["telemetry"] == [] for s in ended.result["sessions"])
 
 
-def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
+def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run_well):
     """The second session repeats the split beside both sides."""
-    ended = run("--ops", "gemv", *QUEUED, DEVICES, "--sessions", "2", "--skip", "gemv/n>=2k")
-    assert ended.code == 0, ended.err
+    ended = run_well("--ops", "gemv", *QUEUED, DEVICES, "--sessions", "2", "--skip", "gemv/n>=2k")
     (split,) = (outcome for key, outcome in ended.outcomes.items() if "hybrid" in key)
     n = split["case"]["params"]["n"]
-    sides = [
-        f"gemv/n={n}/float32/library/{place}" for place in ("resident@fake:cpu", "resident-queued@fake:gpu")
-    ]
-    cpu_s, gpu_s = (ended.outcomes[side]["blocks"][-1]["wall_s"][-1] for side in sides)
+    places = ("resident@fake:cpu", "resident-queued@fake:gpu")
+    sides = (ended.outcomes[f"gemv/n={n}/float32/library/{place}"] for place in places)
+    cpu_s, gpu_s = (side["blocks"][-1]["wall_s"][-1] for side in sides)
     assert 0.1 < cpu_s / gpu_s < 10
     blocks = {(block.get("phase", "main"), block["session"]) for block in split["blocks"]}
     assert blocks == {("sweep", 0), ("main", 0), ("main", 1)}

@@ -15,11 +15,9 @@ def ends(ran, device):
 
 
 @pytest.fixture(scope="module")
-def named(run):
+def named(run_well):
     devices = "fake:cpu,fake:gpu,fake:unified,fake:not-mapped"
-    ran = run("--devices", devices, *SIZES, "--regimes", "in-place,copied")
-    assert ran.code == 0, ran.err
-    return ran
+    return run_well("--devices", devices, *SIZES, "--regimes", "in-place,copied")
 
 
 def median(outcome):

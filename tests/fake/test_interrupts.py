@@ -82,9 +82,7 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert not read(tmp_path)["complete"]
+    assert (process.returncode, "Traceback" in err, read(tmp_path)["complete"]) == (130, False, False)
     wait_for_the_end_of(workers)
 
 

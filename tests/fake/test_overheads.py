@@ -52,10 +52,9 @@ def test_samples_are_those_of_the_scripted_device_and_nothing_is_computed(ran):
 
 
 @pytest.mark.parametrize(("sizes", "uploads"), [((), LADDER), (("--sizes", "1k"), [1024])])
-def test_sizes_are_those_of_the_ladder_or_given_and_do_not_reach_what_has_none(run, sizes, uploads):
+def test_sizes_are_those_of_the_ladder_or_given_and_do_not_reach_what_has_none(run_well, sizes, uploads):
     """Nothing is searched."""
-    ran = run("--ops", "upload,sync", *sizes, "--backends", "fake", "--dry-run")
-    assert ran.code == 0
+    ran = run_well("--ops", "upload,sync", *sizes, "--backends", "fake", "--dry-run")
     cases = [line.split("/float32")[0] for line in ran.out.splitlines() if "@fake:gpu" in line]
     assert sorted(set(cases)) == sorted({"sync/n=1", *(f"upload/n={n}" for n in uploads)})
     waits = [line for line in ran.out.splitlines() if line.startswith("sync/")]
@@ -74,12 +73,11 @@ def test_half_a_word_cannot_be_sent_and_bytes_that_do_not_arrive_are_a_failure(r
     }  # fmt: skip
 
 
-def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
-    ran = run(
+def test_beside_a_search_overheads_come_last_and_leave_it_time(run_well):
+    ran = run_well(
         "--ops", "add,sync,allocate", "--sizes", "allocate=1k,64k", "--skip", "add/n>=16k", "--regimes", "resident-queued",
         "--min-samples", "2", "--max-samples", "2", "--backends", "fake",
     )  # fmt: skip
-    assert ran.code == 0, ran.err
     assert ran.result["settings"]["budget_s"] == 90, "as much again as the search alone has"
     began = {"add": [], "overhead": []}
     for outcome in measured(ran).values():

@@ -37,10 +37,8 @@ def open_timer(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def ran(run):
-    ended = run("--devices", "fake:cpu,fake:gpu", *ARGUMENTS)
-    assert ended.code == 0, ended.err
-    return ended
+def ran(run_well):
+    return run_well("--devices", "fake:cpu,fake:gpu", *ARGUMENTS)
 
 
 def test_a_sample_is_rows_of_calls_in_sets_with_their_stages_beside_it(ran):

@@ -37,10 +37,9 @@ def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
 
 
 @pytest.fixture(scope="module")
-def rows(run):
+def rows(run_well):
     """The calls that copy, by device and op."""
-    ran = run("--devices", "fake:cpu,fake:gpu,fake:no-clock,fake:overlaps", *OPS)
-    assert ran.code == 0, ran.err
+    ran = run_well("--devices", "fake:cpu,fake:gpu,fake:no-clock,fake:overlaps", *OPS)
     assert "transfer-mismatch" not in ran.out
     clocks = {device["id"]: (device["clock"] or {}).get("kind") for device in ran.result["devices"]}
     assert (clocks["fake:cpu"], clocks["fake:no-clock"]) == (None, "derived")

@@ -30,9 +30,8 @@ SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_", "OMP_PROC_")
 
 def outside(env=os.environ):
     """The environment without what sessions have set in the process of the tests."""
-    return {
-        name: value for name, value in env.items() if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)
-    }
+    names = [name for name in env if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)]
+    return {name: env[name] for name in names}
 
 
 def environment(home, extra=None):

@@ -1,5 +1,9 @@
 """Runs, devices, cases, measurements and blocks as files have them."""
 
+import io
+
+from gpubench.measure import protocol
+from gpubench.measure.worker.main import DeviceWorker
 from gpubench.result import run as document
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
@@ -39,3 +43,11 @@ def block(wall_s=(1.0,), **fields):
     """One of these samples."""
     usual = {"session": 0, "round": 0, "position": 0, "repeat": 1}
     return document.Block(wall_s=[*wall_s], **usual | fields)
+
+
+def opened_worker(device_id, folder, messages=None, **more):
+    """A worker in the process of the tests, on this device."""
+    worker = DeviceWorker(messages or io.BytesIO())
+    usual = {"threads": 1, "seed": 1, "inputs": "random", "since": 0.0}
+    worker.answer(protocol.Open(id=1, device_id=device_id, scratch=str(folder), **usual | more))
+    return worker

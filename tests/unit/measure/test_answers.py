@@ -17,7 +17,7 @@ from gpubench.measure.worker import hardware
 from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.run import Check, WorkerRecord
-from tests.unit.measure.builders import case, device
+from tests.unit.measure.builders import case, device, opened_worker
 
 WRONG = Check(ok=False, max_error=1.0, limit=0.1, scale="value", index=[3])
 REFUSED, BROKE = protocol.Refused, protocol.Broke
@@ -56,10 +56,7 @@ def test_any_other_error_is_named_with_the_limit_behind_it(error, detail):
 def test_what_a_step_uses_stays_however_little_memory_there_is(tmp_path):
     """A CPU may hold 40 % of what it may use: here two of the sizes."""
     messages = io.BytesIO()
-    worker = DeviceWorker(messages)
-    worker.answer(protocol.Open(
-        id=1, device_id="fake:cpu", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0, host_bytes=250_000,
-    ))  # fmt: skip
+    worker = opened_worker("fake:cpu", tmp_path, messages, host_bytes=250_000)
     cases = [case(n, "fake:cpu") for n in (1000, 1500, 2000)]
     for each in cases:
         worker.answer(protocol.Load(id=2, case=each, reference=False))

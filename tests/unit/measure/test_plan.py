@@ -269,8 +269,7 @@ def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
     cpu, gpu = part("numpy:0", explained=False), part("cupy:0", explained=True)
     found = plan.merge([cpu, other, gpu, cpu])
     assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
-    assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
-    assert len(found[0].cases) == len(whole.cases)
+    assert sorted(case.id for case in found[0].cases) == sorted(case.id for case in whole.cases)
 
 
 def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_sets_as_memory_holds():

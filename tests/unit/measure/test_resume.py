@@ -50,9 +50,7 @@ def file(states, named=True, sessions=(0,), outcomes=None, **fields):
     ]  # fmt: skip
     selection = Selection(ops=["add"], sizes={"add": list(range(1, len(states) + 1))} if named else {})
     repeats = enumerate(session if isinstance(session, tuple) else (None,) for session in sessions)
-    records = [
-        SessionRecord(index=i, started_at="t", repeats=of, superseded=bool(over)) for i, (of, *over) in repeats
-    ]
+    records = [SessionRecord(index=i, started_at="t", repeats=of, superseded=any(x)) for i, (of, *x) in repeats]
     wanted = Settings(sessions=SESSIONS, min_samples=LEAST)
     return empty_run(*outcomes, selection=selection, settings=wanted, sessions=records, **fields)
 

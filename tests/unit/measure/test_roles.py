@@ -1,7 +1,6 @@
 """Operands with roles and dtypes of their own, and ops with several outputs: what is drawn, what travels, what is
 checked."""
 
-import io
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +15,11 @@ from gpubench.backends.shared.host import random_inputs
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import EXACT, Ids, Ladder, Op, Operand, Params, Tolerance
 from gpubench.measure import conformance, protocol
-from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.operands import GUARD, Operands, Weights
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case
+from tests.unit.measure.builders import opened_worker
 
 ROWS, WIDTH = 50, 12
 
@@ -140,10 +139,7 @@ def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, mo
     monkeypatch.setattr(
         NumpySession, "upload", lambda self, buffer, host: (sent.append(host.shape), original(self, buffer, host)),
     )  # fmt: skip
-    worker = DeviceWorker(io.BytesIO())
-    worker.answer(protocol.Open(
-        id=1, device_id="numpy:0", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
-    ))  # fmt: skip
+    worker = opened_worker("numpy:0", tmp_path)
     for number, n in enumerate((3, 5, 4)):
         case = Case("linear", "layers", {"n": n, "k": 7, "m": 9}, "float32", "tuned", "resident", "numpy:0")
         reply = worker.answer(protocol.Prepare(id=2 + number, case=case, session=0, time_it=False))

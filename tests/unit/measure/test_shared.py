@@ -1,7 +1,5 @@
 """Ops of a run read the beginning of the same few inputs: drawn once, sent once, and never written to."""
 
-import io
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,10 +10,10 @@ from gpubench.backends.numpy import NumpyBackend
 from gpubench.base.errors import WrongResult
 from gpubench.kernels.contract.op import Range
 from gpubench.measure import protocol
-from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.operands import GUARD, SHARED_BYTES, Operands, SharedInputs
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
+from tests.unit.measure.builders import opened_worker
 
 SEED = 1
 
@@ -123,11 +121,7 @@ def test_a_caller_of_a_gpu_has_page_locked_arrays_where_they_are_asked_for(tmp_p
         return whole(self, shape, *kind)
 
     monkeypatch.setattr(FakeSession, "host_array", noting)
-    worker = DeviceWorker(io.BytesIO())
-    worker.answer(protocol.Open(
-        id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
-        page_locked=page_locked,
-    ))  # fmt: skip
+    worker = opened_worker("fake:gpu", tmp_path, page_locked=page_locked)
     relu = replace(case(kernels.load("relu"), 77), device_id="fake:gpu", regime="transfer-always")
     reply = worker.answer(protocol.Prepare(id=2, case=relu, session=0))
     assert isinstance(reply, protocol.Prepared), reply
