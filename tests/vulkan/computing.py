@@ -39,10 +39,8 @@ def of_op(session, op, program, params, dtype, inputs):
 
 def check_result(op, params, dtype, inputs, got):
     """Assert that a result is the op's, as its tolerance says."""
-    wide, turned = (
-        [x.astype(np.float64) for x in inputs],
-        {name: params[name] for name in op.takes if name in params},
-    )
+    wide = [x.astype(np.float64) for x in inputs]
+    turned = {name: params[name] for name in op.takes if name in params}
     with np.errstate(all="ignore"):  # a divisor may be 0
         scale = np.asarray(op.tolerance.scale(np, *wide, **turned)) if op.tolerance.scale else None
         want = np.asarray((op.reference or op.expr)(np, *wide, **turned))

@@ -40,9 +40,8 @@ def test_other_dtypes_are_right_or_refused(session, device_id, name: str, dtype:
     params = {"n": 65 if op.group == "matrix" else 3003}
     tried = check_everywhere(session, op, dtype, params, tmp_path, device_id, (0.5,))
     if not tried:
-        refusal = session.supports(
-            op, Case(name, op.group, {"n": 64}, dtype, "tuned", "resident-queued", device_id)
-        )
+        case = Case(name, op.group, {"n": 64}, dtype, "tuned", "resident-queued", device_id)
+        refusal = session.supports(op, case)
         assert refusal is not None
         assert refusal.detail.startswith("wgpu:")
 

@@ -30,10 +30,8 @@ def taken(request, session, monkeypatch):
 
 @pytest.mark.parametrize("repeat", [1, 3])
 def test_launches_do_their_work(session, taken, repeat):
-    op, case = (
-        kernels.load("add"),
-        Case("add", "vector", {"n": N}, "float32", "tuned", WAITED, session.device.id),
-    )
+    op = kernels.load("add")
+    case = Case("add", "vector", {"n": N}, "float32", "tuned", WAITED, session.device.id)
     a, b, out = (session.allocate((N,), "float32") for _ in range(3))
     hosts = [np.random.default_rng(seed).standard_normal(N, np.float32) for seed in (1, 2)]
     for buffer, host in zip((a, b), hosts, strict=True):
@@ -64,10 +62,8 @@ def test_every_byte_goes_up_and_comes_down(session, taken):
 def test_news_that_another_thread_has_taken_is_waited_for(session, well):
     """Of two threads that wait at once one may be told what the other waits for, and pass it on a little later."""
     native, found = queues.library(), queue(session, "sleeps")
-    number, status = (
-        10**9,
-        native.lib.WGPUMapAsyncStatus_Success if well else native.lib.WGPUMapAsyncStatus_Error,
-    )
+    number, word = 10**9, "Success" if well else "Error"
+    status = getattr(native.lib, f"WGPUMapAsyncStatus_{word}")
     given = (status, native.ffi.new("WGPUStringView *")[0], native.ffi.cast("void *", number), native.ffi.NULL)
     late = threading.Timer(0.05, native.mapped, given)
     late.start()

@@ -41,8 +41,7 @@ CASES = [
     ("float32", TILES[3], 1, "", (33, 70, 65, 1)),  # four slices, the last step is one vec4 of padding
     ("float32", TILES[3], 1, "", (5, 300, 77, 2)),  # K is padded in a batch
     ("float32", TILES[4], 1, "", (256, 16, 8, 3)),  # narrower than a block, K shorter than a step
-    ("float32", TILES[5], 1, "", (16, 256, 300, 2)),
-    ("float32", TILES[6], 1, "", (7, 5, 3, 1)),
+    ("float32", TILES[5], 1, "", (16, 256, 300, 2)), ("float32", TILES[6], 1, "", (7, 5, 3, 1)),
     ("float32", TILES[6], 1, "", (129, 131, 133, 2)),
     ("float32", NARROW_TILES[0], 1, "", (130, 10, 96, 1)),  # B is read one by one
     ("float32", NARROW_TILES[1], 1, "", (129, 3, 70, 1)),  # and padded, where K is, too
@@ -50,15 +49,13 @@ CASES = [
     ("float16", TILES[0], 1, "", (64, 128, 16, 1)),  # stored by element
     ("float16", TILES[5], 1, "", (33, 70, 65, 2)),  # padded
     ("float16", TILES[6], 1, "", (64, 100, 40, 1)),  # stored as vec4
-    ("float64", WIDE_TILES[0], 1, "", (65, 66, 41, 1)),
-    ("float64", WIDE_TILES[1], 1, "", (129, 131, 133, 2)),
+    ("float64", WIDE_TILES[0], 1, "", (65, 66, 41, 1)), ("float64", WIDE_TILES[1], 1, "", (129, 131, 133, 2)),
     ("float64", WIDE_TILES[2], 1, "", (100, 36, 32, 3)),
     # K split over groups: each dtype adds up in its own type of arithmetic.
     ("float32", TILES[6], 4, "", (36, 100, 1024, 1)),
     ("float32", TILES[5], 2, "", (33, 35, 253, 1)),  # padded, and stored by element
     ("float32", TILES[3], 2, "", (5, 64, 256, 1)),  # four slices in each of two splits
-    ("float16", TILES[6], 8, "", (31, 64, 512, 1)),
-    ("float64", WIDE_TILES[2], 2, "", (32, 30, 128, 1)),
+    ("float16", TILES[6], 8, "", (31, 64, 512, 1)), ("float64", WIDE_TILES[2], 2, "", (32, 30, 128, 1)),
     # Stored transposed.
     ("float32", TILES[0], 1, "ta", (128, 256, 35, 1)),  # K is no multiple of 4, nor has it to be
     ("float32", TILES[2], 1, "tb", (70, 140, 100, 1)),  # B turns in squares, blocks moved back inside
@@ -68,9 +65,8 @@ CASES = [
     ("float32", TILES[5], 1, "ta", (10, 64, 33, 2)),  # A's lines are short: read one by one
     ("float32", NARROW_TILES[0], 2, "ta", (130, 10, 256, 1)),  # a gradient of a classifier's weights
     ("float32", NARROW_TILES[0], 1, "tb", (70, 11, 68, 1)),  # B turns in single vec4s
-    ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)),
-    ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
-]
+    ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)), ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "tile", "splits", "turned", "shape"), CASES, ids=str)
