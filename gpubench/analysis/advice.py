@@ -46,7 +46,7 @@ AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """The gain over another device: its time divided by the time on the advised device."""
+    """The gain of the advised device over another device: the other device's time divided by its own."""
 
     device_id: str  # the other device
     ratio: float  # the ratio of the times; above 1 the advised device is faster
@@ -68,7 +68,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One device with its expected time of the call."""
+    """A device that could run the call, with the expected time of the call there."""
 
     device_id: str  # the id of the device
     name: str  # the name that its driver reports
@@ -144,7 +144,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """The reason why there is no gain: the side that has no time, and why its devices have none."""
+        """The reason why the advice has no gain: it names the side that has no time, and says why its devices
+        have none."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
@@ -252,7 +253,8 @@ def _candidate(
 
 
 def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:
-    """Return why a device has no expected time at n, in a few words."""
+    """Return a few words that say why a device has no expected time at size `n`. `own` are its contenders, and
+    `rows` its cases."""
     refused = [case for case in rows if case.reason and case.n == n]
     refused += [case for case in rows if case.reason == NO_ROOM and case.n <= n]
     if refused:
@@ -290,7 +292,7 @@ def _confidence(
 
 
 def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandidate]) -> str:
-    """Return why no device is known."""
+    """Return the reason why the advice names no device."""
     cpu, other = (fastest(side, n)[0] for side in (contenders.cpu, contenders.others))
     if cpu is not None and other is not None and is_unsure(contenders, n, cpu, other):
         return f"{cpu.device_id} and {other.device_id} cannot be told apart by the sizes around n = {n}"

@@ -54,8 +54,8 @@ class Analysis:
         return other
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
-        """Return a part of a report: the result of `noun` for this analysis. It is computed on the first call
-        only."""
+        """Return a part of the report: the result of `noun(analysis)`. It is computed on the first call and
+        kept."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
@@ -225,7 +225,8 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """The mean with its interval. The ends of the interval are the means of the speedups' ends."""
+        """The mean with its interval. The low end is the mean of the speedups' low ends, and likewise the high
+        end."""
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 

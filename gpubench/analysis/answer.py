@@ -99,7 +99,7 @@ class BestCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The ops of one backend that failed, with the reason of the first failure."""
+    """The ops that failed on one backend, with the reason of the first failure."""
 
     backend: str  # the name of the backend
     ops: tuple[str, ...]  # the names of the failed ops
@@ -236,8 +236,8 @@ def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
-    """Return the ops without any time that the run did not reach: the budget ended first, or the op was
-    requested and never planned."""
+    """Return the ops that the run did not reach and that have no time. Either the time budget ended first, or
+    the op was requested but never planned."""
     run = analysis.run
     missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
@@ -460,7 +460,7 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
-    """Return the reason why none of the shown cases has a speedup over the CPU."""
+    """Return the reason why none of the `shown` cases has a speedup over the CPU."""
     cases = [case for case in shown if case.case.group not in CALLS]
     timed = [case for case in cases if case.time is not None]
     if not timed:
@@ -531,7 +531,8 @@ def _absent(run: Run) -> list[str]:
 
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the first text of each name as `name: text`, from pairs (name, text)."""
+    """Return a text `name: text` for each name in the pairs (name, text). If a name occurs several times, its
+    first text is used."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))

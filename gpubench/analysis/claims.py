@@ -220,8 +220,8 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, case: Speedup) -> Speedup | None:
-        """Return the best speedup of the same workload if every call copies both ways. Return None if it was
-        not measured."""
+        """Return the best speedup of the workload of `case` if every call copies both ways. Return None if that
+        was not measured. A case on a CPU is returned unchanged."""
         if case.case.device_kind == "cpu":
             return case
         same = self._same_work(case, "transfer-always", case.case.device_kind)
@@ -267,8 +267,8 @@ def _ends(case: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the result of a claim. `sides` are fields of the result, and further fields are filled with the
-    numbers that they contain."""
+    """Return the result of a claim. `sides` are further fields of the result, such as the measured speedup; the
+    fields with its numbers are filled in from them."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:
@@ -441,7 +441,8 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return what is contradictory or out of range in a claim, as text. Return None if the claim is valid."""
+    """Return a text that says what is contradictory or out of range in the claim. Return None if the claim is
+    valid."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

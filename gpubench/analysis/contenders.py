@@ -32,7 +32,7 @@ Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `brackete
 
 
 class Key(NamedTuple):
-    """The op, dtype and shape that the calls of one curve have in common."""
+    """The op, dtype and params other than the size, which the calls of one curve have in common."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
@@ -157,8 +157,8 @@ class Decision(NamedTuple):
     against_s: float = math.inf  # the time of the other side's fastest contender
 
     def basis(self, n: int) -> Basis:
-        """Return `measured` if both sides were measured at n, `unknown` if there is no winner, else
-        `interpolated`."""
+        """Return `measured` if the chosen contender and its rival were measured at size `n`, `unknown` if there
+        is no choice, else `interpolated`."""
         if self.best is None:
             return "unknown"
         exact = self.best.is_timed_at(n) and (self.against is None or self.against.is_timed_at(n))
@@ -166,8 +166,8 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, by op, dtype and params. Variants, overheads and software adapters
-    are left out."""
+    """Return the cases that advice can use, in a group for each op, dtype and params. Variants, overheads and
+    software adapters are left out."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -252,8 +252,8 @@ def choose(contender_set: ContenderSet, n: int) -> Decision:
 
 
 def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
-    """Tell whether every choice at n may cost too much time. Return False if all contenders in `fastest` were
-    timed at n."""
+    """Tell whether the choice at size `n` is so uncertain that any choice may cost too much time. Return False
+    if all contenders in `fastest` were timed at `n`."""
     if all(n in contender.points for contender in fastest):
         return False
     return any(low <= n <= high for low, high in contender_set.unsure)
@@ -388,7 +388,8 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
 
 
 def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult]]:
-    """Yield (1/N, time of one call, case) for each measured point of the line in `call_time`."""
+    """Yield (1/N, time of one call, case) for each measured point of the straight line that `call_time`
+    describes."""
     for case in regimes.values():
         if case.time is None:
             continue

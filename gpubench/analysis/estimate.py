@@ -1,5 +1,5 @@
-"""One report row for each outcome of a run: the estimate with its interval, spread, rates, label and, for a
-copying call, the time breakdown; or the reason why there is no number."""
+"""The rows of a report, one for each outcome of a run. A row has the estimate with its interval, spread, rates,
+label and, for a copying call, the time breakdown; or it has the reason why there is no number."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
-    """Return the reason (code and text) why a case that passed its check has no estimate."""
+    """Return a code and a text that say why a case has no estimate although it passed its check."""
     # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):

@@ -71,7 +71,7 @@ def stored_finding(warning: RunWarning) -> ReportWarning:
 def _warn(
     code: WarningCode, severity: Severity, message: str = "", hint: str = "", ids: Sequence[str] = ()
 ) -> ReportWarning:
-    """Return a warning. An empty `message` or `hint` stands for the standard text of the code."""
+    """Return a warning. If `message` or `hint` is empty, the standard text of the code is used."""
     usual, remedy = WARNINGS[code]
     return ReportWarning(
         code=code, severity=severity, message=message or usual, hint=hint or remedy, ids=tuple(ids)
@@ -86,8 +86,8 @@ def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarni
 
 
 def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """Return a note about the cases whose throttled samples were set aside and taken again. Cases that lack
-    other samples are left out."""
+    """Return a note about the cases whose throttled samples were discarded and measured again. A case that
+    still has no time, or is still labelled throttled, is left out."""
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id

@@ -138,7 +138,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def baseline_device(self) -> str | None:
-        """The device that is faster alone. None if that side has no case of its own."""
+        """The id of the device that is faster alone. None if that side has no case of its own."""
         return None
 
     @property
@@ -227,8 +227,8 @@ class Contest(NamedTuple):
 
 
 def is_cpu(other: CaseResult, case: CaseResult) -> bool:
-    """Tell whether `other` is the CPU alone. A CPU's data is in host memory, so its resident case is compared
-    in all regimes."""
+    """Tell whether `other` is a case of the CPU alone, with which `case` may be compared. A CPU's data is in
+    host memory, so its only regime is compared with every regime of `case`."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
@@ -239,8 +239,8 @@ def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) ->
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest implementation in these sessions. Return None if no implementation was measured in all
-    of them."""
+    """Return the fastest of the cases, judged by these sessions. Return None if no case was measured in all of
+    them."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -262,7 +262,8 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
-    """Return all splits, and the shared calls that wings bring, such as networks with assigned stages."""
+    """Return all calls that the CPU and a GPU share: splits, and those that wings add, such as networks with
+    assigned stages."""
     if not any(case.case.shared_with for case in analysis.everything):
         return []  # most runs have none, and the wings take their time to be imported
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
@@ -286,8 +287,8 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
 
 
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
-    """Return the row of a split. Return None if neither a case nor the sweep has the time of each side
-    alone."""
+    """Return the row of a split. Return None if the time of one side alone is known neither from a case nor
+    from the sweep."""
     sweep = _sweep(run, outcome)
     main = main_blocks(run, outcome)
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]

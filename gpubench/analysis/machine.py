@@ -133,8 +133,7 @@ class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_name(run: Run | RunOutline) -> str | None:
-    """Return the name of the machine that the user gave by `--context node=...`. Return None if there is
-    none."""
+    """Return the name that the user gave the machine by `--context node=...`, or None."""
     return run.environment.context.get(NODE)
 
 

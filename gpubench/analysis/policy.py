@@ -67,7 +67,8 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def confidence(self) -> AdviceConfidence:
-        """`clear`, `close`, `noisy` or `alone` (docs/advice.md); `none` if the answer is unknown."""
+        """How sure the answer is: `clear`, `close`, `noisy` or `alone` (docs/advice.md). It is `none` if the
+        answer is unknown."""
         return self.advice.confidence if self.advice else "none"
 
     @property
@@ -238,7 +239,7 @@ class _Call(NamedTuple):
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
-        """Return where a call of size n should run."""
+        """Return where a call of size `n` should run. If `hybrid` is True, the answer may be a split."""
         declared = first_to_know(self.sets, n) if n > 0 else None
         if declared is None or (best := declared[1].best) is None:
             return msgspec.structs.replace(UNKNOWN)

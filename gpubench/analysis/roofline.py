@@ -87,8 +87,8 @@ Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reached, and the share of its peak for each shown case with resident
-    data."""
+    """Return the peaks that the run reached. Return also, for each shown case with resident data, which share
+    of its peak it reached."""
     run = analysis.run
     # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
     # the CPU.
@@ -114,8 +114,8 @@ def roofline(analysis: Analysis) -> Roofline:
 
 
 def measures_peaks(run: Run) -> bool:
-    """Tell whether the run measured peaks only (`--ops roofline`): the ops copy and matmul, only with resident
-    data."""
+    """Tell whether the run measured nothing but peaks (`--ops roofline`): the ops copy and matmul, with queued
+    calls only."""
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
@@ -130,7 +130,8 @@ def lacks_flops(case: CaseResult) -> bool:
 
 
 def _seconds(case: CaseResult) -> float:
-    """Return the device time if the device has a clock, else the wall time, in seconds."""
+    """Return the seconds of a launch of the case by the device's own clock, or by wall time if there is no such
+    clock."""
     assert case.time is not None
     return case.device_hot_s or case.time.estimate
 
@@ -255,8 +256,8 @@ _FIRST = "add"  # the preferred op, if several were measured
 
 @derive_once
 def overheads(analysis: Analysis) -> Overheads:
-    """Return the shown overheads, sorted by device, and the cost of the memory pool. The latter also uses cases
-    that are not shown."""
+    """Return the shown overheads, sorted by device, and the costs of the memory pools. The costs are computed
+    from all cases, shown or not."""
     cases = [case for case in analysis.cases if case.case.group == OVERHEAD and case.time is not None]
     pools = [
         _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})

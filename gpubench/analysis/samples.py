@@ -1,7 +1,7 @@
-"""The samples that count, their scatter, and what is wrong with a case.
+"""The samples that are used, their scatter, and what is wrong with a case.
 
-Warm-up samples, discarded samples and superseded sessions do not count. Times scatter inside a block, between the
-blocks of a session, and between sessions. The label of a case is its gravest finding.
+Warm-up samples, discarded samples and superseded sessions are not used. Times scatter inside a block, between
+the blocks of a session, and between sessions. The label of a case is its gravest finding.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def used_sessions(run: Run) -> frozenset[int] | None:
 
 
 def count_sessions(run: Run) -> int:
-    """Return the number of sessions of the plan that count. If the file lists no sessions but has samples, this
-    is the planned number."""
+    """Return the number of sessions of the plan that count; a session and its repeats are one. If the file
+    lists no sessions but has samples, return the planned number."""
     if run.sessions:
         return len(observations(run))
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
@@ -84,8 +84,8 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
-    """Return the seconds per launch of the used samples. `discarded` includes the samples that were set
-    aside."""
+    """Return the seconds per launch of the used samples of `blocks`. If `discarded` is True, discarded samples
+    are included."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -135,8 +135,8 @@ def device_time(blocks: SessionBlocks, clock: str) -> float | None:
 
 
 def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
-    """Return the seconds per launch on the device's clock "cold" or "hot", as one list for each session with
-    samples."""
+    """Return the seconds per launch by the device's own clock, as one list for each session with samples.
+    `clock` is "cold" or "hot"."""
     sessions = [
         [
             value
@@ -279,7 +279,8 @@ def _median_cost(count: int) -> float:
 
 
 def _variance_of_means(variance: float, counts: Sequence[float]) -> float:
-    """Return the average variance of means, each of `count` values with this variance."""
+    """Return the average variance of several means. The k-th mean is that of `counts[k]` values, each of which
+    has the given `variance`."""
     return variance * math.fsum(1 / count for count in counts) / len(counts)
 
 
@@ -326,7 +327,7 @@ GRAVITY: tuple[Label, ...] = (
 
 
 def gravest(findings: Sequence[str]) -> Label:
-    """Return the label of a case: the first of GRAVITY among the findings, else `ok`."""
+    """Return the gravest of the findings as the label of a case, or `ok` if none of them is in GRAVITY."""
     return next((label for label in GRAVITY if label in findings), "ok")
 
 

@@ -234,8 +234,8 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return notes about libraries that are not installed
-    (`not installed: torch, with which the CPU may be faster`) or do not work."""
+    """Return notes on libraries that may make the CPU faster but are not installed (such as
+    `not installed: torch, with which the CPU may be faster`) or do not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -252,7 +252,8 @@ class CpuCode(NamedTuple):
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Return the distinct code that computed the CPU cases among `rows`, the most frequent first."""
+    """Return the distinct kinds of code (backend, library) that computed the CPU cases among `rows`, the most
+    frequent first."""
     cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
         device_id: next(
@@ -298,8 +299,8 @@ def blas_text(blas: Blas | None) -> str:
 
 
 def cpu_limit(run: Run) -> str | None:
-    """Explain why the CPU side does not use the whole machine: fewer threads than usable CPUs, or a quota.
-    Return None if it does."""
+    """Return a text that says why the CPU side does not use the whole machine: it has fewer threads than usable
+    CPUs, or there is a quota. Return None if it uses the whole machine."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))
@@ -339,7 +340,7 @@ def _by_numba(item: CaseResult | Measurement) -> bool:
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:
-    """Return the smallest number of threads among the records. Return None if no record states its threads."""
+    """Return the smallest number of threads among `records`. Return None if no record has a number."""
     return min((worker.threads for worker in records if worker.threads is not None), default=None)
 
 
@@ -484,8 +485,8 @@ def _threshold(
 def _judge(
     run: Run, missing: Sequence[CaseResult], ratios: Sequence[Speedup], threshold: Threshold | None
 ) -> BreakEven:
-    """Return the break-even of one device from its speedups. `missing` holds the cases of its series that have
-    no time."""
+    """Return the break-even of one device and regime. `ratios` are its speedups, `threshold` is where the
+    curves cross, and `missing` are the cases of its series that have no time."""
     points = tuple(sorted(ratios, key=lambda ratio: ratio.n))
     last = points[-1]
     verdict = _verdict(threshold, last)

@@ -104,7 +104,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tied(self) -> bool:
-        """Whether the break-even is missing because both sides are about equal at the largest size."""
+        """Whether there is no break-even because both sides are about equal at the largest size."""
         return self.kind == "open" and self.why == ABOUT_EQUAL
 
     @property
@@ -433,7 +433,7 @@ class Costs(NamedTuple):
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
-        """Return the seconds that calls with a shared copy pay only once."""
+        """Return the seconds that are paid only once by `calls` calls that share a copy."""
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:

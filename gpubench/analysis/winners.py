@@ -238,8 +238,8 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
-    """Return the sort key of a lane: its break-even in the first regime, then in the next regimes, then its
-    name."""
+    """Return the sort key of a lane: the break-even in the first of `regimes`, then the break-evens in the
+    other ones, then the name of the op."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -423,8 +423,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with the times at the first measured size at or above it. If there is no
-    such size, the times at the largest size are used."""
+    """Return a break-even as evidence, with the times of both sides at the first measured size that is not
+    below it. If there is no such size, the times are those at the largest size."""
     size = curve.first if curve.verdict == "all-sizes" else curve.n
     at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(

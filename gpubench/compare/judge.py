@@ -148,8 +148,8 @@ def fewest_samples(*cases: CaseResult) -> int:
 
 
 def labels(*cases: CaseResult) -> tuple[Label, ...]:
-    """Return the labels that apply to any of the cases, gravest first. Each case contributes all its findings,
-    not only its gravest."""
+    """Return the labels that at least one of the cases has, gravest first. All findings of a case are used, not
+    only its gravest one."""
     return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
@@ -303,8 +303,8 @@ def _least_p(pair: CasePair) -> float:
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
-    """Group the family by the sessions that its cases have. The test permutes whole sessions, so all cases of a
-    group must have the same sessions."""
+    """Divide the family into groups of cases that have the same sessions. The test permutes whole sessions, so
+    it needs the same sessions in all cases of a group."""
     groups = group_by(
         sorted(family, key=lambda pair: pair.id),
         lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
@@ -313,8 +313,8 @@ def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
 
 
 def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
-    """Return, by case id, two p-values adjusted for the family: for the hypothesis that the case is slower, and
-    that it is faster."""
+    """Return two p-values for each case, by case id: one for the hypothesis that the case is slower, one for
+    the hypothesis that it is faster. They are adjusted for the number of cases in the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
         base, new = zip(*(pair.low.logs() for pair in group), strict=True)

@@ -47,8 +47,8 @@ class CompareSide(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> CompareSide:
-    """Return the cases of one run, prepared for a comparison. Of a session and its repeats only the least
-    disturbed is used."""
+    """Return one side of a comparison: the cases and measurements of `run`. Of a session and its repeats, only
+    the least disturbed one is used."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     rows = [_by_turn(run, case) for case in case_results(run)]
     return CompareSide(run, {case.id: case for case in rows}, measurements)
@@ -145,7 +145,8 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
 
 
 def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return `["implausible"]` if one of the two cases has a time that cannot be true, else an empty list."""
+    """Return the list `["implausible"]` if one of the two cases has a time that cannot be true, else an empty
+    list."""
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
     return ["implausible"] if false else []

@@ -83,7 +83,7 @@ class _Whole(NamedTuple):
 
     @property
     def heard(self) -> list[JudgedCase]:
-        """The judged cases that gates consider: all that are not muted."""
+        """The cases that gates consider, which are all that the user did not mute."""
         return [case for case in self.cases if not case.muted]
 
     def absent(self, kind: Absent) -> tuple[AbsentCase, ...]:
@@ -209,7 +209,7 @@ def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
 
 
 def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return the warnings that a reader has to know before trusting the verdicts."""
+    """Return warnings that a reader has to know before relying on the verdicts."""
     cases = [case for case in whole.cases if case.verdict != "not-comparable"]
     few = sum(min(case.k_base, case.k_new) < MIN_SESSIONS for case in cases)
     idle = [new for new in whole.news if new.idle]
@@ -440,8 +440,8 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which at least one case is SLOWER. A case that has a threshold must
-    also exceed it."""
+    """Return the share of permutations in which at least one case is SLOWER. If a case has an entry in
+    `thresholds`, it must also have become slower by more than this share."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views

@@ -1,9 +1,8 @@
 """The mathematics of times over size: one curve for each contender, and the size where two curves cross.
 
 A contender is one implementation on one device. A `TimedSizes` holds its times. `fit` turns the `TimedSizes` of
-a run into `TimeCurve`s, and `compare` turns the curves of two sides into a `Threshold`. Measuring, the analysis
-and all packages above them use this package. It consists of pure functions of numbers and does not know files,
-ops or devices.
+a run into `TimeCurve`s, and `compare` turns the curves of two sides into a `Threshold`. The package consists of
+pure functions of numbers and does not know files, ops or devices.
 """
 
 from gpubench.curves.relatives import TimedSizes, fit

@@ -110,15 +110,16 @@ K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
-    """Return the bytes that a launch moves for each unit of n. Return 0 if the ratio is not constant."""
+    """Return the bytes that a launch moves for each unit of n, from the bytes at each size. Return 0 if this
+    ratio differs between the sizes."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
 
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
-    """Fit the curve of each contender that has a time. `only` selects the curves to return, and all contenders
-    are used as relatives."""
+    """Fit the curve of every contender that has a time, and return the curves by the keys of `series`. Curves
+    are returned only for keys that `only` selects, but all contenders are used as relatives."""
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
         if item.traffic > 0 and item.relation is not None:
@@ -161,11 +162,8 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
-    """Fit a random walk to the points, without other knowledge. It begins at `low`, which is by default the
-    first point.
-
-    A step of the curve may lie anywhere in its gap, and the points' own unevenness scales their variances.
-    """
+    """Fit a random walk to the points alone, without relatives. The walk begins at x = `low`, or at the first
+    point if `low` is None. With more than two points, the curve may have steps."""
     scaled = _scale(places, *_unevenness(places))
     steps = len(places) > 2
     warp = Warp.with_steps(scaled, LINE.height) if steps else Warp.even(places[0].x, LINE.height)

@@ -116,8 +116,8 @@ FEW_QUARTILES = 1.15
 
 
 def spread_share(values: Sequence[float]) -> float:
-    """Return the interquartile range / the median, corrected for few values. It is the noise measure of one
-    session."""
+    """Return the interquartile range divided by the median, as a measure of the noise in one session. It is
+    corrected for small numbers of values. Return 0 for fewer than two values."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -135,7 +135,8 @@ def first_sample_z(values: Sequence[float]) -> float:
 
 
 def order_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation of the values with their order. Return 0 if it is undefined."""
+    """Return Spearman's rank correlation between the values and their positions. Return 0 if it is
+    undefined."""
     n = len(values)
     if n < 3:
         return 0.0
@@ -268,7 +269,8 @@ LATE_SESSION = 4.0
 
 
 def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
-    """Return the block times of one session of a case, without interrupted blocks."""
+    """Return the block times of one session of a case without interrupted blocks. A block is interrupted if it
+    takes more than INTERRUPTED times as long as the shortest one."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
 
 
@@ -334,11 +336,9 @@ def ratio_interval(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     priors: tuple[Prior, Prior] | None = (USUAL, USUAL),
 ) -> Interval:
-    """Return the ratio of the baseline's time to the case's time with its interval, like `run_interval`.
-
-    `pairs` holds (baseline blocks, case blocks) for each session that measured both. `priors` are those of the
-    baseline and the case.
-    """
+    """Return the baseline's time divided by the case's time, with an interval as in `run_interval`. `pairs`
+    holds a pair (blocks of the baseline, blocks of the case) for each session. `priors` are those of the
+    baseline and the case."""
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
@@ -347,7 +347,7 @@ def ratio_interval(
 
 
 def quotient(above: IntervalLike, below: IntervalLike) -> Interval:
-    """Return the ratio of two independent times with its interval."""
+    """Return the ratio `above` / `below` of two independent times, with its interval."""
     estimate = above.estimate / below.estimate
     down = math.hypot(_log_ratio(above.estimate, above.low), _log_ratio(below.high, below.estimate))
     up = math.hypot(_log_ratio(above.high, above.estimate), _log_ratio(below.estimate, below.low))

@@ -60,7 +60,7 @@ class Side(tuple[TimeCurve, ...]):
         return {}
 
     def fastest(self, x: float) -> Height:
-        """Return `fastest_at` of the side's curves at x. It is computed only once."""
+        """Return `fastest_at` for the curves of this side at x. The result is computed once for each x."""
         height = self._fastest.get(x)
         if height is None:
             height = self._fastest[x] = fastest_at(self, x)
@@ -165,7 +165,7 @@ LEAST_VARIANCE = 1e-9
 
 
 def threshold_of(margins: Sequence[Margin]) -> Threshold:
-    """Return the break-even that follows from margins at ascending sizes."""
+    """Return the break-even that follows from the margins between two sides, given at ascending sizes."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]
@@ -212,8 +212,8 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return the x at which `rising` passes `share`. Return minus infinity if it begins above `share`, and
-    infinity if it never passes it."""
+    """Return the x at which `rising`, a sequence that never falls, passes `share`. Return minus infinity if it
+    begins above `share`, and infinity if it never passes it."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
@@ -238,15 +238,15 @@ class HasTimes(Protocol):
     """A contender with an expected time at each size."""
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n in seconds. Return None if it is unknown."""
+        """Return the expected time at size `n` in seconds, or None if it is unknown."""
 
 
 T = TypeVar("T", bound=HasTimes)
 
 
 def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
-    """Return the contender with the least expected time at n, and that time in seconds. Return None and
-    infinity if no contender has a time at n."""
+    """Return the contender with the least expected time at size `n`, and this time in seconds. Return None and
+    infinity if no contender has a time there."""
     best, least = None, math.inf
     for contender in contenders:
         seconds = contender.seconds(n)

@@ -58,7 +58,7 @@ class Process(Protocol):
         """Prepare x = ln(size) for `mean` and `covariances`."""
 
     def mean(self, place: Any) -> float:
-        """Return the expected ln(seconds) at a place."""
+        """Return the expected ln(seconds) at a place, as `place` returned it."""
 
     def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
         """Return the covariances between ln(seconds) at `place` and ln(seconds) at each of `others`."""
@@ -335,7 +335,7 @@ def points(kind: Kind, blocks: Blocks) -> list[Point]:
 
 
 def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return ln(seconds) of the uninterrupted blocks of each session."""
+    """Return ln(seconds) of each session's blocks, without interrupted blocks."""
     return [[math.log(value) for value in session] for session in clean_sessions(sessions)]
 
 

@@ -1,7 +1,7 @@
-"""The CPU: model, cores, clocks, caches, and the number of usable CPUs; and a warning if a BLAS starts another
-number of threads.
+"""The CPU: its model, cores, clocks, caches and the number of usable CPUs. A warning says if a BLAS starts
+another number of threads.
 
-Each set of CPUs that share a cache is read once, and each cpufreq policy once. This halves the number of files
+A cache that several CPUs share is read once, and so is each cpufreq policy. This halves the number of files
 that are read on a machine with 96 CPUs.
 """
 
@@ -146,7 +146,7 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
 
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
-    """Return the fact with its set of CPUs written as a list such as "0-3,8"."""
+    """Return the fact with its set of CPUs written as a text such as "0-3,8"."""
     if fact.value is None:
         return cast("Fact[str]", fact)
     return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
@@ -339,8 +339,8 @@ def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
 
 
 def runs(root: Root, cpu: int) -> bool:
-    """Tell whether the folder of the CPU shows it online: `online` is 1, or `online` is missing and `topology`
-    exists."""
+    """Tell whether the CPU is online according to its folder: `online` is 1, or there is no file `online` but a
+    folder `topology`."""
     switch = root.read(f"{CPUS}/cpu{cpu}/online").text
     return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
 
@@ -378,7 +378,7 @@ def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
 
 
 def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
-    """Read the sets of SMT siblings, one for each core."""
+    """Read the set of CPUs (SMT siblings) of each core."""
     answers = [siblings(root, cpu, online) for cpu in sorted(online)]
     sets = {answer for answer in answers if not isinstance(answer, str)}
     source = f"{CPUS}/cpu*/topology"
@@ -480,7 +480,8 @@ class Frequencies(NamedTuple):
     folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return the values of one cpufreq file over all CPUs as one fact."""
+        """Return one fact for a cpufreq file of all CPUs. `merge` makes its value from the values of the
+        CPUs."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)

@@ -236,7 +236,7 @@ def integer(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes, which is not negative. Raises ValueError."""
+    """Parse a number of bytes. Raises ValueError for a negative number and for texts that are no number."""
     value = integer(text)
     if value < 0:
         raise ValueError("a negative size")
@@ -244,7 +244,8 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Parse a number of bytes. Return None for 0, which means that it is unknown. Raises ValueError."""
+    """Parse a number of bytes. Return None for 0, because such files state 0 if the number is unknown. Raises
+    ValueError for a negative number and for texts that are no number."""
     return size(text) or None
 
 
@@ -257,8 +258,8 @@ def parse_name(text: str) -> str | None:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Parse a list such as "0-3,8" into its members. The numbers must ascend, and "" is the empty set. Raises
-    ValueError for other texts."""
+    """Parse a list such as "0-3,8" and return its members. The numbers must ascend. An empty text is the empty
+    set. Raises ValueError for other texts."""
     members: set[int] = set()
     before = -1
     for item in text.split(",") if text else ():
@@ -444,8 +445,8 @@ _FIELDS = {
 
 
 def parse_record(raw: object) -> DeviceRecord:
-    """Return the record of a JSON object. Fields that cannot be parsed are left out. Raises ValueError if
-    `source` is missing."""
+    """Return the record that a JSON object describes. Fields that cannot be parsed are left out. Raises
+    ValueError if it is not an object or has no `source`."""
     if not isinstance(raw, dict):
         raise ValueError("a record is an object")
     fields: dict[str, Any] = {}

@@ -124,7 +124,8 @@ def _place(source: str | None, path: str) -> int:
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
-    """Return the records of a device, with the best source of the fact at `path` first."""
+    """Return the records of a device, sorted by how good their sources are for the fact at `path`, the best
+    first."""
     return sorted(device.records, key=lambda r: (_place(r.source, path), r.source, r.driver or ""))
 
 
@@ -287,8 +288,8 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """Return the APIs that list the device, by source. The key of a further driver of the same source is
-    `SOURCE:DRIVER`."""
+    """Return the APIs that list the device, by the name of the source. If several drivers of one source list
+    it, the key of every driver but the first is `SOURCE:DRIVER`."""
     apis: dict[str, Api] = {}
     for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
         key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
@@ -359,7 +360,7 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
-    """Return the fields that describe a device that is not a GPU."""
+    """Return the fields of a device that is not a GPU: its id, address, driver and PCI ids."""
     device = MergedDevice(*records)
     ids = _identity(device)
     driver = Driver(**{name: first(*_facts_of(device, f"driver.{name}")) for name in ("name", "version")})

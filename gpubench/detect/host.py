@@ -1,5 +1,5 @@
-"""A machine as its files describe it: CPU, memory, platform and devices; and the facts that only a live system
-has (affinity, uname, psutil)."""
+"""A machine as its files describe it: CPU, memory, platform and devices. The module also reads what only a live
+system can tell: affinity, uname and psutil."""
 
 from __future__ import annotations
 
@@ -243,8 +243,8 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Parse the meminfo of the machine or of a node into bytes by name. Raises ValueError if MemTotal is
-    missing."""
+    """Parse the file meminfo of the machine or of a NUMA node. Return its entries in bytes, by name. Raises
+    ValueError if MemTotal is missing."""
     lines = re.findall(r"^(?:Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
     table = {key: int(amount) * 1024 for key, amount in lines}
     if not table.get("MemTotal"):
@@ -395,7 +395,8 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
 
 
 def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
-    """Return the hypervisor that the DMI tables name. Return None if the machine may be a real one."""
+    """Return the name of the hypervisor that the DMI tables reveal. Return None if they could be those of a
+    real machine."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
     others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
     for makers, form, name in _VIRTUAL:

@@ -479,7 +479,8 @@ def read_access(
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
-    """Return present, absent or no_permission for the device node through which programs reach this GPU."""
+    """Return a fact about the device node through which programs reach this GPU: present, absent or
+    no_permission."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)

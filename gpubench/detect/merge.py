@@ -111,7 +111,8 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
 
 
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
-    """Return the records with the address of a virtual function replaced by that of its physical function."""
+    """Return the records. If a record has the address of a virtual function, the address of its physical
+    function replaces it."""
     homes = {bdf: record.bdf for record in records for bdf in record.virtual}
     return [replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
@@ -284,8 +285,8 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """Return a record that only says that the API lists the device, without facts that may be about another
-    device."""
+    """Return a record which says that the API lists the device and nothing more, because the other facts may be
+    those of another device."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
@@ -330,8 +331,8 @@ def _ordinal(record: DeviceRecord) -> tuple[int, str]:
 
 
 def _device_rank(device: MergedDevice) -> tuple[object, ...]:
-    """Return the sort key of a device: its address; or its uuid and its first record, after all devices with an
-    address."""
+    """Return the sort key of a device. Devices with an address come first, by address; the other ones follow,
+    by uuid and first record."""
     lead = device.records[0]
     return (device.bdf is None, device.bdf or (), sorted(device.uuids), _ordinal(lead), _record_key(lead))
 

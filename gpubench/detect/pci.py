@@ -161,7 +161,8 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """Return an id, or the upper part of the class, from its own file, from uevent, or from the modalias."""
+    """Return a PCI id, or the upper part of the class, as `name` says. It is read from its own file in
+    `folder`, or else from uevent or the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
@@ -306,8 +307,8 @@ def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | No
 
 @functools.lru_cache(1)
 def books(root: Root | None) -> list[Book]:
-    """Return the machine's own pci.ids files that are newer than gpubench's table, newest first, and then that
-    table."""
+    """Return gpubench's own table of PCI names, and before it, newest first, those pci.ids files of the
+    described machine that are newer."""
     own = table()
     texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
     dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
@@ -316,7 +317,7 @@ def books(root: Root | None) -> list[Book]:
 
 
 def table() -> Book:
-    """Return the pci.ids that is part of gpubench. It is empty if its file cannot be read."""
+    """Return the table of PCI names that is part of gpubench. It has no names if its file cannot be read."""
     try:
         text = zlib.decompress(TABLE.read_bytes()).decode()
         day = text[2 : text.index("\n")]
@@ -331,7 +332,8 @@ def ids_date(text: str) -> str | None:
 
 
 def ids_names(text: str, vendor: int) -> dict[int, str]:
-    """Return the names of a vendor's devices by id. Subsystems, comments and unreadable lines are left out."""
+    """Return the names of a vendor's devices in the pci.ids `text`, by device id. Subsystems, comments and
+    unreadable lines are left out."""
     start = re.search(rf"^{vendor:04x}  ", text, re.M)
     table: dict[int, str] = {}
     for line in text[start.start() :].splitlines()[1:] if start else ():
@@ -507,8 +509,8 @@ def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> DeviceRecord:
-    """Return the record of a GPU without a PCI address. A GPU of a known family shares the memory of its
-    chip."""
+    """Return the record of a GPU that has no PCI address. If its family is known, it is an integrated GPU,
+    which shares the memory of its chip."""
     driver = record.facts["driver.name"]
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:

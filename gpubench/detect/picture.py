@@ -103,7 +103,7 @@ def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False
 
 
 def advice(machine: Machine) -> str:
-    """Return the recommended mode and its first reason as text."""
+    """Return a sentence with the recommended mode, and the first reason for it."""
     recommended = machine.recommendation
     where = {"cpu": "on the CPU", "gpu": "on the GPU", "hybrid": "on CPU and GPU together"}[recommended.mode]
     which = f" (GPU {_chosen_numbers(machine)})" if _chosen_numbers(machine) and len(machine.gpus) > 1 else ""
@@ -222,7 +222,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """Return the known clocks as text. Return None if none is known."""
+    """Return a text with the clocks that are known, or None if none is known."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -265,8 +265,8 @@ def _fill_level(total: int | None, free: int | None) -> float | None:
 
 
 def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    """Yield a line for each of the first NUMA nodes, with its CPUs and memory, and a line with the number of
-    nodes if there are more."""
+    """Yield a line for each of the first MOST_NODES NUMA nodes, with its CPUs and memory. If there are more
+    nodes, a last line has their number."""
     for node in nodes[:MOST_NODES]:
         cpus = node.cpus.value
         parts = (
@@ -280,8 +280,8 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """Yield one part for each GPU, with its clock. Three or more GPUs that differ only in their address share
-    one part."""
+    """Yield a part for each GPU, with its present clock. Three or more GPUs that differ only in their address
+    and present clock share one part."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
 
     def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
@@ -374,7 +374,7 @@ def _chosen_numbers(machine: Machine) -> str:
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:
-    """Return the numbers of the GPUs with these ids, as a list such as "0-3"."""
+    """Return the numbers of the GPUs with these ids, as a text such as "0-3"."""
     return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 

@@ -55,7 +55,7 @@ _CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
 
 
 class CpuInfo(NamedTuple):
-    """The lines of /proc/cpuinfo, with keys in lower case, because kernels differ in spelling."""
+    """The lines of /proc/cpuinfo. The keys are in lower case, because kernels spell them differently."""
 
     cpus: dict[int, dict[str, str]]  # the lines of each block, by the number of its CPU
     common: dict[str, str]  # all other lines
@@ -327,7 +327,8 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
 
 
 def _public(fact: Fact[Any]) -> Fact[Any]:
-    """Return the fact with users and containers masked in its source, because documents are passed on."""
+    """Return the fact with the names of users and containers in its source replaced by `*`, because users pass
+    documents on to others."""
     folder, slash, name = (fact.source or "").rpartition("/")
     return msgspec.structs.replace(fact, source=mask(folder) + slash + name) if fact.source else fact
 
@@ -430,8 +431,8 @@ def _lost_way(
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:
-    """Yield the groups of each hierarchy that has `controller`, from the process's own group up to the mount
-    point."""
+    """Yield the control groups that limit the process by `controller`. In each hierarchy with this controller,
+    these are the process's own group and all groups above it, up to the mount point."""
     for mount in mounts[:MOST_MOUNTS]:
         v2 = mount.kind == "cgroup2"
         if not v2 and controller not in mount.controllers:

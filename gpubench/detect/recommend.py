@@ -51,7 +51,8 @@ UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
-    """Return mode, devices and reasons by the fixed rule. `override` is the mode that the user chose."""
+    """Return the mode, the devices and the reasons that the fixed rule gives. `override` is a mode that the
+    user chose instead."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
     objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
     rejected = [(gpu, code) for gpu, code in objections if code is not None]
@@ -110,7 +111,8 @@ _SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "i
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
-    """Return the code of the first reason against the GPU. Return None if it is a candidate."""
+    """Return the code of the first reason not to compute on this GPU, or None if there is none. `late` holds
+    the names of the probes that did not end in time."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor = gpu.vendor.value or ""
@@ -271,7 +273,7 @@ def _from_host(regimes: Container[str]) -> str:
 
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
-    """Return the winner in each measured regime, by its id."""
+    """Return the faster side in each measured regime, by the regime's id."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
@@ -295,8 +297,8 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 
 def _both_situations(evidence: Measured) -> str:
-    """Return a description of both regimes, such as `GPU for data that stays there; the CPU for calls that
-    copy, but for matmul from 820 x 820`."""
+    """Return a text on waited calls and on calls that copy, such as `GPU for data that stays there; the CPU for
+    calls that copy, but for matmul from 930 x 930`."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]

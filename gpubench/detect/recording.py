@@ -52,7 +52,8 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
 
 
 def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) -> None:
-    """Add the machine's own pci.ids files to the trace, reduced to the names of its devices."""
+    """Add the machine's own pci.ids files to the trace. They are shortened to the names of the devices in
+    `records`."""
     before = set(trace.files)
     books(root)
     devices = {
@@ -86,7 +87,7 @@ def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the same files with numbers instead of the names of users, pods and containers."""
+    """Return the same files, with a number in place of each name of a user, pod or container."""
     numbers = Numbers()
     # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))
@@ -112,7 +113,7 @@ def clean(trace: TouchedFiles) -> TouchedFiles:
 
 
 def clean_text(path: str, text: str, numbers: Numbers) -> str:
-    """Return the part of a file's text that detection reads. `numbers` replaces private names."""
+    """Return those parts of a file's text that detection reads, with `numbers` in place of private names."""
     if path == "/proc/version":
         words = re.match(r"Linux version \S+", text)
         hints = [word for word in ("microsoft", "ppc64le") if word in text.lower()]

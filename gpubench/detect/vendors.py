@@ -53,7 +53,8 @@ def clock(text: str, mark: str = "") -> int | None:
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
-    """Return the power limits in watts from the sensors of the device."""
+    """Return the power limits, in watts, that the sensors of the device report. `limit` and `default` are the
+    names of the files with the present limit and the default limit."""
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
@@ -293,8 +294,8 @@ class KfdNode(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The PCI address with function 0, because in partitioned modes the function is the number of a
-        partition."""
+        """The PCI address with the function set to 0. The stated function is not used, because in partitioned
+        modes it is the number of a partition."""
         location = self.table.get("location_id", 0)
         return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
 
@@ -361,8 +362,8 @@ def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
 
 
 def _unread(node: KfdNode) -> DeviceRecord:
-    """Return the record of a GPU whose properties cannot be read. Other files show that it is a GPU, and the
-    size of its memory."""
+    """Return the record of a GPU whose properties cannot be read. Other files still show that it is a GPU and
+    how much memory it has."""
     facts: dict[str, Fact[Any]] = {
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,

@@ -1,7 +1,6 @@
 """The wing for fleets: it runs gpubench on many nodes, joins their results, and compares their GPUs.
 
-The rest of gpubench finds what this package adds through `WING`, never imports it directly, and works without
-it.
+The rest of gpubench uses this package only through `WING` and also works without it.
 """
 
 from gpubench.base.plugins.wings import Wing

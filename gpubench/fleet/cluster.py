@@ -129,8 +129,8 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the engine's nodes, and how each node answered. The nodes' messages are kept only
-    in a temporary folder."""
+    """Return the inventory of the engine's nodes, and how each node answered. The messages of the nodes are
+    kept in a temporary folder and then removed."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -212,8 +212,8 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
-    """Return the exit code of a command to which several codes apply. Their order of precedence is documented
-    in docs/cli.md."""
+    """Return the one exit code of a command to which several codes apply. docs/cli.md says which code precedes
+    which."""
     order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
     return next((code for code in order if code in codes), ExitCode.OK)
 
@@ -239,8 +239,8 @@ def fleet_limits(options: Any) -> FleetLimits:
 
 
 def _output(options: ClusterRunOptions) -> str:
-    """Return the path of the fleet's file, which is a new one in the results folder by default. Raises
-    UsageError."""
+    """Return the path of the fleet's file. By default it is a new file in the results folder. Raises UsageError
+    if the requested file is not a single one, does not end in .json or .json.gz, or cannot be written."""
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
         if len(paths) != 1 or not store.is_result_name(paths[0]):

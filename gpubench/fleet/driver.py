@@ -67,7 +67,7 @@ class NodeClocks:
         self._due: dict[str, tuple[float, Overdue]] = {}
 
     def ask(self, node: str, now: float) -> None:
-        """Start the queue timeout of a node that was asked."""
+        """Start the queue timeout of a node when its command is started."""
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
@@ -132,8 +132,8 @@ class _Progress:
 
 
 class FleetDriver:
-    """The driver that runs the commands of all nodes until each has ended. It calls `tell` with each end as it
-    comes."""
+    """The driver that starts the commands of all nodes and waits until each has ended. It calls `tell` whenever
+    a node has ended."""
 
     def __init__(
         self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,

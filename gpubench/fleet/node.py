@@ -130,8 +130,8 @@ def _while_running(
 
 
 class PartFile:
-    """The `.part` file of a run, of which each call reads what is new. The run sometimes writes the file
-    anew."""
+    """The `.part` file of a run, from which each call of `news` reads what was added. The run sometimes writes
+    the file anew."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -220,8 +220,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_node(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run the task of a node. Ray sends only the name of this function, so each node runs the code that is
-    installed on it."""
+    """Run the command on a node, as a task of Ray. Ray sends only the name of this function, so each node runs
+    the code that is installed there."""
     yield from messages(arguments)
 
 

@@ -192,8 +192,8 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return the value if all values are equal. Of mappings, return the entries that all of them share. Returns
-    None if other values differ."""
+    """Return the value that all of `values` have. If they are mappings, return the entries that all of them
+    share. Return None if other values differ."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -225,8 +225,8 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds in which none of the runs was running, or UNSET if the duration of a run is not
-    known."""
+    """Return the seconds between `started_at` and `finished_at` in which none of the runs was running. Return
+    UNSET if the duration of a run is not known."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))

@@ -261,8 +261,8 @@ def compare_gpus(
 
 
 def _age(figure: Figure) -> tuple[str, ...]:
-    """Return the sort key of a figure. If a GPU has several figures, the last one in this order, which is the
-    newest, counts."""
+    """Return the sort key of a figure, which puts newer figures after older ones. If a GPU has several figures,
+    the last one counts."""
     return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 

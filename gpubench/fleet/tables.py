@@ -99,8 +99,8 @@ def _document(key: str, first_line: str, *sections: Section | None) -> TextDocum
 def _listing(
     key: str, title: str, columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], *lines: str, legend: str = ""
 ) -> Section | None:  # fmt: skip
-    """Return a section with a table of the first rows, and the number of the others below it. Returns None if
-    there are no rows."""
+    """Return a section with a table of the first MOST_ROWS rows and, below it, the number of the rows that are
+    left out. Return None if there are no rows."""
     if not rows:
         return None
     notes = "; ".join([*_more(rows), *filter(None, [legend])])
@@ -125,7 +125,8 @@ def _absent(title: str, nodes: Iterable[tuple[str, str, str | None]]) -> Section
 
 
 def _drift(drift: Iterable[Drift]) -> Section | None:
-    """Return a table of the software that differs between nodes, or None if there is none."""
+    """Return a section with a table of the software that differs between nodes, or None if there is no such
+    software."""
     rows = [
         cells(
             part.what, part.usual, version, str(len(names)),

@@ -199,8 +199,8 @@ class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def identical_gpu_checks(analysis: Analysis) -> tuple[IdenticalGpuCheck, ...]:
-    """Return a check for each group of identical GPUs. Within a check, the GPU that was measured in full comes
-    first."""
+    """Return a check for each group of identical GPUs. A check begins with the GPU that was measured in
+    full."""
     run = analysis.run
     names = {device.id: device.name for device in run.devices}
     groups: dict[str, list[IdenticalGpuTimes]] = {}
@@ -243,8 +243,8 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """Return the ids of the GPUs on which other processes compute. Their times say nothing about the
-    hardware."""
+    """Return the ids of the GPUs on which other processes compute, because the times of such GPUs do not show
+    the state of the hardware."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
@@ -412,7 +412,7 @@ def _links_sentence(analysis: Analysis) -> str:
 
 
 def _members(analysis: Analysis) -> str:
-    """Return the word for the ranks, which is `GPUs` or `ranks in host memory`."""
+    """Return the word for the ranks of this run: `GPUs`, or `ranks in host memory`."""
     device_groups = {result.device_id for result in collectives(analysis)}
     kinds = {device.kind for device in analysis.run.devices if device.id in device_groups}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"

@@ -148,8 +148,8 @@ class ParallelLaunch(Launch):
         self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
 
     def run(self, repeat: int) -> None:
-        """Send the operands that are out of date to the ranks, and enqueue the launches on all ranks, segment
-        by segment."""
+        """Send each rank those operands that were uploaded since the last call, and enqueue the launches on all
+        ranks `repeat` times, segment by segment."""
         versions = [buffer.version for buffer in self.buffers]
         if versions != self._sent:
             for rank in self.ranks:

@@ -170,8 +170,8 @@ class GroupSession(
         return launch
 
     def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
-        """Return the launch of a training. The same buffers give the same launch, so a copying call does not
-        build anything."""
+        """Return the launch of a training. Calls with the same buffers get the same launch, so nothing is built
+        anew."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
             if len(self._trainings) >= _KEPT:
@@ -347,7 +347,7 @@ def shares(units: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def enter(session: Session, work: Callable[[], Result]) -> Result:
-    """Make this thread the one that drives the session, and return the result of `work()`."""
+    """Let this thread drive the session, do `work` and return its result."""
     session.enter()
     return work()
 
@@ -387,7 +387,7 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """Send each rank the data that is out of date on it."""
+        """Send each rank those data that were uploaded since they were last sent."""
         works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
@@ -473,7 +473,7 @@ class CollectiveTimer(Timed):
 
     def verify(self) -> Check:
         """Fill the outputs with NaN, make an exchange, and compare every element on every rank that receives
-        data. Raises Wrong."""
+        data. Raises Wrong if an element differs."""
         fresh = not self._sent
         if fresh:
             self._prepare()

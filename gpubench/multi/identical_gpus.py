@@ -35,7 +35,7 @@ ENOUGH_S = 30.0
 
 
 def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
-    """Return the error that is raised if the targets have fewer identical GPUs than the options ask for."""
+    """Return the error for targets that have fewer identical GPUs than the options require."""
     models = Counter((t.device.backend, t.device.name) for t in _gpus(targets))
     return RequiredUnavailable(
         "unavailable", "--scaling needs two identical GPUs of one backend, and as many as --ranks says",
@@ -207,7 +207,8 @@ _SLACK_S = 30.0
 
 
 def seconds(gpus: int) -> float:
-    """Return about how many seconds weak scaling of one case takes on this number of GPUs."""
+    """Return the number of seconds that weak scaling of one case takes on this number of GPUs,
+    approximately."""
     return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
 
 

@@ -1,8 +1,8 @@
-"""The collectives: what each exchanges, and the whole numbers that ranks send.
+"""The collectives: what the ranks exchange in each of them, and the whole numbers that the ranks send.
 
 Every element is a whole number from -8 to 8, computed as a hash of its rank and index. A float32 sum of such
-numbers over up to 128 ranks is exact in any order, so outputs are compared for equality. The two rates are
-defined as in nccl-tests.
+numbers over up to 128 ranks is exact in any order, so outputs are compared for equality. The two rates (algbw
+and busbw) are defined as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
 
 
 def _whole(count: int, ranks: int) -> int:
-    """Return the number of elements of a whole buffer."""
+    """Return the number of elements if a rank sends or receives a whole buffer of `count` elements."""
     return count
 
 
 def _share(count: int, ranks: int) -> int:
-    """Return the number of elements in one rank's share of a buffer."""
+    """Return the number of elements if a rank sends or receives its share of a buffer of `count` elements."""
     return count // ranks
 
 

@@ -374,7 +374,8 @@ def _weak_row(
 
 
 def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Readings) -> Conditions | None:
-    """Return the state of one GPU during these spans, or None if nothing was read in them."""
+    """Return the state of one GPU (clock, power and the like) during these spans, or None if nothing was read
+    in them."""
     moments: list[tuple[Telemetry, int]] = []
     for times, window in spans:
         read = readings.get((times.session, device_id))

@@ -1,7 +1,7 @@
 """Reports: the numbers of result files for people and for other programs. They are made from the files alone,
 without NumPy or a GPU.
 
-The command line, the Python interface and wings use this package. It measures nothing.
+This package measures nothing. The command line, the Python interface and wings use it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def render(advice: Advice, format: str, width: int = WIDTH) -> str:
 
 
 def text(advice: Advice, width: int = WIDTH) -> str:
-    """Return the answer in one sentence, then a table of the candidates, then the gain with its evidence."""
+    """Return the advice as text: first a sentence, then a table of the candidates, then the gain with the
+    evidence for it."""
     parts = [
         wrap(f"{_question(advice)}: {_answer(advice)}", width),
         _table(advice, width),

@@ -181,8 +181,8 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any
 
 
 def accent(devices: Sequence[ChartDevice], *, fill: bool = False) -> Any:
-    """Return the encoding of devices by colour, which is the same in all charts. `fill` selects the fill colour
-    instead of the line colour."""
+    """Return the Altair encoding that shows the device by colour. A device has the same colour in all charts.
+    `fill` selects the fill colour instead of the line colour."""
     import altair
 
     kind = altair.Fill if fill else altair.Color

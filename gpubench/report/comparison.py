@@ -1,7 +1,8 @@
-"""A comparison of runs for people (sections and tables), as JSON, and as CSV with one row for each case and new
-file.
+"""A comparison of runs in three forms: for people (sections and tables), as JSON, and as CSV with one row for
+each case and new file.
 
-This module also shows the noise of a run: first the suite as a whole, then every case, the noisiest first.
+This module also shows the noise of a run: first that of the suite as a whole, then that of every case, the
+noisiest first.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class _Outcome:
 
     @property
     def counting(self) -> list[JudgedCase]:
-        """The cases that gates check: all that are not muted."""
+        """The cases that gates check, which are all that the user did not mute."""
         return [case for case in self.cases if not case.muted]
 
     def with_verdict(self, word: VerdictWord) -> list[JudgedCase]:
@@ -204,8 +205,8 @@ def interval_of(change: DeviceChange) -> str:
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences on how much the sessions of one side differed, and how large a slowdown such a
-    comparison can find."""
+    """Return sentences that say how much the sessions of one side differed, and which is the smallest slowdown
+    that such a comparison can find."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -246,7 +247,8 @@ def gate_text(gate: Gate) -> str:
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return the sections of the slower and the faster cases, or of all verdicts if all cases are listed."""
+    """Return a section for the slower and one for the faster cases. If all cases are listed, return a section
+    for every verdict."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")
@@ -270,7 +272,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Return a section that counts the cases that are neither slower nor faster, by reason."""
+    """Return a section with the number of cases that are neither slower nor faster, by verdict and reason."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]

@@ -46,7 +46,7 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
 
 
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
-    """Return the document about all files together."""
+    """Return the document with the sections that are about all files together."""
     machines = len(machine_runs(analyses))
     files = f"{len(analyses)} results of {count_noun(machines, 'machine')}"
     makers = sections.sections(options.sections, together=True)
@@ -55,7 +55,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return a report that says that none of the requested sections has any content."""
+    """Return a report with a sentence that none of the requested sections has content."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -137,7 +137,8 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return the key of the section that replaces the answer if the run measured only overheads, else None."""
+    """Return the key of the section `breakdown`, which replaces the answer if the run measured only overheads.
+    Return None for any other run."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 

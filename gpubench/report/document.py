@@ -277,7 +277,8 @@ def events(analysis: Analysis) -> Iterator[EventLine]:
 
 
 def conclusions(analysis: Analysis) -> Iterator[EventLine]:
-    """Yield the events that need the whole run: speedups, break-evens, warnings and the end."""
+    """Yield the events that are only known at the end of a run: its speedups, break-evens and warnings, and the
+    end itself."""
     yield from (convert(entry, SpeedupFound) for entry in analysis.speedups)
     yield from (convert(entry, BreakEvenFound) for entry in analysis.break_even)
     yield from (convert(entry, WarningFound) for entry in findings(analysis))
@@ -302,8 +303,8 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """Return the event of the end of a run. A failed gate changes the exit code only if the run ended with
-    0."""
+    """Return the event for the end of a run. A failed gate sets the exit code to that of gates, but only if the
+    run itself ended with 0."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
     if code == ExitCode.OK and any(not gate.passed for gate in gates(analysis)):

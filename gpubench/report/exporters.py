@@ -242,8 +242,8 @@ def _metric(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the wall times of one run, for github-action-benchmark with smaller numbers being better. Raises
-    UsageError for several runs."""
+    """Return the wall times of one run in the format of github-action-benchmark, in which smaller numbers are
+    better. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-smaller"))
     return json_text(
         [
@@ -258,8 +258,8 @@ def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the speedups and rates of one run, for github-action-benchmark with bigger numbers being better.
-    Raises UsageError for several runs."""
+    """Return the speedups and rates of one run in the format of github-action-benchmark, in which bigger
+    numbers are better. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-bigger"))
     return json_text([entry for case in cases for entry in _entries(case)], options)
 
@@ -375,7 +375,8 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all cases. An op is a family, and its cases are the instances of the family."""
+    """Yield the rows of all cases. In the terms of google-benchmark, an op is a family and its cases are the
+    instances of the family."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
     for case in estimated_cases(analysis):

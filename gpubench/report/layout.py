@@ -43,7 +43,8 @@ class TextDocument(msgspec.Struct, frozen=True):
 
 
 def leading(document: TextDocument) -> int:
-    """Return the number of sections above the headings: 1 if the answer comes first, else 0."""
+    """Return the number of sections that stand above the document's headings: 1 if the first section is the
+    answer's screen, else 0."""
     return int(bool(document.sections and document.sections[0].screen))
 
 

@@ -1,7 +1,7 @@
-"""The map and the charts as picture files. Each picture names the sides, the machine and the date, because it
-is read without its report. This needs altair and vl_convert.
+"""The map and the charts as picture files. Each picture names the two sides, the machine and the date, because
+people look at it without the report. This module needs altair and vl_convert.
 
-vl_convert is native code that may end its process, so it draws in a child process.
+vl_convert is native code, and a fault in it ends its process. So it draws in a child process.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def altair_failures() -> Iterator[None]:
 
 
 def drawing_error(why: str) -> GpubenchError:
-    """Return the error for a library that cannot draw."""
+    """Return the error which says that the library cannot draw. `why` is the reason."""
     return GpubenchError("cannot-draw", why=why)
 
 
@@ -216,8 +216,8 @@ def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) 
 
 
 def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return a list with the spec of the map. It is empty if the map was not requested or no GPU was compared
-    with a CPU."""
+    """Return the spec of the map, in a list. The list is empty if the map was not requested, or if no GPU was
+    compared with a CPU."""
     from gpubench.report.sections.map import map_picture, map_view
 
     view = map_view(analysis) if _wants_map(sections) else None
@@ -287,7 +287,7 @@ def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
 
 
 def svgs(specs: Iterable[ChartRow]) -> list[str]:
-    """Draw the specs and return them as SVG. Raises GpubenchError."""
+    """Draw the specs and return them as SVG texts. Raises GpubenchError if the library cannot draw."""
     texts = results([("vegalite_to_svg", [spec], {}) for spec in specs])
     return [_PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text.decode()) for text in texts]
 

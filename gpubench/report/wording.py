@@ -150,8 +150,8 @@ def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return whether the cases have several dtypes, whether they have several devices, and a title with the
-    dtype and the device that all cases share."""
+    """Return three values: whether the cases have several dtypes, whether they have several devices, and a
+    title. The title names the dtype and the device if all cases have the same one."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -274,7 +274,8 @@ def winner_text(
     ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
 ) -> str:
     """Return the winner and its factor. `ratio` is the time of the device called `slower` divided by that of
-    the device called `faster`, so that below 1 `slower` is the winner. `style` writes the factor."""
+    the device called `faster`; if it is below 1, `slower` is the winner. `style` writes the factor. If the
+    interval leaves the winner open, ` ?` follows."""
     side, shown = faster, ratio
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")

@@ -134,8 +134,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def precision(self) -> str:
-        """The format whose rounding error the correctness gate allows: `tf32` for that variant, else the
-        dtype."""
+        """The number format whose rounding error the correctness gate allows: `tf32` for the variant of that
+        name, else the dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property
@@ -329,7 +329,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 
 def _regimes(case: Case) -> tuple[str, ...]:
-    """Return the names that select the regime of the case."""
+    """Return all names by which a selector can select the regime of the case."""
     stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
     return (case.regime_id, case.regime, *stands_for)
 

@@ -83,8 +83,8 @@ def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Li
 
 
 def uuid_digest(text: str) -> str:
-    """Return a digest of a GPU's uuid, as `GPU-...`. It is stable, but does not reveal the uuid of the
-    hardware. Results contain only digests."""
+    """Return a digest of a GPU's uuid, written as `GPU-...`. Equal uuids have equal digests, but the digest
+    does not reveal the uuid of the hardware. Results contain only digests."""
     prefix, _, rest = text.partition("-")
     return f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}"
 

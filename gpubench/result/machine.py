@@ -319,7 +319,8 @@ class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoftwareRenderer(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that an API lists as a device but that runs on the CPU. It is never a GPU."""
+    """A program that runs on the CPU although an API lists it as a graphics device. It never counts as a
+    GPU."""
 
     name: str  # the name that the API reports
     apis: list[str] = []  # the APIs that list it
@@ -360,7 +361,7 @@ class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """The faster side in one regime, by each op at its largest size, over all GPUs."""
+    """Which side is faster in one regime, over all GPUs. Each op counts at its largest size."""
 
     regime: str  # the id of the regime
     # mixed: each side wins some ops, but neither wins on average; equal: the sides are within 15 %; None:

@@ -104,7 +104,8 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     @property
     def planned_index(self) -> int:
-        """The index of the session in the plan: for a repetition that of the repeated session, else its own."""
+        """The index of the session in the plan. For a repetition it is the index of the session that was
+        repeated."""
         return self.index if self.repeats is None else self.repeats
 
     @property
@@ -373,8 +374,8 @@ class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
 
 
 class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
-    """A case that gave a wrong result, or failed in every session that tried it. It has no number. The fields
-    describe the last attempt."""
+    """A case that gave a wrong result, or that failed in every session that tried it. It has no time. The
+    fields describe the last attempt."""
 
     id: str  # the id of the case
     case: Case  # the case
@@ -417,8 +418,8 @@ class RunWarning(Record, frozen=True, kw_only=True):
 def warning(
     code: WarningCode, message: str = "", hint: str = "", *, severity: Severity = "warning"
 ) -> RunWarning:
-    """Return a warning about the whole run. An empty `message` or `hint` stands for the standard text of the
-    code."""
+    """Return a warning about the whole run. If `message` or `hint` is empty, the standard text of the code is
+    used."""
     sentence, remedy = WARNINGS[code]
     return RunWarning(code=code, severity=severity, message=message or sentence, hint=hint or remedy)
 

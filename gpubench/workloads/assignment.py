@@ -112,8 +112,8 @@ class StageChain:
 
     def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
         """Return the seconds of stage `number` on `side`, including its copies, and the set of copies that are
-        valid after it. `valid` is the set of copies that are valid before it, and `before` is the side that ran
-        the previous stage."""
+        valid after it. `valid` is the set of copies that are valid before it, and `before` the side that ran
+        the stage before."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
         for here, both, copy_s in step.reads:
@@ -123,8 +123,8 @@ class StageChain:
         return seconds, valid & ~step.replaced | step.written
 
     def least_s(self) -> list[dict[str, float]]:
-        """Return for each stage the least seconds of all stages after it, without copies, by the side that ran
-        the stage."""
+        """Return a lower bound, for each stage, of the seconds that all stages after it take. Copies are not
+        counted. The bounds of a stage are given by the side that ran it."""
         bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}

@@ -331,7 +331,8 @@ class ChainWorkspace(Workspace):
     _chain: Chain | None = None
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the chain of stages that the case runs, or None if the case does not run them one by one."""
+        """Return the chain of stages that the case runs. Return None if the case does not run its stages one by
+        one."""
         if not runs_by_stage(self.session, self.op, case):
             return None
         if self._chain is None:

@@ -58,8 +58,8 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
 
 
 def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
-    """Return a function that maps params to those of a matrix product from `k` times the width of a token to
-    `m` times that width."""
+    """Return a function that takes the params of the network and returns those of a matrix product, which maps
+    `k` widths of a token to `m` widths."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 
@@ -216,7 +216,7 @@ def _length(params: Params) -> int:
 
 
 def _seen(params: Params) -> int:
-    """Return the number of tokens that the new token of a decoding step attends to."""
+    """Return to how many tokens the token of this decoding step attends, itself included."""
     return params["n"] + params["step"] + 1
 
 

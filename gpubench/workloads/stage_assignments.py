@@ -1,5 +1,5 @@
-"""The analysis of assigned networks: whether it pays to run some stages on the CPU and others on the GPU, and
-why not.
+"""The analysis of assigned networks: does it pay to run some stages on the CPU and others on the GPU, and if
+not, why?
 
 The sessions with a block of phase `sweep` choose the stage assignment, and the other sessions estimate the
 gain. The CPU alone and the GPU alone were timed beside every block in the same process, so the gain is paired.

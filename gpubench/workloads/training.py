@@ -61,8 +61,8 @@ Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
 def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
-    """Return the stage that makes one pass over a weight. `{w}` in `reads` and `write` stands for the weight's
-    name."""
+    """Return the stage that updates a weight, or one of its moments, in one pass. `reads` and `write` name the
+    stage's values, and `{w}` in them stands for the name of the weight."""
 
     def own(params: Params) -> Params:
         extents = shape(params)
@@ -85,7 +85,8 @@ def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
 
 
 def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
-    """Return a function that gives the weight's shape, as the first stage that reads the weight declares it."""
+    """Return a function that computes the shape of a weight. The shape is the one that the first stage which
+    reads the weight declares."""
     stage = next(stage for stage in stages if weight in stage.reads)
     operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
     return lambda params: operand.shape(stage.params(params))
@@ -147,8 +148,8 @@ _distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
 
 
 def _largest(xp: Array, distance: Array) -> Array:
-    """Return the largest absolute distance in each column (a hidden unit or a class), or the largest in a
-    vector."""
+    """Return the largest absolute distance in each column of a matrix (a hidden unit or a class), or in the
+    whole of a vector."""
     return xp.max(xp.abs(distance), axis=0, initial=0.0)
 
 

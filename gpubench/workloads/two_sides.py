@@ -140,8 +140,8 @@ class Value:
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
-        """Return the host's copy in memory of the value's own. It is never the caller's array, so that a launch
-        may write to it."""
+        """Return the host's copy in memory that belongs to the value. It is never the caller's array, so a
+        launch may write to it."""
         if not self._own:
             import numpy as np
 
@@ -238,8 +238,8 @@ class TwoSideSession(
         return launch
 
     def compile_on(self, letter: str, stage: StageLaunch) -> Launch:
-        """Build a stage on one side. A plain library call returns a new array, which the chain then copies to
-        the output."""
+        """Build a stage on the side `letter`. A plain library call does not write to a given output: it returns
+        a new array, which the chain then copies."""
         side = self.side(letter)
         case = side_case(stage.op, stage.case, stage.case.params, side)
         inputs = [self.buffer(letter, value) for value in stage.reads]

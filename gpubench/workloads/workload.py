@@ -150,8 +150,8 @@ class _Stages:
                         raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
     def _uses(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
-        """Yield the name of each value that the stage reads or writes, with the operand of the stage's op, in
-        order."""
+        """Yield pairs (name of a value, operand of the stage's op) for all values that the stage reads, then
+        for those that it writes."""
         return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
@@ -217,8 +217,8 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """Return the values in `names_out`, computed stage by stage. `formula` gives the function that computes
-        the op of a stage."""
+        """Return the values in `names_out`, computed stage by stage from `arrays`, the values in `names`.
+        `formula` returns the function that computes the op of a stage."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
@@ -246,8 +246,8 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return why the first stage that has no shape for these params has none, or None if all stages have
-        shapes."""
+        """Return the reason why some stage cannot have these params, from the first such stage. Return None if
+        all stages can."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
@@ -262,7 +262,8 @@ class _Stages:
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
-    """Return zeros on the device of `beside`. Without it PyTorch would use host memory."""
+    """Return zeros on the device of the array `beside`. PyTorch needs an array for this, because it uses host
+    memory by default."""
     if hasattr(beside, "new_zeros"):
         return beside.new_zeros(shape, dtype=dtype)
     return xp.zeros(shape, dtype=dtype)

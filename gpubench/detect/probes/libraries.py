@@ -62,8 +62,8 @@ def probe_cpuinfo() -> dict[str, Any]:
 
 
 def _hertz(clock: Any) -> int | None:
-    """Return the whole hertz of `hz_advertised`, a pair of whole hertz and decimals. Return None if there are
-    none."""
+    """Return the clock in whole hertz. `clock` is the field `hz_advertised` of py-cpuinfo, a pair of the whole
+    hertz and the decimals. Return None if it has no such pair."""
     whole = clock[0] if isinstance(clock, list | tuple) and clock else None
     return whole if isinstance(whole, int) and whole > 0 else None
 
@@ -377,8 +377,8 @@ _SIZE = "HardwareInformation.qwMemorySize"
 
 
 def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
-    """Return the facts of each model by vendor and device id. If two entries of a model differ in a fact, the
-    fact is left out."""
+    """Return the facts that the registry of Windows states of each model of GPU, by vendor and device id. If
+    two entries of a model differ in a fact, the fact is left out."""
     entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
     for values in _adapters():
         match = _IDS.match(str(values.get("MatchingDeviceId", "")))
@@ -402,7 +402,8 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield the values of each adapter's entry in the registry, by name."""
+    """Yield the values in the registry of each graphics adapter, by name. Yield nothing on other systems than
+    Windows."""
     try:
         import winreg
     except ImportError:

@@ -1,6 +1,6 @@
 """NVML: identity, links, state and users of NVIDIA GPUs. No context is created.
 
-Each field is read on its own, so that a field that a card does not report costs no other field.
+Each field is read on its own, so that the other fields are read even if a card does not report one of them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Handle:
             return fact(None)
 
     def value(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Return the value of `ask`. Return None after an error."""
+        """Return the value that `ask` reads, or None if NVML reports an error."""
         return self.ask(name, *more, read=read)["value"]
 
     @property
@@ -367,8 +367,8 @@ def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any 
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """Return the handles of the devices that NVML finds, by device id. For each other device, the reason is
-    stored in `absent`."""
+    """Return the handles of the devices that NVML finds, by device id. For each device that it does not find,
+    the reason is stored in `absent`, by device id."""
     handles: dict[int, Handle] = {}
     try:
         handles, refused = _start(nvml or library())

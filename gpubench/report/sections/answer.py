@@ -218,7 +218,8 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences in several wordings, the longest first: the answer, or why there is none."""
+    """Return the first sentences of the screen in several wordings, the longest first. They say what the answer
+    is, or why there is none."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -258,7 +259,8 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the most lines of the screen, which are fewer for one or two requested sizes of one op."""
+    """Return the largest number of lines that the screen may have. There are fewer lines if one or two sizes of
+    a single op were requested."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -266,13 +268,15 @@ def _most_lines(answered: MachineAnswer) -> int:
 
 
 def _short_command(options: RenderOptions) -> str:
-    """Return the command that reports the run, or a short form if it would leave no room for an option."""
+    """Return the command that prints the report of the run. If it is so long that an option would not fit on
+    its line, return a short form."""
     named = options.command or "gpubench report"
     return named if columns(named) + _OPTION_ROOM <= options.width else "gpubench report FILE"
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return the commands that show more. Other GPU backends are named if there is room."""
+    """Return a line with the commands that show more. Other GPU backends are named if the line has room for
+    them."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -300,7 +304,7 @@ def _best_code(answered: MachineAnswer) -> list[str]:
 
 
 def _on_host(answered: MachineAnswer) -> list[str]:
-    """Return a sentence with the ops that no GPU can run and their CPU times."""
+    """Return a sentence with the CPU times of the ops that no GPU can run."""
     times = [
         f"{winner.op} {format_seconds(winner.plain_s or winner.best_s)} at "
         f"{named_size_text(winner.n, winner.extent)}"
@@ -310,7 +314,8 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Return a sentence that plain NumPy allocates its results, if another implementation is faster."""
+    """Return a sentence which says that plain NumPy allocates memory for its results. The list is empty unless
+    another implementation of such an op is faster."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -347,7 +352,8 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences on splits over CPU and GPU: which pay, or that none does. Empty if none was measured."""
+    """Return sentences that say which splits over CPU and GPU pay, or that none does. The list is empty if no
+    split was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -487,7 +493,8 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Count the break-evens by their precision, such as `Break-evens: 9 within 1.5x, 5 within 2x.`"""
+    """Return a sentence that counts the break-evens by their precision, such as
+    `Break-evens: 9 within 1.5x, 5 within 2x.` The list is empty if there are none."""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
@@ -529,7 +536,8 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return the reason why there is no comparison, in two wordings: with the names of ops, and without."""
+    """Return the reason why CPU and GPU are not compared, in two wordings: one that names ops, and one that
+    does not."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         others = (
@@ -553,7 +561,8 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return ends of that sentence: the ops with a faster CPU implementation, with names and without."""
+    """Return two endings of the sentence on CPU implementations: one names the ops that have a faster one, the
+    other does not."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -580,7 +589,8 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with the backends that gave no GPU and the reasons, or an empty text."""
+    """Return a line with each backend that offers no GPU and the reason, or an empty text if there is no such
+    backend."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

@@ -239,8 +239,8 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op below the size of a heading. If the size of the op differs, it is written into
-    the cell."""
+    """Return the cells of one op in a column whose heading names a size. If the op was measured at another
+    size, the cell names that size."""
     if implementation is None:
         return [Cell("-"), Cell("")]
     tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"
@@ -309,7 +309,8 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return the parts of all wings as one. `alone` means that no GPU was compared with a CPU."""
+    """Return what all wings add to the answer, put together. `alone` means that no GPU was compared with a
+    CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

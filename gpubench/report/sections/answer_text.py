@@ -165,7 +165,7 @@ def machine_sentences(
 
 
 def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
-    """Return the gain of an op in a regime. A wrong or failed result has none."""
+    """Return the gain of an op in a regime, or None if there is none, as for a wrong or failed result."""
     cell = entry.cells.get(regime)
     return None if cell is None else cell.gain
 
@@ -303,7 +303,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely break-even in elements. Return infinity if it is unknown."""
+    """Return the most likely break-even as a number of elements. Return infinity if it is unknown."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -377,8 +377,8 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Return the side that wins at all sizes and its factors. If no side wins everywhere, return the least and
-    the largest gain."""
+    """Return a clause that names the side which wins at all sizes, with its smallest and largest factor. If no
+    side wins at all sizes, the clause has the smallest and the largest gain."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}

@@ -355,7 +355,8 @@ def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | 
 
 
 def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
-    """Return a table with a row for each op, dtype and device. Values that all rows share are in the title."""
+    """Return a table with a row for each op, dtype and device. If all rows have the same dtype or device, it is
+    in the title. `short` leaves out the intervals."""
     words = cell_text if short else both_text
     dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
     regimes = list(
@@ -462,7 +463,7 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
-    """Return a table of the cost of loading the weights once."""
+    """Return a table that shows what it costs to load the weights once."""
     columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(

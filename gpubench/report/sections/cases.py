@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 @section("environment", order=190, help="Versions, devices and settings")
 def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the run's environment: versions, devices, settings and recorded variables."""
+    """Return the section about the environment of the run: versions, devices, settings and recorded
+    variables."""
     run = analysis.run
     tools = ", ".join(f"{name} {version}" for name, version in sorted(run.tool.items()))
     settings = run.settings
@@ -74,8 +75,8 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 @section("raw", order=200, usual=False, help="Every case with its id")
 def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of every case with its interval, and with its kernel if a device could choose among
-    kernels."""
+    """Return the section that lists every case with its interval. If a device could choose among kernels, the
+    kernel is listed, too."""
     unit = options.time_unit
     chosen = any(result.kernel for result in analysis.cases)
     columns = heads(
@@ -164,8 +165,8 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key by which cases share a line: failures of a device with the same message, and skips of a
-    backend with the same reason."""
+    """Return the key by which cases are joined in one line. Failures are joined if they have the same device
+    and message, skips if they have the same backend and reason."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 

@@ -171,8 +171,8 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 
 def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
-    """Return the measured value with the situation of the case that favours the claim most, such as
-    `GPU 54x [48, 62] queued`. `short` leaves out the interval of a break-even."""
+    """Return the measured value of a claim with the situation in which it was measured, such as
+    `GPU 54x [48, 62] queued`. `style` writes a factor, and `short` leaves out the interval of a break-even."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where

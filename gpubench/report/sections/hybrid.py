@@ -123,8 +123,8 @@ def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return the end of the first sentence of the answer: the largest gain of a split or stage assignment.
-    Return an empty text if none pays. `entries` and `regimes` are the content of the sentence."""
+    """Return the end of the first sentence of the answer, which has the largest gain of a split or stage
+    assignment. Return an empty text if no split or stage assignment is recommended."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""

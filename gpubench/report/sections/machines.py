@@ -78,8 +78,8 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple for one
-    machine, or if no machine compared a GPU."""
+    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple if there is
+    only one machine, or if no machine has compared a GPU with its CPU."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -210,8 +210,8 @@ def _span(side: MachineRuns) -> str:
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    """Return a table with a row for each case of a machine. Cases with a sure change come first, the largest
-    change on top."""
+    """Return a table with a row for each case of a machine. Cases with a certain change come first, in the
+    order of the size of the change."""
     steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",

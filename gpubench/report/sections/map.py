@@ -283,7 +283,8 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Wrap the text into lines. It breaks only between groups, which two blanks separate."""
+    """Wrap the text into lines of at most `width` columns. Two blanks separate groups of words, and a line ends
+    only between groups."""
     lines = [""]
     for group in text.replace("   ", "  ").split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
@@ -429,7 +430,8 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
 
 
 def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
-    """Return the encoding of the sizes below the lanes. A single size is in the middle."""
+    """Return the encoding of the axis of sizes below the lanes. If there is a single size, it is in the
+    middle."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
@@ -465,7 +467,7 @@ def _color(length: Any) -> ChartRow:
 
 
 def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
-    """Yield the pieces of a strip, each with the name of its layer."""
+    """Yield pairs of the name of a layer and a row of data: the pieces of which the chart draws a strip."""
     parts = [
         part
         for part in _parts(entry.strip, ends, PIECES)

@@ -80,8 +80,8 @@ def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
 
 
 def rate(point: PeakShare) -> str:
-    """Return the rate of a case as text, such as `4.05 TB/s` or `51.2 TFLOP/s`, in the unit of the peak that
-    limits it."""
+    """Return the rate of a case as text, in the unit of the peak that limits it, such as `4.05 TB/s` or
+    `51.2 TFLOP/s`."""
     compute = point.bound == "compute" or (point.bound is None and point.case.flops > 4 * point.case.bytes)
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
@@ -157,8 +157,8 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
 
 
 def _traffic(peak: Peaks) -> str:
-    """Return the memory traffic of the copy behind the memory peak as text. On a CPU it includes the reads of
-    the cache lines that are written."""
+    """Return, as text, the memory traffic per second of the copy that reached the memory peak. On a CPU the
+    traffic includes the reads of cache lines that are about to be written."""
     if peak.copy is None or peak.bytes_per_s is None:
         return "-"
     return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
@@ -242,8 +242,8 @@ _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the roofline, with a picture for each dtype: each op and device is a point below its
-    peaks."""
+    """Return the chart of the roofline, with a picture for each dtype. In a picture, each op on each device is
+    a point below the peaks of the device."""
     import altair
 
     fastest = {point.id for point in chart_cases(analysis)}
@@ -288,8 +288,8 @@ def _point(point: PeakShare) -> ChartRow:
 
 
 def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of one peak line between the intensities `first` and `last`. A peak that was not
-    measured sets no limit."""
+    """Return the corners of the line that shows the peaks of a device, between the intensities (FLOP per byte)
+    `first` and `last`. A peak that was not measured sets no limit."""
     memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:
         return []

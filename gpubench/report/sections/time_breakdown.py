@@ -76,7 +76,8 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOptions) -> Table:
-    """Return a table with a row for each case. Values that all rows share are in the title."""
+    """Return the table of time breakdowns, with a row for each case. If all rows have the same dtype or device,
+    it is in the title."""
     unit = options.time_unit
     dtypes, devices, title = shared_text(analysis, [result.case for result in rows])
     pairs = [(result, result.time_breakdown) for result in rows if result.time_breakdown is not None]

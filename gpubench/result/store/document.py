@@ -220,8 +220,8 @@ def loads(data: bytes, source: str) -> Run:
 
 
 def check_run(run: Run, source: str) -> Run:
-    """Return `run` if its cases are valid beyond their types and it is within the bounds above. Raises
-    InputError."""
+    """Return `run` unchanged. Raises InputError if a case is invalid in a way that its types allow, or if the
+    run exceeds the bounds of this module."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
@@ -285,7 +285,7 @@ def _check_header(header: Header, source: str, expected: str, newest: int) -> in
 
 
 def _faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield pairs (case id, fault), one for each fault of a case."""
+    """Yield a pair (case id, description of the fault) for each fault of a case."""
     seen: set[str] = set()
     for outcome in run.outcomes:
         n = outcome.case.params.get("n")
@@ -575,7 +575,7 @@ def detect_2(data: Plain) -> Plain:
 
 
 def fleet_nodes(data: Plain) -> Plain:
-    """Upgrade the results of the nodes of a fleet."""
+    """Upgrade a fleet document by upgrading the results of its nodes."""
     nodes = [
         {**node, "result": upgrade(node["result"], RESULT_NAME)} if node.get("result") else node
         for node in data.get("nodes", [])

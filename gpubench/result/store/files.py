@@ -87,7 +87,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 def check_part(path: str | Path) -> None:
     """Check before measuring that a `.part` file can be written beside the result `path`. Raises UsageError if
-    it cannot."""
+    it cannot be written."""
     beside = document.part_of(path)
     if not os.path.lexists(beside):
         return
@@ -146,8 +146,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot. No file
-    remains."""
+    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot be saved. The
+    check leaves no file behind."""
     if str(path) == "-":
         return
     try:
@@ -247,8 +247,8 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the bytes of a file, at most one byte more than a document may have. It is read in pieces, so a
-    small file needs little memory."""
+    """Return the bytes of a file, but at most one byte more than a document may have, by which the caller sees
+    that it is too large. The file is read in pieces, so a small file needs little memory."""
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)

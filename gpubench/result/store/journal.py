@@ -94,8 +94,8 @@ class Journal:
             self._length = 0
 
     def _append(self, data: bytes) -> None:
-        """Append all of `data` or nothing, because half a line would damage the lines after it. Raises
-        OSError."""
+        """Append all of `data`, or nothing if writing fails, because an incomplete line would damage the lines
+        after it. Raises OSError."""
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
             write_whole(self.path, FIRST_LINE + data)
@@ -363,11 +363,8 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def part_to_resume(path: str | Path) -> Path | None:
-    """Return the `.part` file that continues the result `path`, or that exists without a result. Return None if
-    there is no such file.
-
-    Raises InputError if both files exist and one of them cannot be read.
-    """
+    """Return the `.part` file with which the run of the result `path` can go on: it either continues this
+    result, or there is no result yet. Return None if there is no such file."""
     part = part_of(path)
     if not os.path.isfile(part):
         return None

@@ -206,8 +206,8 @@ class _Page:
 
 
 def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
-    """Yield the sections of a report. The id of a section is its key, with a number if the key occurs several
-    times."""
+    """Yield the sections of a report with their ids. An id is the key of the section; if the key occurs several
+    times, a number follows it."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
@@ -236,7 +236,8 @@ def _join(part: Section) -> tuple[Table, ...]:
 
 
 def _groups(sections: Sequence[Section], prefix: str, headings: Sequence[str]) -> Iterator[Content]:
-    """Yield the groups that have sections. The group Environment also has the lines about run and machine."""
+    """Yield those groups that have sections. The group Environment also has `headings`, the lines about the run
+    and the machine."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
         members = [part for part in sections if homes.get(part.key, "More") == title]
@@ -254,8 +255,8 @@ def _without_long_tables(part: Section) -> Section:
 
 
 def _warnings_text(sections: Sequence[Section]) -> str:
-    """Return a sentence with the number of warnings for the top of the page. Return an empty text if there are
-    none."""
+    """Return a sentence with the number of warnings, for the top of the page. Return an empty text if there are
+    no warnings."""
     count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
     words = "1 warning limits" if count == 1 else f"{count} warnings limit"
     return f"{words} what these numbers say" if count else ""

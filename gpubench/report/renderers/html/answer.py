@@ -69,7 +69,8 @@ def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: boo
 
 
 def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawing: MapView | None) -> Content:
-    """Return the answer for one GPU backend without the panels of its map."""
+    """Return the answer for one GPU backend, without the panels of its map. `drawing` is the map of this
+    backend, if there is one."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     screen = make_screen(analysis, options, alone=False, backend=backend)
     shown = drawing and not answered.named and len(answered.rows) > 1
@@ -168,7 +169,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
 
 
 def _between(gains: Sequence[Gain]) -> str:
-    """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`."""
+    """Return a text from the smallest to the largest factor of the gains, such as `~14x to 33x`."""
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
