@@ -218,8 +218,8 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # the dtype of the elements
     device_id: str  # the id of the device
     ratio: float  # the mean of the speedups
-    lo: float  # the mean of the low ends of their intervals
-    hi: float  # the mean of the high ends of their intervals
+    lo: float  # the mean of the low ends of the speedups' intervals
+    hi: float  # the mean of the high ends of the speedups' intervals
     count: int  # the number of workloads in the mean
     missing: tuple[str, ...]  # the workloads of the fixed set that the mean lacks
 

@@ -1,9 +1,9 @@
-"""Splits and pipelines: whether it pays to split an op over the CPU and a GPU or to overlap copies, and if not,
-why (docs/hybrid.md).
+"""The analysis of splits and pipelines (docs/hybrid.md): does it pay to split an op over the CPU and a GPU, or
+to overlap copies, and if not, why?
 
-Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone. The share f
-was chosen by a sweep over the shares in some sessions. The gain comes from the other sessions, paired with the
-faster side alone.
+Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone, and f is the
+GPU's share. Some sessions timed several shares, and the best share f was chosen. The gain comes from the other
+sessions, paired with the faster side alone.
 
 Pipelines: a row of calls takes at least as long as the slowest stage (upload, kernel or download) takes for all
 calls. Each stage was also timed alone in such a row, on the same page-locked memory.

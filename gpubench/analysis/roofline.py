@@ -1,10 +1,10 @@
 """The limits of a device: its measured roofline, and its costs beside the kernels (opening, launching, waiting,
 memory and transfers).
 
-The roofline shows how near each case comes to the best of its device (Williams et al., 2009). The memory peak
-is the rate of the best `copy`, the compute peak that of the best `matmul` of the same dtype, both from the same
-run. A case with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are those that the op has
-to move in any case ("compulsory traffic").
+The roofline shows how near each case comes to the best rate of its device (Williams et al., 2009). The memory
+peak is the rate of the best `copy`; the compute peak is the rate of the best `matmul` of the same dtype. Both
+are from the same run as the case. A case with i FLOP per byte can reach min(compute peak, i x memory peak). The
+bytes of a case are those that the op has to move in any case ("compulsory traffic").
 """
 
 from __future__ import annotations

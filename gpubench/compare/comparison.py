@@ -3,7 +3,8 @@
 One base file is compared with one or several new files. Times are in seconds, and ratios are new / base. The
 field `new` of a row is an index into the list of new files.
 
-Version history: 1 = first version. 2 = `ratio` is `new_s` / `base_s`; its former value is now `low_end_ratio`.
+In version 2, `ratio` became `new_s` / `base_s`. The value that `ratio` had in version 1 is now in
+`low_end_ratio`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ _ADAPTER_KINDS = {"discrete": "discrete", "integrated": "integrated", "virtual":
 
 
 class GpuContext(NamedTuple):
-    """The facts, beside its own records, on which the facts of a GPU depend."""
+    """The facts that are needed, besides a GPU's own records, to describe the GPU."""
 
     memory: Memory  # the memory of the host
     soc: bool  # whether the firmware names a chip whose GPU shares the CPU's memory

@@ -63,7 +63,8 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the enumeration of `record` already lists the device once for each of its functions."""
+        """Tell whether the list that contains `record` (its enumeration) cannot have another record of this
+        device. It may have one record for each PCI function of the device."""
         functions = 1 + max(len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= functions
 

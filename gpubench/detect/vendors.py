@@ -284,7 +284,7 @@ class KfdNode(NamedTuple):
     """One node of AMD's KFD topology."""
 
     number: int  # its number in the topology
-    said: Fact[dict[str, int]]  # its properties
+    said: Fact[dict[str, int]]  # the entries of its properties file, or why it cannot be read
     memory: Fact[int]  # the sum of its memory banks, in bytes
 
     @property

@@ -137,7 +137,8 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that was not compared in any case, or not in one that failed on it."""
+    """A GPU that was compared in no case at all, or that was left out of a case because the case failed on
+    it."""
 
     node: str  # the name of the node
     gpu: str  # the digest of the GPU's UUID

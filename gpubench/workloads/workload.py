@@ -110,8 +110,8 @@ class _Stages:
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
 
     def blas(self) -> tuple[str, ...]:
-        """Return the backends whose BLAS runs one of the stages. Beside a matrix product the other stages take
-        little time."""
+        """Return the backends whose BLAS computes at least one of the stages. One such stage is enough, because
+        beside a matrix product the other stages take little time."""
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:

@@ -183,7 +183,8 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
 
 
 def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
-    """Assign the unused addresses to the records without address and uuid, if their numbers are equal."""
+    """Assign the unused addresses, in order, to the records that have neither an address nor a uuid. Do nothing
+    unless there are as many addresses as such records."""
     reached = {address(record["bdf"]) for record in records}
     free = [bdf for bdf in addresses if address(bdf) not in reached]
     nameless = [record for record in records if not record["bdf"] and not record["uuid"]]

@@ -141,8 +141,9 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the lines of the screen. Only file names may exceed `width`. With up to 16 table rows, notes are
-    dropped above `screen.most` lines. With more, the sentence is repeated above `height` lines."""
+    """Return the lines of the screen. Only file names may exceed `width`. If the table has at most MOST_ROWS
+    rows, notes are left out until the screen has at most `screen.most` lines. If the table is longer and the
+    screen exceeds `height` lines, the sentence is repeated at the end."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
