@@ -89,7 +89,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of a user's function by the fastest code on the CPU and on the GPU."""
+    """A user's function, compared by the fastest code on the CPU and the fastest code on the GPU."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements

@@ -53,7 +53,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pays(self) -> bool:
-        """Whether the gain surely exceeds EQUAL. Below EQUAL, two times are about equal."""
+        """Whether the gain surely exceeds EQUAL, the factor up to which two times count as about equal."""
         return self.interval is not None and self.interval.low > EQUAL
 
 
@@ -215,8 +215,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return the reason that forbids a verdict. Return None if the call surely gains, and an empty text if
-        it does not surely gain but nothing forbids a verdict."""
+        """Return None if the shared call surely gains. Otherwise return the reason that forbids a verdict, or
+        an empty text if nothing forbids one."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":

@@ -107,8 +107,8 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """A function from op, shape, dtype and regime to a device, based on measured results. A policy is thread-safe, and
-    its results never change."""
+    """An object that says on which device a call should run, given its op, shape, dtype and regime, by measured
+    results. A policy is thread-safe, and its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Create a policy from `runs`, newest first. The newest run that compares two devices at a size

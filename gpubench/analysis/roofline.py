@@ -227,8 +227,8 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of memory from the pool, as a share of an elementwise op on 1 Mi elements on the same device
-    (wall times)."""
+    """The cost of allocating memory from the pool, as a share of the time of an elementwise op on 1 Mi elements
+    on the same device (wall times)."""
 
     aside: ClassVar = ("allocate", "op")
     id: str  # the id of the case that allocates

@@ -143,7 +143,7 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fewest_samples(*cases: CaseResult) -> int:
-    """Return the number of samples in the session with the fewest, over all sessions of the cases."""
+    """Return the smallest number of samples that any session of the cases has."""
     return min(len(samples) for case in cases for samples in case.sessions.values())
 
 
@@ -361,11 +361,10 @@ def _verdict(
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
-    """Return the number of sessions a side that should make the interval narrow enough for a sure verdict. The
-    width of the interval falls with the square root of the number.
-
-    Returns None if the ratio lies at the threshold or more than MOST_SESSIONS sessions would be needed.
-    """
+    """Return how many sessions each side needs so that the interval is narrow enough for a sure verdict.
+    `inner` is the present interval as (low, ratio, high); its width falls with the square root of the number of
+    sessions. Returns None if the ratio lies at the threshold, or if more than MOST_SESSIONS sessions would be
+    needed."""
     sessions, (low, ratio, high) = min(len(pair.base.low), len(pair.new.low)), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
     if distance <= 0:

@@ -433,6 +433,6 @@ def robust_spread(rates: Sequence[float]) -> float:
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether few enough of the `peers` are suspects to name them. With more suspects, the peers are no
-    group of equals."""
+    """Tell whether so few of the `peers` are suspects that they may be named. If there are more, the peers are
+    not alike, and it is unclear which of them are slow."""
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

@@ -402,9 +402,7 @@ class Height(NamedTuple):
 
 class TimeCurve:
     """The curve of ln(seconds) over ln(n) of one contender, between the smallest and the largest timed size.
-
-    `offset` is the variance by which another run would shift the whole curve.
-    """
+    `offset` is the variance of the shift that the whole curve may have in another run."""
 
     def __init__(
         self, belief: Conditioned, points: Sequence[Point], offset: float, *, kind: Kind, shift: float = 0.0,

@@ -52,7 +52,7 @@ NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of facts that was asked."""
+    """A source of facts, such as files or a library, that was asked, and how it answered."""
 
     name: str  # the name of the source
     status: Status  # "ok", or why its facts are missing
@@ -394,7 +394,7 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence from a result file of this machine."""
+    """The evidence for or against a mode that a result file of this machine gives."""
 
     file: str | None = None  # the name of the file; null if the document that contains this names it
     date: str  # the time of the run's start, in UTC

@@ -96,7 +96,7 @@ def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the ids of the cases whose measured time misses the predicted time."""
+    """Return the ids of the cases whose measured time differs too much from the predicted time."""
     return [call.id for call in assignments(analysis) if call.mismatch]
 
 

@@ -208,7 +208,7 @@ def _typical(sessions: Iterable[list[float]]) -> float:
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the ids of the cases whose stages miss the whole."""
+    """Return the ids of the cases whose stages do not add up to the whole call."""
     return [breakdown.id for breakdown in stages(analysis) if breakdown.mismatch]
 
 

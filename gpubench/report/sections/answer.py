@@ -285,7 +285,8 @@ def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
-    """Return sentences on how fast other code than the user's is: on the CPU, and on both sides."""
+    """Return sentences on users' functions that are faster in other code than the user's: first on the CPU,
+    then on both sides."""
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"

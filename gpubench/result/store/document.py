@@ -518,8 +518,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Upgrade a result to version 3: drop the blocks of a search for a break-even, and the cases that have no
-    other blocks, and state the protocol."""
+    """Upgrade a result to version 3. The blocks of a search for a break-even are dropped, and so are the cases
+    that have no other blocks. The protocol is added to the settings."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {
