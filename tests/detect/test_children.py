@@ -19,16 +19,13 @@ def run(*programs, limit=3.0):
     return inspection.run_probes([ProbeRequest(f"p{n}", limit, {}, own) for n, own in enumerate(commands)])
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "reported"),
-    [
-        ("import os; os.abort()", "crashed", "signal 6"),
-        ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
-        ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
-        ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
-        ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "status", "reported"), [
+    ("import os; os.abort()", "crashed", "signal 6"),
+    ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
+    ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
+    ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
+    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON"),
+])  # fmt: skip
 def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
     broken, good = run(code, GOOD)
     assert (broken.provider.status, broken.records) == (status, [])

@@ -31,20 +31,17 @@ def test_json_is_one_document_and_nothing_else_whatever_the_environment_says(in_
     assert str(root) not in json.dumps({**document, "sysroot": None})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ("--sysroot nowhere", 4, ""), ("--records nowhere.json", 4, ""), ("--sysroot . --records x", 2, ""), ("--mode turbo", 2, ""),
-        ("--format xml", 2, ""), ("--sysroot . --require gpu", 5, ""), ("--sysroot . --require GPU-unknown", 5, ""),
-        ("--sysroot . --require 0000:01:00.0", 5, ""), ("--sysroot . --require cpu", 0, ""), ("--sysroot . --record .", 4, ""),
-        *((f"--records {n}.json", 4, "") for n in range(5)),
-        # A requirement that cannot be meant is answered with what can.
-        *((f"--sysroot . --require {typed}", 2, f"did you mean {meant!r}?")
-          for typed, meant in (("gppu", "gpu"), ("CPU", "cpu"), ("cuppy", "cupy"), ("wpgu:1", "wgpu"))),
-        ("--sysroot . --require bogus", 2, "possible: cpu, gpu, numpy, cupy, wgpu"),
-        ("--sysroot root --require pci:0000:30:00.0", 5, "did you mean 'pci:0000:03:00.0'?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "code", "said"), [
+    ("--sysroot nowhere", 4, ""), ("--records nowhere.json", 4, ""), ("--sysroot . --records x", 2, ""), ("--mode turbo", 2, ""),
+    ("--format xml", 2, ""), ("--sysroot . --require gpu", 5, ""), ("--sysroot . --require GPU-unknown", 5, ""),
+    ("--sysroot . --require 0000:01:00.0", 5, ""), ("--sysroot . --require cpu", 0, ""), ("--sysroot . --record .", 4, ""),
+    *((f"--records {n}.json", 4, "") for n in range(5)),
+    # A requirement that cannot be meant is answered with what can.
+    *((f"--sysroot . --require {typed}", 2, f"did you mean {meant!r}?")
+      for typed, meant in (("gppu", "gpu"), ("CPU", "cpu"), ("cuppy", "cupy"), ("wpgu:1", "wgpu"))),
+    ("--sysroot . --require bogus", 2, "possible: cpu, gpu, numpy, cupy, wgpu"),
+    ("--sysroot root --require pci:0000:30:00.0", 5, "did you mean 'pci:0000:03:00.0'?"),
+])  # fmt: skip
 @pytest.mark.check
 def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
     texts = ("[{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"source": 1}]}')

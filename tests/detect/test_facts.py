@@ -44,20 +44,16 @@ def test_spoiled_lists_are_refused(text):
 BAD = ValueError
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        (integer, "9" * 20, 10**20 - 1), (integer, "9" * 21, BAD), (integer, "-5", -5), (integer, "+5", BAD), (integer, "1_0", BAD), (size, "0", 0),
-        (size, "-1", BAD), (positive, "0", None), (positive, "7", 7), (parse_list, "65535", {65535}), (parse_list, "65536", BAD),
-        (parse_list, "2-2,4", {2, 4}), (parse_list, "1,1", BAD), (parse_mask, "8" + "0" * 16383, {65535}), (parse_mask, "1" + "0" * 16384, BAD),
-        (parse_mask, "0x3", {0, 1}), (parse_mask, "1,3", {0, 1, 32}), (parse_mask, "1,000000003", BAD), (parse_mask, "", BAD), (parse_mask, "1,,3", BAD),
-        (parse_name, "ab" * 512, "ab" * 512), (parse_name, "ab" * 512 + "a", BAD), (parse_name, "a\nb\tc", "a\nb\tc"), (parse_name, "\ufffd", BAD),
-        (parse_name, "\a", BAD), (parse_name, "", None), (parse_name, "unknown", None), (cpu.parse_kilohertz, "100000000", 10**11),
-        (cpu.parse_kilohertz, "100000001", BAD), (cpu.parse_kilohertz, "0", None), (cpu.parse_kilohertz, "<unknown>", None), (cpu.cache_size, "0K", None),
-        (cpu.cache_size, "3", 3), (cpu.cache_size, "3K", 3 << 10), (cpu.cache_size, "3M", 3 << 20), (cpu.cache_size, "3G", 3 << 30), (cpu.cache_size, "3T", BAD),
-    ],
-    ids=lambda value: str(value)[:20],
-)  # fmt: skip
+@pytest.mark.parametrize(("parse", "text", "value"), [
+    (integer, "9" * 20, 10**20 - 1), (integer, "9" * 21, BAD), (integer, "-5", -5), (integer, "+5", BAD), (integer, "1_0", BAD), (size, "0", 0),
+    (size, "-1", BAD), (positive, "0", None), (positive, "7", 7), (parse_list, "65535", {65535}), (parse_list, "65536", BAD),
+    (parse_list, "2-2,4", {2, 4}), (parse_list, "1,1", BAD), (parse_mask, "8" + "0" * 16383, {65535}), (parse_mask, "1" + "0" * 16384, BAD),
+    (parse_mask, "0x3", {0, 1}), (parse_mask, "1,3", {0, 1, 32}), (parse_mask, "1,000000003", BAD), (parse_mask, "", BAD), (parse_mask, "1,,3", BAD),
+    (parse_name, "ab" * 512, "ab" * 512), (parse_name, "ab" * 512 + "a", BAD), (parse_name, "a\nb\tc", "a\nb\tc"), (parse_name, "\ufffd", BAD),
+    (parse_name, "\a", BAD), (parse_name, "", None), (parse_name, "unknown", None), (cpu.parse_kilohertz, "100000000", 10**11),
+    (cpu.parse_kilohertz, "100000001", BAD), (cpu.parse_kilohertz, "0", None), (cpu.parse_kilohertz, "<unknown>", None), (cpu.cache_size, "0K", None),
+    (cpu.cache_size, "3", 3), (cpu.cache_size, "3K", 3 << 10), (cpu.cache_size, "3M", 3 << 20), (cpu.cache_size, "3G", 3 << 30), (cpu.cache_size, "3T", BAD),
+], ids=lambda value: str(value)[:20])  # fmt: skip
 def test_what_a_number_a_list_or_a_name_may_be(parse, text, value):
     if value is BAD:
         raised(ValueError, parse, text)

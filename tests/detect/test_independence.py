@@ -155,14 +155,11 @@ STEP = (
 )
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("tell(True); os.abort()", "crashed"), ("tell(True); time.sleep(60)", "timeout"),
-        ("tell(True); tell(False); os.abort()", "ok"), ("tell(True); tell(False); time.sleep(60)", "ok"),
-        ("tell(True)", "invalid"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "status"), [
+    ("tell(True); os.abort()", "crashed"), ("tell(True); time.sleep(60)", "timeout"),
+    ("tell(True); tell(False); os.abort()", "ok"), ("tell(True); tell(False); time.sleep(60)", "ok"),
+    ("tell(True)", "invalid"),
+])  # fmt: skip
 def test_what_a_probe_said_stands_however_it_ended(code, status):
     request = ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))
     (answer,) = inspection.run_probes([request])

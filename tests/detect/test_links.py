@@ -76,14 +76,11 @@ PCIE = {"p2p_links/0": "type 2\nnode_to 2\nflags 12"}
 SENSELESS = {"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk", "p2p_links/0": "?"}
 
 
-@pytest.mark.parametrize(
-    ("links", "paths"),
-    [
-        (XGMI, [{"kind": "xgmi", "via": "direct", "max_bytes_per_s": 50_000_000_000, "read": True, "write": True, "atomics": True,
-                 "kind.source": "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"}]),
-        (PCIE, [{"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}]), (SENSELESS, []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("links", "paths"), [
+    (XGMI, [{"kind": "xgmi", "via": "direct", "max_bytes_per_s": 50_000_000_000, "read": True, "write": True, "atomics": True,
+             "kind.source": "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"}]),
+    (PCIE, [{"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}]), (SENSELESS, []),
+])  # fmt: skip
 def test_kfd_tells_the_links_of_a_node(look, links, paths):
     first, second = look(kfd(links)).gpus
     assert len(first.link.paths) == len(paths)

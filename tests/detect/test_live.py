@@ -60,29 +60,23 @@ HIDDEN = make_fact("CUDA_VISIBLE_DEVICES", "x")
 GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact("nvidia", "t")))
 
 
-@pytest.mark.parametrize(
-    ("node", "hiding", "failed", "usable", "codes", "source"),
-    [
-        (NODE, ABSENT, [], True, [], "/dev/nvidia0"), (NO_NODE, ABSENT, [], False, ["NOT_EXPOSED"], "/dev/nvidiactl"),
-        (make_fact("no_permission", "/dev/nvidia0"), ABSENT, [], False, ["NO_PERMISSION"], "/dev/nvidia0"),
-        (NODE, ABSENT, ["DRIVER_MISMATCH"], False, ["DRIVER_MISMATCH"], "probe"),
-        (NODE, HIDDEN, [], False, ["HIDDEN_BY_ENV"], "x"), (NOT_PROBED, NOT_PROBED, [], None, [], None),
-        (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("node", "hiding", "failed", "usable", "codes", "source"), [
+    (NODE, ABSENT, [], True, [], "/dev/nvidia0"), (NO_NODE, ABSENT, [], False, ["NOT_EXPOSED"], "/dev/nvidiactl"),
+    (make_fact("no_permission", "/dev/nvidia0"), ABSENT, [], False, ["NO_PERMISSION"], "/dev/nvidia0"),
+    (NODE, ABSENT, ["DRIVER_MISMATCH"], False, ["DRIVER_MISMATCH"], "probe"),
+    (NODE, HIDDEN, [], False, ["HIDDEN_BY_ENV"], "x"), (NOT_PROBED, NOT_PROBED, [], None, [], None),
+    (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl"),
+])  # fmt: skip
 def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, source):
     gpu = inspection.judge_access(GPU, Access(device_node=node, hidden_by_env=hiding), failed, True)
     assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "codes"),
-    [
-        ("nvml", "mismatch", ["DRIVER_MISMATCH"]),
-        ("nvml", "timeout", []),
-        ("cuda", "absent", ["RUNTIME_MISSING"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "status", "codes"), [
+    ("nvml", "mismatch", ["DRIVER_MISMATCH"]),
+    ("nvml", "timeout", []),
+    ("cuda", "absent", ["RUNTIME_MISSING"]),
+])  # fmt: skip
 def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, name, status, codes):
     monkeypatch.setattr(inspection, "node_status", lambda path: "present")
     root = Root(str(plant(HOST | pci("0000:01:00.0", "10de", "2330", "nvidia"))))

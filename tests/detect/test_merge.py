@@ -237,26 +237,20 @@ def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
     check(machine, {"gpus.*.device_id": ["2684", "2504"], SIZES: [24 << 30, 12 << 30]})
 
 
-@pytest.mark.parametrize(
-    ("ids", "role"),
-    [
-        ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
-        ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
-        ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ids", "role"), [
+    ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
+    ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
+    ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
+])  # fmt: skip
 def test_what_a_display_adapter_is_there_for(ids, role):
     """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
     assert merge.role_of_display(*ids) == role
 
 
-@pytest.mark.parametrize(
-    ("vendor", "number"),
-    [
-        ("NVIDIA Corporation", 0x10DE), ("AMD", 0x1002), ("Advanced Micro Devices, Inc.", 0x1002), ("ATI", 0x1002),
-        ("Radeon", 0x1002), ("Intel(R) Corporation", 0x8086), ("Apple", 0x106B), ("Lamda", None), (None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "number"), [
+    ("NVIDIA Corporation", 0x10DE), ("AMD", 0x1002), ("Advanced Micro Devices, Inc.", 0x1002), ("ATI", 0x1002),
+    ("Radeon", 0x1002), ("Intel(R) Corporation", 0x8086), ("Apple", 0x106B), ("Lamda", None), (None, None),
+])  # fmt: skip
 def test_a_vendor_in_words_is_its_number(vendor, number):
     assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
 
@@ -273,15 +267,12 @@ H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id
 OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
-@pytest.mark.parametrize(
-    ("records", "identity", "bdf"),
-    [
-        ([H200], Identity(uuid=UUIDS[0].upper()), "0000:01:00.0"), ([H200], Identity(uuid=UUIDS[1], pci="0000:01:00.0"), "0000:01:00.0"),
-        ([H200], Identity(pci="00000000:01:00.0"), "0000:01:00.0"), ([H200], OF_MODEL, "0000:01:00.0"),
-        ([H200], Identity(vendor_id=0x10DE, device_id=0x2336), None), ([H200], Identity(pci="0000:07:00.0"), None), ([H200], Identity(), None),
-        ([H200, H200 | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], OF_MODEL, None),  # it may be either
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("records", "identity", "bdf"), [
+    ([H200], Identity(uuid=UUIDS[0].upper()), "0000:01:00.0"), ([H200], Identity(uuid=UUIDS[1], pci="0000:01:00.0"), "0000:01:00.0"),
+    ([H200], Identity(pci="00000000:01:00.0"), "0000:01:00.0"), ([H200], OF_MODEL, "0000:01:00.0"),
+    ([H200], Identity(vendor_id=0x10DE, device_id=0x2336), None), ([H200], Identity(pci="0000:07:00.0"), None), ([H200], Identity(), None),
+    ([H200, H200 | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], OF_MODEL, None),  # it may be either
+])  # fmt: skip
 def test_a_backends_device_finds_its_gpu(records, identity, bdf):
     machine = detect.inspect(records=[record | {"source": "nvml"} for record in records])
     gpu_id = detect.gpu_for(machine, identity)

@@ -134,18 +134,15 @@ def test_what_a_file_recommends(tmp_path, name):
 ONLY_QUEUED = ops({"matmul": 30.0, "add": 20.0}, QUEUED)
 
 
-@pytest.mark.parametrize(
-    ("rows", "why", "gib", "mode"),
-    [
-        (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small", 16, "gpu"),
-        (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)", 16, "gpu"),
-        (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal", 16, "gpu"),
-        (COPIES_LOSE, "no call that is waited for", 16, "gpu"),
-        ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU", 16, "gpu"),
-        *((ONLY_QUEUED, "20260101T000000Z-00000001.json does not tell the mode: no call that is waited for", gib, mode)
-          for gib, mode in ((16, "gpu"), (3, "hybrid"), (1, "cpu"))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "why", "gib", "mode"), [
+    (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small", 16, "gpu"),
+    (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)", 16, "gpu"),
+    (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal", 16, "gpu"),
+    (COPIES_LOSE, "no call that is waited for", 16, "gpu"),
+    ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU", 16, "gpu"),
+    *((ONLY_QUEUED, "20260101T000000Z-00000001.json does not tell the mode: no call that is waited for", gib, mode)
+      for gib, mode in ((16, "gpu"), (3, "hybrid"), (1, "cpu"))),
+])  # fmt: skip
 def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why, gib, mode):
     advice = advised(tmp_path, rows, gib=gib)
     assert (advice.mode, advice.confidence, advice.measured) == (mode, "provisional", None)

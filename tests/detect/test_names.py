@@ -46,15 +46,12 @@ MODEL = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-
 BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", pci.PLACES
 
 
-@pytest.mark.parametrize(
-    ("files", "text", "precision", "source"),
-    [
-        ({}, "H100", "family", SHIPPED), ({BOARD: MODEL, HWDATA: NEWER}, "NVIDIA H100 PCIe", "exact", BOARD),
-        ({HWDATA: NEWER}, "of tomorrow", "family", HWDATA), ({MISC: NEWER}, "of tomorrow", "family", MISC),
-        ({HWDATA: OTHER, MISC: NEWER}, "of tomorrow", "family", MISC), ({HWDATA: OLDER}, "H100", "family", SHIPPED),
-        *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "text", "precision", "source"), [
+    ({}, "H100", "family", SHIPPED), ({BOARD: MODEL, HWDATA: NEWER}, "NVIDIA H100 PCIe", "exact", BOARD),
+    ({HWDATA: NEWER}, "of tomorrow", "family", HWDATA), ({MISC: NEWER}, "of tomorrow", "family", MISC),
+    ({HWDATA: OTHER, MISC: NEWER}, "of tomorrow", "family", MISC), ({HWDATA: OLDER}, "H100", "family", SHIPPED),
+    *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe")),
+])  # fmt: skip
 def test_which_source_names_a_gpu(card, files, text, precision, source):
     reported = name(card(**files))
     assert text in reported[0]

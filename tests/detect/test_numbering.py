@@ -35,16 +35,13 @@ def cpu_of(plant):
     return read
 
 
-@pytest.mark.parametrize(
-    ("online", "cpuset", "affinity", "available"),
-    [
-        ("0-3", "4,9,13,24", "4,9,13,24", 4), ("0-3", "4,9,13,24", None, 4),  # a recorded machine has no affinity
-        ("0-3", None, "4,9,13,24", 4), ("2-3", None, "0-1", 2), ("0-3", "2-5", "2-5", 4), ("0-3", "2-5", None, 4),  # they overlap in part
-        ("0-3", "4,9,13,24", "9", 1), ("0-3", "1-2,8-9", "1-2", 2),  # the process has some of them
-        ("0-1", "0-31", "0-31", 2),  # a quota shown as fewer CPUs
-        ("0-31", "4,9,13,24", "4,9,13,24", 4), ("0-31", None, "8-9", 2),  # numbered alike
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("online", "cpuset", "affinity", "available"), [
+    ("0-3", "4,9,13,24", "4,9,13,24", 4), ("0-3", "4,9,13,24", None, 4),  # a recorded machine has no affinity
+    ("0-3", None, "4,9,13,24", 4), ("2-3", None, "0-1", 2), ("0-3", "2-5", "2-5", 4), ("0-3", "2-5", None, 4),  # they overlap in part
+    ("0-3", "4,9,13,24", "9", 1), ("0-3", "1-2,8-9", "1-2", 2),  # the process has some of them
+    ("0-1", "0-31", "0-31", 2),  # a quota shown as fewer CPUs
+    ("0-31", "4,9,13,24", "4,9,13,24", 4), ("0-31", None, "8-9", 2),  # numbered alike
+])  # fmt: skip
 def test_sets_are_counted_not_intersected(cpu_of, online, cpuset, affinity, available):
     cpu = cpu_of(container(online, cpuset), affinity)
     assert cpu.available.value == available
@@ -68,15 +65,12 @@ def test_what_is_told_of_cpus_is_told_of_ours(cpu_of, cpuset, affinity):
 OLDER = container("0-2", "0-3", count=4, name="cpuset.cpus") | {f"{CPU}/cpu3/online": "0"}
 
 
-@pytest.mark.parametrize(
-    ("tree", "affinity", "expected"),
-    [
-        (container("0-31", "4,9"), "4,9", {"online_cpus.status": "ok", "logical": 32, "offline": 0, "cores": 16}),  # numbers that agree
-        (container("0-31", "8-9"), "0-3", {"available": 4, "limited_by": "affinity", "cpuset": "invalid"}),  # a cpuset of others
-        (OLDER, None, {"cpuset": "0-2", "available": 3, "online_cpus.status": "ok"}),  # an offline CPU stays in it
-        (container("0-7", count=8) | {f"{CPU}/present": "0-3"}, None, {"logical": 8, "offline": "invalid"}),  # not of one machine
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tree", "affinity", "expected"), [
+    (container("0-31", "4,9"), "4,9", {"online_cpus.status": "ok", "logical": 32, "offline": 0, "cores": 16}),  # numbers that agree
+    (container("0-31", "8-9"), "0-3", {"available": 4, "limited_by": "affinity", "cpuset": "invalid"}),  # a cpuset of others
+    (OLDER, None, {"cpuset": "0-2", "available": 3, "online_cpus.status": "ok"}),  # an offline CPU stays in it
+    (container("0-7", count=8) | {f"{CPU}/present": "0-3"}, None, {"logical": 8, "offline": "invalid"}),  # not of one machine
+])  # fmt: skip
 def test_lists_that_agree_or_contradict_each_other(cpu_of, tree, affinity, expected):
     check(cpu_of(tree, affinity), expected)
 

@@ -78,16 +78,13 @@ VERSION = {"driver.version": "32.0.12019.1028"}
 BOTH = VERSION | {SIZE: 16 * GIB}
 
 
-@pytest.mark.parametrize(
-    ("changes", "facts"),
-    [
-        ([{}], BOTH), *(([{"HardwareInformation.qwMemorySize": size}], facts) for size, facts in (
-            ((16 * GIB).to_bytes(8, "little"), BOTH), (0, VERSION), ("16 GB", VERSION))),
-        *(([{"MatchingDeviceId": text}], facts) for text, facts in (
-            ("pci\\ven_1002&dev_73bf", BOTH), ("PCI\\VEN_1002&DEV_744C", {}), ("ROOT\\BasicDisplay", {}), (None, {}))),
-        ([{}, {"HardwareInformation.qwMemorySize": 8 * GIB}, {}], VERSION),  # entries of one model that differ
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "facts"), [
+    ([{}], BOTH), *(([{"HardwareInformation.qwMemorySize": size}], facts) for size, facts in (
+        ((16 * GIB).to_bytes(8, "little"), BOTH), (0, VERSION), ("16 GB", VERSION))),
+    *(([{"MatchingDeviceId": text}], facts) for text, facts in (
+        ("pci\\ven_1002&dev_73bf", BOTH), ("PCI\\VEN_1002&DEV_744C", {}), ("ROOT\\BasicDisplay", {}), (None, {}))),
+    ([{}, {"HardwareInformation.qwMemorySize": 8 * GIB}, {}], VERSION),  # entries of one model that differ
+])  # fmt: skip
 def test_windows_registry_describes_the_adapters_that_a_library_lists(changes, facts, monkeypatch):
     monkeypatch.setattr(libraries, "_adapters", lambda: iter(ENTRY | change for change in changes))
     stated = libraries.read_registry().get((0x1002, 0x73BF), {})
@@ -113,18 +110,15 @@ EVENTS = {0x1: [], 0x2: ["applications_clocks"], 0x4: ["sw_power_cap"], 0x8: ["h
 MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process", 4: None}
 
 
-@pytest.mark.parametrize(
-    ("answers", "path", "told"),
-    [
-        *(({"nvmlDeviceGetDisplayActive": Nvml.NVMLError(code)}, "display_attached.status", status) for code, status in ERRORS.items()),
-        *(({"nvmlDeviceGetComputeMode": mode}, "compute.mode.value", word) for mode, word in MODES.items()),
-        *(({"nvmlDeviceGetVirtualizationMode": mode}, "kind.value", "vgpu" if mode == 2 else None) for mode in range(5)),
-        # It will be cut into instances (1) once it is free, and is whole now (0); or how many it has is not told.
-        *(({"nvmlDeviceGetMigMode": mode, "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0) for mode in ((0, 1), (1, 1))),
-        *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
-          for name in ("Event", "Throttle") for mask, words in EVENTS.items()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answers", "path", "told"), [
+    *(({"nvmlDeviceGetDisplayActive": Nvml.NVMLError(code)}, "display_attached.status", status) for code, status in ERRORS.items()),
+    *(({"nvmlDeviceGetComputeMode": mode}, "compute.mode.value", word) for mode, word in MODES.items()),
+    *(({"nvmlDeviceGetVirtualizationMode": mode}, "kind.value", "vgpu" if mode == 2 else None) for mode in range(5)),
+    # It will be cut into instances (1) once it is free, and is whole now (0); or how many it has is not told.
+    *(({"nvmlDeviceGetMigMode": mode, "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0) for mode in ((0, 1), (1, 1))),
+    *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
+      for name in ("Event", "Throttle") for mask, words in EVENTS.items()),
+])  # fmt: skip
 def test_what_nvml_says_by_numbers(answers, path, told):
     (record,) = last_answer(nvml.probe_nvml, Nvml(**answers))["records"]
     check(record, {path: told})

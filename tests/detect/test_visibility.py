@@ -45,20 +45,17 @@ CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_D
 UNKNOWN, SHOWN = "not_probed", "absent"
 
 
-@pytest.mark.parametrize(
-    ("vendor", "models", "environ", "verdicts"),
-    [
-        # CUDA's numbers follow speed, unless models are equal or the bus is asked for.
-        ("nvidia", "aa", {CUDA: "1"}, [CUDA, SHOWN]), ("nvidia", "ab", {CUDA: "1"}, [UNKNOWN, UNKNOWN]),
-        ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
-        # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
-        ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
-        ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]),
-        ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
-        ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
-        ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "models", "environ", "verdicts"), [
+    # CUDA's numbers follow speed, unless models are equal or the bus is asked for.
+    ("nvidia", "aa", {CUDA: "1"}, [CUDA, SHOWN]), ("nvidia", "ab", {CUDA: "1"}, [UNKNOWN, UNKNOWN]),
+    ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
+    # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
+    ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
+    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]),
+    ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
+    ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
+    ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
+])  # fmt: skip
 def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
     assert hidden(gpus(vendor, models), **environ) == verdicts
 

@@ -153,14 +153,10 @@ def measured(outcomes):
     return {outcome["case"]["op"] for outcome in outcomes if outcome["type"] == "measurement"}
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        *((("run", *FAST, "--ops"), name) for name in ("quits", "renamed")),
-        (("advise", "--size", "4k"), "quits"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
+@pytest.mark.parametrize(("command", "name"), [
+    *((("run", *FAST, "--ops"), name) for name in ("quits", "renamed")),
+    (("advise", "--size", "4k"), "quits"),
+], ids=lambda value: value if isinstance(value, str) else value[0])  # fmt: skip
 def test_alone_it_ends_the_command_with_a_sentence(gpubench, tmp_path, command, name):
     done = gpubench(*command, name, env=few(tmp_path, name))
     assert done.returncode == 1

@@ -75,13 +75,10 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     assert raised(UsageError, sources.declare, [place]).why == why
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (slept, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
-        (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("function", "why"), [
+    (slept, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
+    (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append"),
+])  # fmt: skip
 def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
     """Its kernel would leave that out, and be a million times faster."""
     with pytest.raises(Untraceable, match=why):
@@ -93,27 +90,21 @@ def sum_of(values):
     return sum(values)
 
 
-@pytest.mark.parametrize(
-    ("points", "n", "value"),
-    [
-        ([(64, 64)], 1000, 1000), ([(64, 4096)], 1000, 1_000_000), ([(64, 10)], 1000, 10),
-        ([(64, 64), (256, 256)], 1000, 1000), ([(64, 7), (256, 7)], 1000, 7),
-        ([(64, 64**2), (256, 256**2)], 1000, 1_000_000), ([(64, 62), (256, 254), (1024, 1022)], 5000, 4998),
-        ([(64, 1.9e-4), (256, 1.9e-2), (1024, 2.2)], 512, 2.2 / 2**3),  # seconds of a cubic function
-        ([(64, 300), (256, 1190), (1024, 4700)], 2**20, 4700 * 1024),  # not a parabola through noise
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("points", "n", "value"), [
+    ([(64, 64)], 1000, 1000), ([(64, 4096)], 1000, 1_000_000), ([(64, 10)], 1000, 10),
+    ([(64, 64), (256, 256)], 1000, 1000), ([(64, 7), (256, 7)], 1000, 7),
+    ([(64, 64**2), (256, 256**2)], 1000, 1_000_000), ([(64, 62), (256, 254), (1024, 1022)], 5000, 4998),
+    ([(64, 1.9e-4), (256, 1.9e-2), (1024, 2.2)], 512, 2.2 / 2**3),  # seconds of a cubic function
+    ([(64, 300), (256, 1190), (1024, 4700)], 2**20, 4700 * 1024),  # not a parabola through noise
+])  # fmt: skip
 def test_sizes_between_and_beyond(points, n, value):
     assert extrapolate(points, n) == pytest.approx(value, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("extents", "text"),
-    [
-        ([[(8, 8), (32, 32)]], "(n)"), ([[(8, 64), (32, 1024)], [(8, 3), (32, 3)]], "(n^2, 3)"),
-        ([[(8, 10), (32, 20)]], "(10 at n = 8)"), ([], "()"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extents", "text"), [
+    ([[(8, 8), (32, 32)]], "(n)"), ([[(8, 64), (32, 1024)], [(8, 3), (32, 3)]], "(n^2, 3)"),
+    ([[(8, 10), (32, 20)]], "(10 at n = 8)"), ([], "()"),
+])  # fmt: skip
 def test_a_shape_is_told_in_n(extents, text):
     assert shape_text(Shown("x", extents, [])) == text
 
@@ -165,13 +156,10 @@ class Frame:
 Frame.__module__ = "pandas.core.frame"
 
 
-@pytest.mark.parametrize(
-    ("program", "inputs", "library"),
-    [
-        (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
-        (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "inputs", "library"), [
+    (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
+    (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
+])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 
@@ -206,16 +194,13 @@ def test_a_sparse_matrix_is_compared_by_its_elements_sorted_and_summed():
     assert not equal(matrix, sorted_matrix[:, [1, 0, 2]])
 
 
-@pytest.mark.parametrize(
-    ("device_id", "pair", "implementation", "regime", "why"),
-    [
-        ("numpy:0", False, "library", "resident", ""), ("numpy:0", False, "tuned", "resident", "has no tuned implementation"),
-        ("numpy:0", False, "library-tf32", "resident", "has no library-tf32"), ("numpy:0", True, "library", "transfer-always", "already at home"),
-        ("fake:cpu", True, "library", "resident", ""), ("torch:cpu", True, "library", "resident", "measured once, as numpy's"),
-        ("torch:cpu", False, "library", "resident", ""), ("torch:cuda", True, "library", "transfer-always", ""),
-        ("wgpu:0", False, "library", "resident-waited", "wgpu has no arrays"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("device_id", "pair", "implementation", "regime", "why"), [
+    ("numpy:0", False, "library", "resident", ""), ("numpy:0", False, "tuned", "resident", "has no tuned implementation"),
+    ("numpy:0", False, "library-tf32", "resident", "has no library-tf32"), ("numpy:0", True, "library", "transfer-always", "already at home"),
+    ("fake:cpu", True, "library", "resident", ""), ("torch:cpu", True, "library", "resident", "measured once, as numpy's"),
+    ("torch:cpu", False, "library", "resident", ""), ("torch:cuda", True, "library", "transfer-always", ""),
+    ("wgpu:0", False, "library", "resident-waited", "wgpu has no arrays"),
+])  # fmt: skip
 def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, why):
     kind = "cpu" if device_id in ("numpy:0", "fake:cpu", "torch:cpu") else "gpu"
     device = SimpleNamespace(id=device_id, backend=device_id.partition(":")[0], kind=kind)
@@ -227,17 +212,13 @@ def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, 
     assert refused is None if not why else why in str(refused)
 
 
-@pytest.mark.parametrize(
-    ("error", "reason", "text"),
-    [
-        (AttributeError("module 'array_api_compat.torch' has no attribute 'ptp'"), "bad-function", "torch has no ptp"),
-        (AttributeError("a Tensor has no attribute 'foo'"), "bad-function", "it raises AttributeError: a Tensor"),
-        (ValueError("module 'torch' has no attribute 'ptp'"), "bad-function", "it raises ValueError: module"),
-        (MemoryError(), "out-of-memory", "no memory"), (RuntimeError("CUDA out of memory"), "out-of-memory", "CUDA out of memory"),
-        (Unsupported("as it is"), "unsupported", "as it is"), (KeyboardInterrupt(), None, ""),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "reason", "text"), [
+    (AttributeError("module 'array_api_compat.torch' has no attribute 'ptp'"), "bad-function", "torch has no ptp"),
+    (AttributeError("a Tensor has no attribute 'foo'"), "bad-function", "it raises AttributeError: a Tensor"),
+    (ValueError("module 'torch' has no attribute 'ptp'"), "bad-function", "it raises ValueError: module"),
+    (MemoryError(), "out-of-memory", "no memory"), (RuntimeError("CUDA out of memory"), "out-of-memory", "CUDA out of memory"),
+    (Unsupported("as it is"), "unsupported", "as it is"), (KeyboardInterrupt(), None, ""),
+], ids=repr)  # fmt: skip
 def test_what_a_call_raises_is_the_reason_of_a_skip(error, reason, text):
     def call():
         with Translated(UserFunction(slept)):
@@ -339,18 +320,15 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
 THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
 
 
-@pytest.mark.parametrize(
-    ("got", "want", "error", "place", "words"),
-    [
-        ((THREE, 1), (THREE,), np.inf, [], "it returns 2 results, not 1"), (THREE[:2], THREE, np.inf, [], "out has the shape (2,), not (3,)"),
-        (THREE + np.array([0, 0, 0.1]), THREE, 0.1 / (2 + 3**0.5), [2], ""), (THREE + np.array([0.1j, 0, 0]), THREE, 0.1 / (1 + 3**0.5), [0], ""),
-        (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
-        (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
-        ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
-        (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
-        (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("got", "want", "error", "place", "words"), [
+    ((THREE, 1), (THREE,), np.inf, [], "it returns 2 results, not 1"), (THREE[:2], THREE, np.inf, [], "out has the shape (2,), not (3,)"),
+    (THREE + np.array([0, 0, 0.1]), THREE, 0.1 / (2 + 3**0.5), [2], ""), (THREE + np.array([0.1j, 0, 0]), THREE, 0.1 / (1 + 3**0.5), [0], ""),
+    (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
+    (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
+    ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
+    (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
+    (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0"),
+])  # fmt: skip
 def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
     told = compare(got, want, Allowed(0.0, 0.0))
     assert (told.error, told.place, told.words) == (pytest.approx(error), place, words)
@@ -363,14 +341,11 @@ def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
         assert (name in error.message, "tolerance, same" in error.why, hint in error.hint) == (True, True, True)
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (SimpleNamespace(__cuda_array_interface__={}, get=lambda: [1.0, 2.0]), [1.0, 2.0]), (SimpleNamespace(get=None, to_numpy=lambda: [3.0]), [3.0]),
-        (SimpleNamespace(__cuda_array_interface__={}, toarray=lambda: [4.0]), [4.0]), (SimpleNamespace(array=[5.0]), [5.0]),
-        (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "told"), [
+    (SimpleNamespace(__cuda_array_interface__={}, get=lambda: [1.0, 2.0]), [1.0, 2.0]), (SimpleNamespace(get=None, to_numpy=lambda: [3.0]), [3.0]),
+    (SimpleNamespace(__cuda_array_interface__={}, toarray=lambda: [4.0]), [4.0]), (SimpleNamespace(array=[5.0]), [5.0]),
+    (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None),
+])  # fmt: skip
 def test_a_result_of_any_library_comes_to_the_host(value, told):
     if told is None:
         assert "it returns a object, which is no array" in str(

@@ -83,18 +83,15 @@ def test_policy_has_the_same_thresholds(result):
         gpubench.Policy("r.json")
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda result: result.threshold("dott"), "did you mean 'dot'"),
-        (lambda result: result.threshold(), "name one of them"),
-        (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
-        (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
-        (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
-        (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
-        (lambda result: gpubench.bench(), "gpubench.bench(f)"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda result: result.threshold("dott"), "did you mean 'dot'"),
+    (lambda result: result.threshold(), "name one of them"),
+    (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
+    (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
+    (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
+    (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
+    (lambda result: gpubench.bench(), "gpubench.bench(f)"),
+])  # fmt: skip
 def test_what_is_misspelt_raises(result, call, words):
     error = raised(UsageError, call, result)
     assert words in error.hint

@@ -58,21 +58,18 @@ def refusal(data):
     return error
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"", "empty-file"), (b" \n", "empty-file"), (b"hello", "not-json"), (b"\xff\xfe\x00", "not-json"),
-        (b"{'a': 1}", "not-json"), (b'{"a":' * 100_000, "not-json"), (b"[]", "bad-document"),
-        (b"null", "bad-document"), (b"{}", "wrong-document"),
-        (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"), (b'{"name": 3}', "wrong-document"),
-        (b'{"name": "gpubench-result"}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": 4}', "bad-document"),
-        (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "code"), [
+    (b"", "empty-file"), (b" \n", "empty-file"), (b"hello", "not-json"), (b"\xff\xfe\x00", "not-json"),
+    (b"{'a': 1}", "not-json"), (b'{"a":' * 100_000, "not-json"), (b"[]", "bad-document"),
+    (b"null", "bad-document"), (b"{}", "wrong-document"),
+    (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"), (b'{"name": 3}', "wrong-document"),
+    (b'{"name": "gpubench-result"}', "bad-document"),
+    (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
+    (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
+    (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
+    (b'{"name": "gpubench-result", "schema_version": 4}', "bad-document"),
+    (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
+])  # fmt: skip
 def test_what_is_no_result_is_refused(data, code):
     refused = refusal(data)
     assert refused.code == code

@@ -54,18 +54,15 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     assert f"at most {most} are read" in error.why
 
 
-@pytest.mark.parametrize(
-    ("name", "document"),
-    [
-        ("MAX_VALUES", lambda n: b"[" + b",".join([b"1"] * n) + b"]"),
-        ("MAX_STRINGS", lambda n: b"[" + b",".join([b'""'] * n) + b"]"),
-        ("MAX_CONTAINERS", lambda n: b"[" + b",".join([b"{}"] * (n - 1)) + b"]"),
-        ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
-        ("MAX_TEXT_BYTES", lambda n: b'["' + b"a" * (n - 2) + b'","bb"]'),
-        ("MAX_TEXT_BYTES", lambda n: b'["aa","' + b"b" * (n - 2) + b'"]'),
-        ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n),
-    ],
-)
+@pytest.mark.parametrize(("name", "document"), [
+    ("MAX_VALUES", lambda n: b"[" + b",".join([b"1"] * n) + b"]"),
+    ("MAX_STRINGS", lambda n: b"[" + b",".join([b'""'] * n) + b"]"),
+    ("MAX_CONTAINERS", lambda n: b"[" + b",".join([b"{}"] * (n - 1)) + b"]"),
+    ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
+    ("MAX_TEXT_BYTES", lambda n: b'["' + b"a" * (n - 2) + b'","bb"]'),
+    ("MAX_TEXT_BYTES", lambda n: b'["aa","' + b"b" * (n - 2) + b'"]'),
+    ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n),
+])  # fmt: skip
 def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
     most = 8
     monkeypatch.setattr(limits, name, most)
@@ -73,14 +70,11 @@ def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
     assert str(most) in raised(InputError, limits.require_json, document(most + 1), "a.json").why
 
 
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        (b"9223372036854775807", True), (b"9223372036854775808", False), (b"-9223372036854775807", True),
-        (b"10000000000000000000000", False), (b"1e99", True), (b"1e100", False), (b"1E-099", True), (b"1e-100", False),
-        (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "read"), [
+    (b"9223372036854775807", True), (b"9223372036854775808", False), (b"-9223372036854775807", True),
+    (b"10000000000000000000000", False), (b"1e99", True), (b"1e100", False), (b"1E-099", True), (b"1e-100", False),
+    (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True),
+])  # fmt: skip
 def test_numbers_lie_where_what_is_made_of_two_is_finite(text, read):
     document = b'{"x": [' + text + b"]}"
     if read:
@@ -106,14 +100,11 @@ def test_toml_stands_so_deep(place):
 PART = b'{"name":"gpubench-part","schema_version":1}\n'
 
 
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
-        # Each line keeps a million blocks that the first one brought: copies of them took a quarter of an hour.
-        ([b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 1_000_000)], "1,000,000 blocks, and at most 100,000"),
-        ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "why"), [
+    # Each line keeps a million blocks that the first one brought: copies of them took a quarter of an hour.
+    ([b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 1_000_000)], "1,000,000 blocks, and at most 100,000"),
+    ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
+])  # fmt: skip
 def test_a_part_beyond_a_limit_is_refused_while_it_is_read(tmp_path, lines, why):
     path = tmp_path / "a.json.part"
     path.write_bytes(PART + b"\n".join(lines) + b"\n")
