@@ -68,8 +68,7 @@ def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monk
     (tmp_path / "threadpoolctl.py").write_text(noise)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (answer,) = inspection.run_probes([ProbeRequest("blas", 20.0)])
-    assert answer.provider.status == "ok"
-    assert answer.message.blas == []
+    assert (answer.provider.status, answer.message.blas) == ("ok", [])
 
 
 def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):

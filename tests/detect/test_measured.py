@@ -72,8 +72,7 @@ def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(tmp_path):
     advice = advised(run, tmp_path)  # not the GPU that the static rule likes; and the report says the same
     assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
     assert replace(advice, measured=None) == replace(recommend_mode(analyse(run)), measured=None)
-    hidden = replace(run.machine, gpus=[card("g0"), card("g1", usable=False)])
-    advice = advised(run, tmp_path, hidden)
+    advice = advised(run, tmp_path, replace(run.machine, gpus=[card("g0"), card("g1", usable=False)]))
     assert (advice.mode, advice.device_ids, advice.measured) == ("gpu", ["g0"], None)
     assert [reason.code for reason in advice.reasons] == ["RESULT_SILENT"]
     nobodys = with_gpus(card("g0"), card("g1"), gpu_id="of another machine")

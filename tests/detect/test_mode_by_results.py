@@ -51,8 +51,7 @@ def on_machine(run, gib):
     """The run on a machine whose GPU has so much memory, and eight usable CPUs."""
     memory = GpuMemory(usable_bytes=make_fact(gib * GIB, "t"), unified=make_fact(False, "t"))
     gpus = [replace(run.machine.gpus[0], memory=memory, kind=make_fact("discrete", "t"))]
-    cpu = replace(run.machine.cpu, available=make_fact(8, "t"))
-    machine = replace(run.machine, gpus=gpus, cpu=cpu)
+    machine = replace(run.machine, gpus=gpus, cpu=replace(run.machine.cpu, available=make_fact(8, "t")))
     machine = replace(machine, recommendation=recommend.recommend(machine))
     return replace(run, machine=machine, settings=replace(run.settings, threads=8))
 
@@ -152,8 +151,7 @@ def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why
 
 
 def test_an_older_file_that_tells_decides_and_the_newer_one_says_why_it_does_not(tmp_path):
-    queued = ops({"matmul": 30.0}, QUEUED)
-    advice = advised(tmp_path, CPU_WINS, queued, [measured(case(n=64), 1e-3)])
+    advice = advised(tmp_path, CPU_WINS, ops({"matmul": 30.0}, QUEUED), [measured(case(n=64), 1e-3)])
     assert (advice.mode, advice.confidence) == ("cpu", "measured")
     assert advice.measured.file == "20260101T000000Z-00000001.json"
     first, note = advice.reasons

@@ -44,8 +44,7 @@ def cpu_of(plant):
 ])  # fmt: skip
 def test_sets_are_counted_not_intersected(cpu_of, online, cpuset, affinity, available):
     cpu = cpu_of(container(online, cpuset), affinity)
-    assert cpu.available.value == available
-    assert cpu.cpuset.value == cpuset
+    assert (cpu.available.value, cpu.cpuset.value) == (available, cpuset)
 
 
 @pytest.mark.parametrize(

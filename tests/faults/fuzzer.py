@@ -194,8 +194,7 @@ def spoiled(document, draw):
     """The document with one to four changes, most of them one."""
     document = {"": document}
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        places = _places(document) or [(document, "")]
-        holder, key = draw.choice(places)
+        holder, key = draw.choice(_places(document) or [(document, "")])
         with contextlib.suppress(KeyError, IndexError):  # an earlier change took the place away
             draw.choice(CHANGES)(holder, key, draw)
     return document.get("")
@@ -312,8 +311,7 @@ def damaged(data, draw):
 
 
 def _json(document, draw):
-    text = json.dumps(spoiled(document, draw), allow_nan=True).encode("utf-8", "surrogatepass")
-    return damaged(text, draw)
+    return damaged(json.dumps(spoiled(document, draw), allow_nan=True).encode("utf-8", "surrogatepass"), draw)
 
 
 def _written(folder, name, data):
@@ -326,8 +324,7 @@ def _written(folder, name, data):
 
 
 def _result(draw, folder):
-    run = store.load(_written(folder, "result.json", _json(_run(draw), draw)))
-    _reported([run], draw)
+    _reported([store.load(_written(folder, "result.json", _json(_run(draw), draw)))], draw)
 
 
 def _two_results(draw, folder):

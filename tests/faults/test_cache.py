@@ -22,8 +22,7 @@ def filled(tmp_path_factory, cache_folder, starter):
     own = folder / "cache"
     if (cache_folder / machine_code.FOLDER).is_dir():
         shutil.copytree(cache_folder / machine_code.FOLDER, own / machine_code.FOLDER)
-    env = environment(folder, {"GPUBENCH_CACHE_DIR": str(own)})
-    codes_of(starter.run(*RUN, cwd=folder, env=env), folder)
+    codes_of(starter.run(*RUN, cwd=folder, env=environment(folder, {"GPUBENCH_CACHE_DIR": str(own)})), folder)
     return own
 
 

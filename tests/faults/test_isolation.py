@@ -45,8 +45,7 @@ _REPORTED = (
 
 def backend(folder, devices, name="strange"):
     """A package with a backend that does `devices` when it is asked for its devices."""
-    text = BACKEND.format(name=name, devices=devices)
-    return install(folder, name, text, backends={name: f"{name}:BACKEND"})
+    return install(folder, name, BACKEND.format(name=name, devices=devices), backends={name: f"{name}:BACKEND"})
 
 
 def eventually(true):

@@ -71,8 +71,7 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
 
     monkeypatch.setattr(processes, "run_all", run_all)
     monkeypatch.setattr(sources, "add_to_manifest", lambda *_: None)
-    place = sources.CodePlace(str(tmp_path / "mine.py"), "")
-    assert raised(UsageError, sources.declare, [place]).why == why
+    assert raised(UsageError, sources.declare, [sources.CodePlace(str(tmp_path / "mine.py"), "")]).why == why
 
 
 @pytest.mark.parametrize(("function", "why"), [

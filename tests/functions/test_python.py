@@ -63,8 +63,7 @@ def test_a_result_shows_itself(result):
 
 
 def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
-    frame = result.to_pandas()
-    assert {"op", "n", "time_s", "device"} <= set(frame.columns)
+    assert {"op", "n", "time_s", "device"} <= set(result.to_pandas().columns)
     result.save(tmp_path / "copy.json.gz")
     assert gpubench.load(tmp_path / "copy.json.gz").run == result.run
     result.save(tmp_path / "table.csv")

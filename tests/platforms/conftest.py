@@ -64,7 +64,6 @@ def computer(tmp_path, cache_folder):
         extra = {"PYTHONPATH": paths, "GPUBENCH_SIMULATED": system, "TMPDIR": str(tmp_path / "temporary")}
         if system == "win32":
             extra |= {"USERPROFILE": home, "APPDATA": home, "LOCALAPPDATA": home, "PYTHONIOENCODING": "cp1252"}
-        env = environment(tmp_path / "home", extra)
-        return Computer(system, tmp_path / "work", env)
+        return Computer(system, tmp_path / "work", environment(tmp_path / "home", extra))
 
     return make

@@ -144,8 +144,7 @@ def absolute(path, folder=-1):
 
 
 def refuse_open(path, folder=-1):
-    where = absolute(path, folder)
-    for number, target in holders(where):
+    for number, target in holders(absolute(path, folder)):
         error = PermissionError(13, f"{REFUSED} ({number}: {target})", path)
         error.winerror = 32
         raise error

@@ -88,8 +88,7 @@ def test_a_call_takes_power_times_its_time_and_is_measured_once(tmp_path, monkey
     made.follow_session(SimpleNamespace())
     (window,) = entered[run.case.id]
     assert (window.source, window.reason) == ("rapl", None)
-    assert window.power_w == pytest.approx(WATTS, rel=0.15)
-    assert len(window.idle_w) == 2
+    assert (window.power_w, len(window.idle_w)) == (pytest.approx(WATTS, rel=0.15), 2)
     assert window.joules == pytest.approx(WATTS * 0.3 / 300, rel=0.15)
 
 
@@ -145,8 +144,7 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
     texts = [cell.text for cell in section.tables[0].rows[0]]
     assert texts[2:] == ["waited", "200 mJ", "50.0 mJ", "GPU 4x", "200 W", "500 W", "100 W"]
     assert [one.joules for one in energies(analysis)] == [0.2, 0.05]
-    unknown = EnergyWindow(session=0, source="rapl", reason="run as root")
-    _, section = draw_report(unknown, gpu)
+    _, section = draw_report(EnergyWindow(session=0, source="rapl", reason="run as root"), gpu)
     assert [cell.text for cell in section.tables[0].rows[0]][3:6] == ["unknown", "50.0 mJ", "-"]
     assert any("run as root" in line for line in section.lines)
 

@@ -79,8 +79,7 @@ def test_what_the_first_folder_does_not_take_the_second_keeps(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: it gives files away")
 @pytest.mark.parametrize("level", ["root", "folder", "file"])
 def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
-    files = SealedFiles(tmp_path / "cache")
-    files.write("folder/name", b"content")
+    SealedFiles(tmp_path / "cache").write("folder/name", b"content")
     path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
     os.chown({"root": tmp_path / "cache", "folder": path.parent, "file": path}[level], 1234, 1234)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
@@ -92,8 +91,7 @@ def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
 @posix
 @pytest.mark.parametrize("level", ["root", "folder", "file"])
 def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level):
-    files = SealedFiles(tmp_path / "cache")
-    files.write("folder/name", b"content")
+    SealedFiles(tmp_path / "cache").write("folder/name", b"content")
     path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
     {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(0o775)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))

@@ -26,8 +26,7 @@ STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "
 def test_round_trip(make_run, samples, label):
     if label is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in label):
         return  # no text of an operating system that says UTF-8
-    run = make_run(samples, label=label)
-    data = store.dumps(run)
+    data = store.dumps(make_run(samples, label=label))
     back = store.loads(data, "x")
     assert (data.count(b"\n"), data[-2:], store.dumps(back)) == (1, b"}\n", data)
     assert back.label == label

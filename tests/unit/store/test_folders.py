@@ -94,8 +94,7 @@ def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_tempor
     if os.name != "nt":
         assert stat.S_IMODE(saved.parents[1].stat().st_mode) == 0o700
     assert list(planted.iterdir()) == [], "a link that somebody planted in the shared folder is not followed"
-    again = store.rescue(run, environ)
-    assert again.parents[1] != saved.parents[1]
+    assert store.rescue(run, environ).parents[1] != saved.parents[1]
 
 
 def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):

@@ -62,8 +62,7 @@ def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path)
         assert not second.take()
         first.release()
         assert second.take()
-        third = store.Lock(path)
-        assert not third.take()
+        assert not store.Lock(path).take()
         second.release()
         assert not path.exists()
 
@@ -103,8 +102,7 @@ def test_windows_locks_a_byte_far_behind_the_holders_name(tmp_path, monkeypatch)
 
 
 def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
-    lock = store.lock_result(tmp_path / "absent" / "a.json", "run", 0)
-    lock.release()
+    store.lock_result(tmp_path / "absent" / "a.json", "run", 0).release()
     assert os.listdir(tmp_path) == []
 
 

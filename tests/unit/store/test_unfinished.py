@@ -51,10 +51,8 @@ def test_more_sessions_of_the_run_go_on_with_it(tmp_path, run, times):
 def test_what_the_result_holds_already_is_not_gone_on_with(tmp_path, run, times):
     for part in (with_sessions(run, 2), with_sessions(run, 3)):
         path = put(tmp_path, with_sessions(run, 3), part, times)
-        assert store.part_to_resume(path) is None
-        assert store.newest_first([tmp_path]) == [path]
-        assert store.set_aside(path, resumed=True) is None
-        assert store.set_aside(path, resumed=False) is None
+        assert (store.part_to_resume(path), store.newest_first([tmp_path])) == (None, [path])
+        assert (store.set_aside(path, resumed=True), store.set_aside(path, resumed=False)) == (None, None)
 
 
 @pytest.mark.parametrize("times", TIMES)
