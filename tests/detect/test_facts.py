@@ -16,10 +16,9 @@ def test_links_stay_inside_and_only_regular_files_are_read(plant):
                   "/big": b"x" * (5 << 20)})  # fmt: skip
     os.mkfifo(base / "pipe")
     root = Root(str(base))
-    for path, text, status in (
-        ("/b/file", "inside", "ok"), ("/c", "inside", "ok"), ("/loop", None, "absent"), ("/nothing", None, "absent"),
-        ("/b/../../../etc/passwd", None, "absent"), ("/pipe", None, "invalid"), ("/folder", None, "invalid"),
-    ):  # fmt: skip
+    for path, text, status in (("/b/file", "inside", "ok"), ("/c", "inside", "ok"), ("/loop", None, "absent"),
+                               ("/nothing", None, "absent"), ("/b/../../../etc/passwd", None, "absent"),
+                               ("/pipe", None, "invalid"), ("/folder", None, "invalid")):  # fmt: skip
         reading = root.read(path)
         assert (reading.text, reading.status) == (text, status), path
     assert len(root.read("/big").text or "") == 4 << 20

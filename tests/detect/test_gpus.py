@@ -121,14 +121,10 @@ ON_PCI = {
 }  # fmt: skip
 
 # What AMD's kernel driver tells: its nodes, and their memory.
-PARTITIONS = {
-    path: text
-    for n in range(1, 5)
-    for path, text in (
-        kfd_node(n, unique_id=77 + (n > 2), location_id=0x0500 + (n > 2) * 0x2200 + (n + 1) % 2)
-        | bank(n, 24 * GIB)
-    ).items()
-}
+PARTITIONS = {path: text for n in range(1, 5)
+              for path, text in (kfd_node(n, unique_id=77 + (n > 2),
+                                          location_id=0x0500 + (n > 2) * 0x2200 + (n + 1) % 2)
+                                 | bank(n, 24 * GIB)).items()}  # fmt: skip
 OF_KFD = {
     "partitions of one GPU": (
         kfd_node(0, cpu_cores_count=96, simd_count=0) | kfd_node(1, unique_id=77) | kfd_node(2, unique_id=77, location_id=0x0501)
@@ -183,10 +179,8 @@ SOC, PLATFORM = "/sys/devices/platform/soc", "/sys/bus/platform/devices"
 def card(number, device, driver, *, render=None, compatible="", place=SOC):
     """The nodes of one DRM device, and its own folder."""
     folder = f"{place}/{device}"
-    tree = {
-        f"{folder}/uevent": f"DRIVER={driver}\nOF_FULLNAME=/soc/{device}\nOF_COMPATIBLE_0={compatible}",
-        f"{PLATFORM}/{device}": f"-> ../../..{folder.removeprefix('/sys')}",
-    }
+    tree = {f"{folder}/uevent": f"DRIVER={driver}\nOF_FULLNAME=/soc/{device}\nOF_COMPATIBLE_0={compatible}",
+            f"{PLATFORM}/{device}": f"-> ../../..{folder.removeprefix('/sys')}"}  # fmt: skip
     for name in [f"card{number}"] + ([f"renderD{render}"] if render else []):
         tree[f"{folder}/drm/{name}/device"] = "-> ../../"
         tree[f"{DRM}/{name}"] = f"-> ../..{folder.removeprefix('/sys')}/drm/{name}"
@@ -197,10 +191,8 @@ def device(name, driver=None, compatible=""):
     """A platform device that has no card."""
     lines = [f"DRIVER={driver}"] if driver else []
     lines += ["OF_FULLNAME=/soc/gpu", f"OF_COMPATIBLE_0={compatible}"]
-    return {
-        f"{SOC}/{name}/uevent": "\n".join(lines),
-        f"{PLATFORM}/{name}": f"-> ../../..{SOC.removeprefix('/sys')}/{name}",
-    }
+    return {f"{SOC}/{name}/uevent": "\n".join(lines),
+            f"{PLATFORM}/{name}": f"-> ../../..{SOC.removeprefix('/sys')}/{name}"}  # fmt: skip
 
 
 ADRENO = device("3d00000.gpu", "adreno", "qcom,adreno-43050c01")
@@ -228,11 +220,8 @@ OF_THE_TREE = {
     "no driver": device("fd00000.gpu", None, "arm,mali-bifrost"),
     "a render node without a card": {f"{DRM}/renderD128/device/uevent": "DRIVER=newgpu"},
 }  # fmt: skip
-KNOWN = {
-    "msm_dpu": ("integrated", True),
-    "host1x and nouveau": ("integrated", True),
-    "a driver in no list": (None, None),
-}
+KNOWN = {"msm_dpu": ("integrated", True), "host1x and nouveau": ("integrated", True),
+         "a driver in no list": (None, None)}  # fmt: skip
 VULKAN = {"source": "wgpu:vulkan", "name": "Some GPU", "device_id": "1", "adapter_type": "integrated"}
 OFF_PCI = {
     **{name: (HOST | tree, {**ONE, "warnings": []}) for name, tree in OF_THE_TREE.items()},

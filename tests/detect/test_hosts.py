@@ -148,10 +148,9 @@ PACKAGES = [
     (board("6.6.0", arch="7", **TREE), "unsupported"),  # 32-bit Arm numbers clusters to this day
 ]
 
-GPU_NODE = {
-    "/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "Node: 255\nStatus: online\nSize: 40000000",
-    f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB", f"{NODE}/node255/cpulist": "",
-}  # fmt: skip
+GPU_NODE = {"/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "Node: 255\nStatus: online\nSize: 40000000",
+            f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB",
+            f"{NODE}/node255/cpulist": ""}  # fmt: skip
 CPU_V1, MEMORY_V1, SET_V1 = "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpuset"
 MEMORY = {
     "memory of a GPU is taken out of RAM": (
@@ -257,12 +256,8 @@ def firmware(flag, vendor="", product="", model="Test CPU", **dmi):
     flags = "lm hypervisor" if flag else "lm"
     blocks = "\n\n".join(f"processor : {n}\nmodel name : {model}\nflags : {flags}" for n in (0, 1))
     dmi = {"sys_vendor": vendor, "product_name": product} | dmi
-    return (
-        HOST
-        | {"/proc/cpuinfo": blocks}
-        | under(DMI, dmi)
-        | each_cpu(2, {"topology/thread_siblings_list": range(2)})
-    )
+    return (HOST | {"/proc/cpuinfo": blocks} | under(DMI, dmi)
+            | each_cpu(2, {"topology/thread_siblings_list": range(2)}))  # fmt: skip
 
 
 def of_arm(vendor, product):
@@ -277,11 +272,10 @@ GUESTS = [
     ("Amazon EC2", "m5.large", "kvm"), ("Red Hat", "KVM", "kvm"), ("KubeVirt", "None", "kvm"),
     ("Parallels International GmbH.", "Parallels Virtual Platform", "parallels"), ("BHYVE", "BHYVE", "bhyve"),
 ]  # fmt: skip
-REAL = [
-    ("Microsoft Corporation", "Surface Book 3"), ("Google", "Eve"), ("Amazon EC2", "c5.metal"), ("Nutanix", "NX-3060-G5"),
-    ("Oracle Corporation", "ORACLE SERVER X8-2"), ("Apple Inc.", "MacBookPro16,1"), ("Xenon Systems", "Nitro G12"),
-    ("To Be Filled By O.E.M.", "Default string"), ("", ""),
-]  # fmt: skip
+REAL = [("Microsoft Corporation", "Surface Book 3"), ("Google", "Eve"), ("Amazon EC2", "c5.metal"),
+        ("Nutanix", "NX-3060-G5"), ("Oracle Corporation", "ORACLE SERVER X8-2"),
+        ("Apple Inc.", "MacBookPro16,1"), ("Xenon Systems", "Nitro G12"),
+        ("To Be Filled By O.E.M.", "Default string"), ("", "")]  # fmt: skip
 HYPERVISOR = "platform.hypervisor"
 FIRMWARE = {
     # Firmware outweighs a flag that is hidden; a maker's name alone proves nothing.
@@ -319,9 +313,8 @@ def test_files_of_a_host(look, name):
 
 @pytest.mark.parametrize(("lists", "files", "kinds"), KINDS)
 def test_a_coarse_source_hides_no_finer_one(look, lists, files, kinds):
-    tree = cores(len(next(iter(files.values()))), **files) | {
-        f"/sys/devices/{name}/cpus": cpus for name, cpus in lists.items()
-    }
+    tree = cores(len(next(iter(files.values()))), **files) | {f"/sys/devices/{name}/cpus": cpus
+                                                              for name, cpus in lists.items()}  # fmt: skip
     check(look(tree), {"cpu.kinds.*.cpus": kinds})
 
 
@@ -339,17 +332,8 @@ def test_where_no_file_tells_psutil_says_what_bounds_the_cpus(monkeypatch, allow
     monkeypatch.setitem(sys.modules, "psutil", psutil)
     affinity = allowed if allowed is ABSENT else make_fact(frozenset(allowed), "os")
     cpu, ram = read_psutil(Cpu(), Memory(), affinity)
-    check(
-        cpu,
-        {
-            "available": usable,
-            "limited_by": bound,
-            "logical": 8,
-            "cores": 4,
-            "smt": "on",
-            "now_hz": "unsupported",
-        },
-    )
+    check(cpu, {"available": usable, "limited_by": bound, "logical": 8, "cores": 4, "smt": "on",
+                "now_hz": "unsupported"})  # fmt: skip
     check(ram, {"total_bytes": 8 * GIB, "usable_bytes": 4 * GIB, "swap_total_bytes": "unsupported"})
 
 

@@ -27,10 +27,8 @@ def fact(value, source="files"):
 
 def cpu(model="AMD Ryzen 7 5800X", cores=8, logical=16, available=16, part=None, source="/proc/cpuinfo"):
     kind = CpuKind(rank=0, cores=cores, logical=logical, cpus="0-15", part=part)
-    return Cpu(
-        model=fact(model, source), cores=fact(cores), logical=fact(logical), available=fact(available),
-        kinds=make_fact([kind], "files"),
-    )  # fmt: skip
+    return Cpu(model=fact(model, source), cores=fact(cores), logical=fact(logical), available=fact(available),
+               kinds=make_fact([kind], "files"))  # fmt: skip
 
 
 def gpu(ids=("1002", "7480", "1eae", "7601"), *, uuid=None, name="Navi 33", version=None, gib=8, bdf="0000:0d:00.0", **more):  # fmt: skip
@@ -48,9 +46,8 @@ def gpu(ids=("1002", "7480", "1eae", "7601"), *, uuid=None, name="Navi 33", vers
 
 def machine(*gpus, **more):
     more = {"cpu": cpu(), "memory": Memory(total_bytes=make_fact(64 * GIB, "t")), **more}
-    return Machine(
-        gpus=list(gpus), gpu_count=make_fact(len(gpus), "t"), platform=Platform(arch=fact("x86_64")), **more
-    )
+    return Machine(gpus=list(gpus), gpu_count=make_fact(len(gpus), "t"), platform=Platform(arch=fact("x86_64")),
+                   **more)  # fmt: skip
 
 
 UUID, SECOND = "GPU-0123456789abcdef", "GPU-fedcba9876543210"

@@ -48,10 +48,8 @@ def driver(call, error):
 
 
 ERRORS = [*map(Nvml.NVMLError, (15, 4, 999)), OSError("a broken pipe"), NameError("a binding")]
-CALLS = [
-    "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetClockInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses", "*",
-]  # fmt: skip
+CALLS = ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetMemoryInfo",
+         "nvmlDeviceGetClockInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses", "*"]  # fmt: skip
 TARGETS = [MonitorTarget(f"cupy:{n}", f"GPU-00000000-0000-0000-0000-00000000001{n}", f"0000:{16 + n:02x}:00.0")
            for n in range(COUNT)]  # fmt: skip
 
@@ -110,10 +108,8 @@ class Cupy:
     def properties(self, index):
         if index == SICK:
             raise RuntimeError("cudaErrorDevicesUnavailable")
-        return {
-            "pciDomainID": 0, "pciBusID": index, "pciDeviceID": 0, "name": b"NVIDIA", "totalGlobalMem": 8 * GIB,
-            "multiProcessorCount": 4, "major": 9, "minor": 0,
-        }  # fmt: skip
+        return {"pciDomainID": 0, "pciBusID": index, "pciDeviceID": 0, "name": b"NVIDIA",
+                "totalGlobalMem": 8 * GIB, "multiProcessorCount": 4, "major": 9, "minor": 0}  # fmt: skip
 
 
 def test_one_cuda_device_that_fails_costs_the_others_nothing():

@@ -68,10 +68,8 @@ def kfd(links):
     return tree | {f"{nodes}/1/{folder}/properties": text for folder, text in links.items()}
 
 
-XGMI = {
-    "io_links/1": "type 11\nnode_from 1\nnode_to 2\nmax_bandwidth 50000\nflags 1",
-    "io_links/0": "type 2\nnode_from 1\nnode_to 0",
-}
+XGMI = {"io_links/1": "type 11\nnode_from 1\nnode_to 2\nmax_bandwidth 50000\nflags 1",
+        "io_links/0": "type 2\nnode_from 1\nnode_to 0"}  # fmt: skip
 PCIE = {"p2p_links/0": "type 2\nnode_to 2\nflags 12"}
 SENSELESS = {"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk", "p2p_links/0": "?"}
 
@@ -101,10 +99,8 @@ def library(**answers):
         "nvmlSystemGetCudaDriverVersion_v2": 13000, "nvmlDeviceGetUUID": "GPU-00000000-1111-2222-3333-444444444444",
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
     } | answers  # fmt: skip
-    return Nvml(**{
-        name: Nvml.NVMLError(answer) if isinstance(answer, int) and name not in numbers else answer
-        for name, answer in answers.items()
-    })  # fmt: skip
+    return Nvml(**{name: Nvml.NVMLError(answer) if isinstance(answer, int) and name not in numbers else answer
+                   for name, answer in answers.items()})  # fmt: skip
 
 
 def host(links, **answers):

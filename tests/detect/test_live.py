@@ -223,10 +223,9 @@ def test_threads_that_do_not_fit_are_told_with_the_variable_that_helps():
         assert (warning.code, words in warning.text) == ("BLAS_THREADS", True)
         assert "OPENBLAS_NUM_THREADS=8" in warning.text
     assert blas_warnings(cpu(threads=8)) == []
-    for machine, part in (
-        (Machine(cpu=cpu()), "BLAS not asked: --deep shows it"),
-        (Machine(cpu=cpu(threads=64)), "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!"),
-    ):
+    for machine, part in ((Machine(cpu=cpu()), "BLAS not asked: --deep shows it"),
+                          (Machine(cpu=cpu(threads=64)),
+                           "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!")):  # fmt: skip
         assert part in picture.render(machine, "markdown")
     assert "BLAS" not in picture.render(Machine(live=False, cpu=cpu()), "markdown")
 

@@ -19,11 +19,9 @@ from tests.unit.report.builders import run_of
 
 def test_break_even_points_are_quoted_in_words():
     point = MeasuredBreakEven(op="matmul", dtype="float32", backend="cupy", regime="resident-waited", size=128)
-    points = [
-        point, replace(point, regime="transfer-always", size=194),
-        replace(point, regime="transfer-once-10", size=None, note="never up to n = 64"),
-        replace(point, params="m=3", size=64, note="the smallest size measured"),
-    ]  # fmt: skip
+    points = [point, replace(point, regime="transfer-always", size=194),
+              replace(point, regime="transfer-once-10", size=None, note="never up to n = 64"),
+              replace(point, params="m=3", size=64, note="the smallest size measured")]  # fmt: skip
     assert picture.quote(points) == [
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy",
         "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU",

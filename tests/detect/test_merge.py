@@ -163,11 +163,9 @@ def bus(*models, **more):
 
 def listed(*models, source="wgpu:vulkan", **more):
     """Records without addresses, in the order given, with names that tell the models apart."""
-    return [
-        {"source": source, "ordinal": n, "vendor_id": "10de", "device_id": device, "name": f"model {device}"}
-        | {"memory_bytes": size, "adapter_type": "discrete"} | more
-        for n, (_, device, size) in enumerate(models)
-    ]  # fmt: skip
+    return [{"source": source, "ordinal": n, "vendor_id": "10de", "device_id": device,
+             "name": f"model {device}"} | {"memory_bytes": size, "adapter_type": "discrete"} | more
+            for n, (_, device, size) in enumerate(models)]  # fmt: skip
 
 
 def blind(records):
@@ -285,10 +283,9 @@ def recorded(name):
 
 def test_six_enumerations_of_an_h200_are_one_gpu_whose_memory_comes_from_nvml():
     uuid = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-    expected = {
-        "gpus.*.id": [uuid], "gpus.*.name": ["NVIDIA H200"], "gpus.*.bdf": ["0000:00:06.0"], SIZE: 150754820096, f"{SIZE}.source": "nvml",
-        f"{SIZE}.alternatives.*.source": ["cuda"], "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False,
-    }  # fmt: skip
+    expected = {"gpus.*.id": [uuid], "gpus.*.name": ["NVIDIA H200"], "gpus.*.bdf": ["0000:00:06.0"],
+                SIZE: 150754820096, f"{SIZE}.source": "nvml", f"{SIZE}.alternatives.*.source": ["cuda"],
+                "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False}  # fmt: skip
     machine = recorded("h200.records.json")
     check(machine, expected)
     assert set(machine.gpus[0].apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}

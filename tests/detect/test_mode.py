@@ -28,19 +28,16 @@ GIB = 1 << 30
 
 def card(size, number=0, *, vendor="amd", kind="discrete", unified=False, free=None, **more):
     size_fact = make_fact(size, "t") if size is not None else ABSENT
-    memory = GpuMemory(
-        usable_bytes=size_fact, dedicated_bytes=size_fact, unified=make_fact(unified, "t"),
-        free_bytes=make_fact(free, "t") if free else ABSENT,
-    )  # fmt: skip
+    memory = GpuMemory(usable_bytes=size_fact, dedicated_bytes=size_fact, unified=make_fact(unified, "t"),
+                       free_bytes=make_fact(free, "t") if free else ABSENT)  # fmt: skip
     return Gpu(id=f"g{number}", vendor=make_fact(vendor, "t"), kind=make_fact(kind, "t"), memory=memory, **more)
 
 
 def advise(*gpus, threads=8, override=None, late=None):
     providers = [Provider(name=late, status="timeout")] if late else []
     available = ABSENT if threads is None else make_fact(threads, "t")
-    machine = Machine(
-        gpus=list(gpus), cpu=Cpu(available=available), gpu_count=make_fact(len(gpus), "t"), providers=providers,
-    )  # fmt: skip
+    machine = Machine(gpus=list(gpus), cpu=Cpu(available=available), gpu_count=make_fact(len(gpus), "t"),
+                      providers=providers)  # fmt: skip
     return recommend.recommend(machine, override)
 
 

@@ -76,9 +76,8 @@ def test_lists_that_agree_or_contradict_each_other(cpu_of, tree, affinity, expec
 
 def test_blocks_that_are_numbered_otherwise_tell_no_cpu_its_part(cpu_of):
     tree = {path: text for path, text in container("0-1", "4,9", count=16).items() if "cpufreq" not in path}
-    tree["/proc/cpuinfo"] = "\n\n".join(
-        f"processor : {n}\nCPU architecture: 8\nCPU part : {part}" for n, part in enumerate(("0xd05", "0xd0b"))
-    )
+    tree["/proc/cpuinfo"] = "\n\n".join(f"processor : {n}\nCPU architecture: 8\nCPU part : {part}"
+                                        for n, part in enumerate(("0xd05", "0xd0b")))  # fmt: skip
     kinds = cpu_of(tree).kinds
     assert (kinds.value, kinds.status) == (None, "invalid")
     tree["/proc/cpuinfo"] = tree["/proc/cpuinfo"].replace("0xd0b", "0xd05")

@@ -16,10 +16,9 @@ from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, un
 
 VRAM = {"mem_info_vram_total": str(8 * GIB), "mem_info_vram_vendor": "samsung"}
 NAVI = ("1002", "744c", "amdgpu")
-LAPTOP = (
-    HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
-    | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe", max_link_width="16")
-)  # fmt: skip
+LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
+          | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe",
+                max_link_width="16"))  # fmt: skip
 EQUAL = HOST | pci("0000:09:00.0", "1002", "744c", "vfio-pci")
 for number in range(8):
     own = f"0: {500 + number}Mhz *\n1: 2371Mhz"
@@ -138,11 +137,9 @@ def test_every_fact_is_explained(look):
 def test_what_is_missing_stands_with_the_command_that_installs_it(look, draw):
     text = f"CuPy is not installed, so nothing can be measured through CUDA: {install_command('cuda13')}"
     missing = f"nvidia-ml-py is not installed: {install_command()}"
-    machine = replace(
-        look(LAPTOP), live=True, warnings=[MachineWarning(code="RUNTIME_MISSING", text=text)],
-        providers=[Provider(name="nvml", status="absent", error_code="ImportError", hint=missing),
-                   Provider(name="wgpu", status="timeout", hint="no answer")],
-    )  # fmt: skip
+    machine = replace(look(LAPTOP), live=True, warnings=[MachineWarning(code="RUNTIME_MISSING", text=text)],
+                      providers=[Provider(name="nvml", status="absent", error_code="ImportError", hint=missing),
+                                 Provider(name="wgpu", status="timeout", hint="no answer")])  # fmt: skip
     drawn = " ".join(draw(machine, "markdown").split())
     for part in ("Missing", "CuPy is not installed", "nvml: nvidia-ml-py is not installed: "):
         assert part in drawn

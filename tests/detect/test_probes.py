@@ -137,11 +137,8 @@ VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virt
          "vendor_id": "8086", "device_id": "56a0", "adapter_type": "virtual", "checked": True}  # fmt: skip
 VIRTIO = HOST | pci("0000:00:03.0", "1af4", "1050", "virtio-pci")
 TWO = VIRTIO | pci("0000:00:04.0", "1af4", "1050")
-ARC = VENUS | {
-    "driver": "Intel open-source Mesa driver",
-    "name": "Intel(R) Arc(tm) A770",
-    "adapter_type": "discrete",
-}
+ARC = VENUS | {"driver": "Intel open-source Mesa driver", "name": "Intel(R) Arc(tm) A770",
+               "adapter_type": "discrete"}  # fmt: skip
 DRAWS = {"gpus": [], "display_adapters.*.role": ["virtual"]}
 PROOFS = {
     "a virtio GPU that computed": (
@@ -173,10 +170,8 @@ class Cupy:
     def __init__(self, served):
         table = {"pciDomainID": 0, "pciBusID": 1, "pciDeviceID": 0, "name": b"NVIDIA GeForce GTX 1080", "integrated": 0,
                  "totalGlobalMem": 8 << 30, "multiProcessorCount": 20, "major": 6, "minor": 1}  # fmt: skip
-        runtime = SimpleNamespace(
-            getDeviceCount=lambda: 1, getDeviceProperties=lambda _n: table, runtimeGetVersion=lambda: 13000,
-            CUDARuntimeError=RuntimeError,
-        )  # fmt: skip
+        runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda _n: table,
+                                  runtimeGetVersion=lambda: 13000, CUDARuntimeError=RuntimeError)  # fmt: skip
         self.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getSupportedArchs=served))
         self.ran = []
         self.cuda.Device = self.ran.append

@@ -15,9 +15,8 @@ from tests.detect import recorded, trees
 
 @pytest.fixture
 def tree(plant):
-    card = trees.pci(
-        "0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 << 30), unique_id="12ab"
-    )
+    card = trees.pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 << 30),
+                     unique_id="12ab")  # fmt: skip
     return plant(trees.HOST | card | {
         "/sys/devices/real/class": "0x030000", "/sys/devices/real/vendor": "0x8086", "/sys/devices/real/device": "0x5917",
         "/sys/bus/pci/devices/0000:00:02.0": "-> ../../../devices/real", "/sys/devices/real/driver": "-> ../../x/i915",
@@ -90,11 +89,8 @@ def test_groups_have_one_name_in_files_folders_and_refusals():
     mounts, group = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup"
     files = {"/proc/self/mounts": mounts, f"{group}/alice/cpu.max": "max 1"}
     cleaned = recording.clean(TouchedFiles(files, {f"{group}/alice": []}, {}, {f"{group}/bob/cpu.max"}))
-    assert cleaned.files == {
-        "/proc/self/mounts": f"{mounts}\n",
-        f"{group}/2/cpu.max": "max 1\n",
-        f"{group}/1/cpu.max": "",
-    }
+    assert cleaned.files == {"/proc/self/mounts": f"{mounts}\n", f"{group}/2/cpu.max": "max 1\n",
+                             f"{group}/1/cpu.max": ""}  # fmt: skip
     assert (cleaned.folders, cleaned.refused) == ({f"{group}/2": []}, {f"{group}/1/cpu.max"})
 
 

@@ -155,10 +155,9 @@ def spoil(file: Path, how: str) -> None:
     elif how == "dangling":
         file.symlink_to("nowhere/at/all")
     else:
-        file.write_bytes(
-            {"empty": b"", "junk": b"?! junk of [words 1,2\n", "binary": b"\xff\xfe\0\x80junk\0" * 9, "huge": b"9" * (5 << 20),
-             "refused": b"0"}[how]
-        )  # fmt: skip
+        file.write_bytes({"empty": b"", "junk": b"?! junk of [words 1,2\n",
+                          "binary": b"\xff\xfe\0\x80junk\0" * 9, "huge": b"9" * (5 << 20),
+                          "refused": b"0"}[how])  # fmt: skip
         file.chmod(0 if how == "refused" else 0o644)
 
 

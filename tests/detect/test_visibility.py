@@ -30,11 +30,9 @@ def test_any_text_names_only_devices_that_exist(text, count):
 
 
 def gpus(vendor, models):
-    return [
-        Gpu(id=f"g{n}", **{name: make_fact(value, "t") for name, value in
-                           (("vendor", vendor), ("uuid", UUIDS[n]), ("device_id", model), ("name", model))})
-        for n, model in enumerate(models)
-    ]  # fmt: skip
+    return [Gpu(id=f"g{n}", **{name: make_fact(value, "t") for name, value in
+                               (("vendor", vendor), ("uuid", UUIDS[n]), ("device_id", model), ("name", model))})
+            for n, model in enumerate(models)]  # fmt: skip
 
 
 def hidden(found, **environ):
@@ -67,9 +65,6 @@ def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     first, second = gpus("nvidia", "aa")
     mig = "MIG-11111111-2222-3333-4444-555555555555"
     sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=mig)]))]
-    for text, verdicts in (
-        (mig[:12], [CUDA, SHOWN]),
-        (f"0,{mig}", [SHOWN, CUDA]),
-        (f"{mig},{mig}", [CUDA, CUDA]),
-    ):
+    for text, verdicts in ((mig[:12], [CUDA, SHOWN]), (f"0,{mig}", [SHOWN, CUDA]),
+                           (f"{mig},{mig}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts

@@ -39,15 +39,12 @@ HOSTILE = (
     "../../etc/passwd", "%s%n{}{0}", "a" * 5000, "é̀" * 50, "\ud83d\ude00", "::error::x", "n=", "@", "/", ":", ",", "matmul",
     "numpy:0", "cupy:0", "hybrid:cupy:0", "hybrid:hybrid:cupy:0", "9999999999999999999999", "-1", "NaN", "2026-01-01", "null",
 )  # fmt: skip
-NUMBERS = (
-    0, -1, 1, 2, 3, 255, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.0, -0.0, 0.5, 1e-9, -1e-9,
-    1e-99, 1e99, 5e-324, 1e-308, 1e308, 1.7976931348623157e308, True, False,
-)  # fmt: skip
-WORDS = (
-    "measurement", "skip", "failure", "planned", "main", "sweep", "resident", "transfer-once",
-    "transfer-always", "library", "tuned", "float64", "float32", "float16", "bfloat16", "cpu", "gpu", "software", "hybrid",
-    "fake", "ok", "absent", "budget", "timeout", "warning", "error", "info", "throttled", "off", "on", "quick",
-)  # fmt: skip
+NUMBERS = (0, -1, 1, 2, 3, 255, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.0, -0.0,
+           0.5, 1e-9, -1e-9, 1e-99, 1e99, 5e-324, 1e-308, 1e308, 1.7976931348623157e308, True, False)  # fmt: skip
+WORDS = ("measurement", "skip", "failure", "planned", "main", "sweep", "resident", "transfer-once",
+         "transfer-always", "library", "tuned", "float64", "float32", "float16", "bfloat16", "cpu", "gpu",
+         "software", "hybrid", "fake", "ok", "absent", "budget", "timeout", "warning", "error", "info",
+         "throttled", "off", "on", "quick")  # fmt: skip
 
 
 class Tried(NamedTuple):
@@ -95,10 +92,8 @@ def _where(error):
 
 @functools.cache
 def _runs():
-    made = (
-        samples.full_run(), samples.cpu_run(), samples.hybrid_run(), samples.software_run(), samples.interrupted_run(),
-        samples.tool_run(),
-    )  # fmt: skip
+    made = (samples.full_run(), samples.cpu_run(), samples.hybrid_run(), samples.software_run(),
+            samples.interrupted_run(), samples.tool_run())  # fmt: skip
     here = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json"
     return (*(store.dumps(run) for run in made), here.read_bytes())
 
@@ -114,23 +109,17 @@ def _another_run(draw):
 def _fleet(draw):
     nodes = [{"key": f"node{i}", "status": "ok", "result": _run(draw)} for i in range(draw.randint(1, 2))]
     nodes.append({"key": "lost", "status": "failed", "error": "no answer"})
-    return {
-        "name": "gpubench-fleet", "schema_version": 4, "nodes_expected": 3, "nodes_collected": len(nodes),
-        "complete": False, "nodes": nodes,
-    }  # fmt: skip
+    return {"name": "gpubench-fleet", "schema_version": 4, "nodes_expected": 3, "nodes_collected": len(nodes),
+            "complete": False, "nodes": nodes}  # fmt: skip
 
 
 def _noise(draw):
     run = _run(draw)
-    cases = [
-        {"id": outcome["id"], "spread": 0.05, "threshold": 0.07, "alarm_share": 0.1}
-        for outcome in run["outcomes"][:9]
-    ]
-    return {
-        "name": "gpubench-noise", "schema_version": 2, "run_id": run["id"], "machine": "a machine",
-        "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "permutations": 126, "false_alarm_share": 0.04,
-        "raised_alarm_share": 0.0, "cases": cases, "left_out": [],
-    }  # fmt: skip
+    cases = [{"id": outcome["id"], "spread": 0.05, "threshold": 0.07, "alarm_share": 0.1}
+             for outcome in run["outcomes"][:9]]  # fmt: skip
+    return {"name": "gpubench-noise", "schema_version": 2, "run_id": run["id"], "machine": "a machine",
+            "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "permutations": 126,
+            "false_alarm_share": 0.04, "raised_alarm_share": 0.0, "cases": cases, "left_out": []}  # fmt: skip
 
 
 def _claims(draw):
@@ -243,9 +232,8 @@ def _same_type(holder, key, draw):
     elif isinstance(value, int):
         holder[key] = draw.choice((0, -1, 1, value + 1, value * 1000, -value, 2**62, 2**63 - 1))
     elif isinstance(value, float):
-        holder[key] = draw.choice(
-            (0.0, -value, value * 1e6, value * 1e-6, 1e99, 1e-99, 1e30, -1e99, value * 1.5)
-        )
+        holder[key] = draw.choice((0.0, -value, value * 1e6, value * 1e-6, 1e99, 1e-99, 1e30, -1e99,
+                                   value * 1.5))  # fmt: skip
     elif isinstance(value, str):
         holder[key] = draw.choice((value + "x", value[:-1], value.upper(), value * 3, *HOSTILE[:8], *WORDS))
     elif isinstance(value, list):
@@ -281,9 +269,8 @@ def _swapped(holder, key, draw):
 
 
 # Most of what is wrong in type ends at the decoder: what is right in type reaches the report.
-CHANGES = (
-    *[_same_type] * 24, *[_missing] * 3, *[_repeated] * 2, *map(_chosen, (NUMBERS, HOSTILE, WORDS, OTHER_TYPES)), _many, _deep, _swapped,
-)  # fmt: skip
+CHANGES = (*[_same_type] * 24, *[_missing] * 3, *[_repeated] * 2,
+           *map(_chosen, (NUMBERS, HOSTILE, WORDS, OTHER_TYPES)), _many, _deep, _swapped)  # fmt: skip
 
 
 def damaged(data, draw):
@@ -470,10 +457,9 @@ KINDS = {
     "command line": _command_line,
 }
 # Of a hundred inputs so many are of each kind: most of what people hand around are results.
-SHARES = {
-    "result": 50, "two results": 4, "fleet": 3, "compare": 5, "merge": 4, "advise": 5, "thresholds": 3, "claims (JSON)": 3,
-    "claims (TOML)": 3, "configuration": 4, "records": 3, "machine tree": 5, "events": 2, "command line": 6,
-}  # fmt: skip
+SHARES = {"result": 50, "two results": 4, "fleet": 3, "compare": 5, "merge": 4, "advise": 5, "thresholds": 3,
+          "claims (JSON)": 3, "claims (TOML)": 3, "configuration": 4, "records": 3, "machine tree": 5,
+          "events": 2, "command line": 6}  # fmt: skip
 
 
 def inputs(count: int, first_seed: int) -> Iterator[tuple[str, int]]:

@@ -84,10 +84,8 @@ def test_the_result_is_rescued_and_the_message_names_both_places(spoiled, reques
     place = request.getfixturevalue("disk") if own_disk else folder_of(tmp_path, "work")
     home, temporary = folder_of(tmp_path, "somebody"), folder_of(tmp_path, "tmp")
     places = temporary if name == "a home that fails too" else home
-    ended = spoiled(
-        place, *(option.format(place=place) for option in options), spoil=lambda: spoil(place),
-        home=place if places == temporary else home, temporary=temporary,
-    )  # fmt: skip
+    ended = spoiled(place, *(option.format(place=place) for option in options), spoil=lambda: spoil(place),
+                    home=place if places == temporary else home, temporary=temporary)  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "add" in ended.stdout
@@ -123,9 +121,8 @@ def test_a_limit_on_the_size_of_files(spoiled, tmp_path):
 
 def test_a_place_that_comes_back_gets_the_result(spoiled, disk, tmp_path):
     home = folder_of(tmp_path, "somebody")
-    ended = spoiled(
-        disk, "--sessions", "4", "-o", str(disk / "r.json"), spoil=lambda: no_space_for_a_while(disk), home=home
-    )
+    ended = spoiled(disk, "--sessions", "4", "-o", str(disk / "r.json"),
+                    spoil=lambda: no_space_for_a_while(disk), home=home)  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert store.load(disk / "r.json").complete
     assert sorted(path.name for path in disk.iterdir()) == ["r.json"]

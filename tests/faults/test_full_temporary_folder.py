@@ -13,9 +13,8 @@ def temporary(tmp_path):
     """A temporary folder of 256 KiB."""
     folder = tmp_path / "tmp"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], capture_output=True, check=False
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)],
+                             capture_output=True, check=False)  # fmt: skip
     if mounted.returncode:
         pytest.skip("mounting a tmpfs needs root")
     yield folder
@@ -24,10 +23,9 @@ def temporary(tmp_path):
 
 @pytest.mark.parametrize("size", ["64k", "4M"])  # written as a file, and through memory
 def test_a_reference_that_the_temporary_folder_does_not_take(gpubench, tmp_path, temporary, size):
-    ended = gpubench(
-        "run", "--devices", "fake:cpu", "--ops", "add", "--sizes", f"1k,{size}", "--quick", "--max-samples", "5",
-        "--min-samples", "5", "--no-progress", "-o", "r.json", env={"TMPDIR": str(temporary)},
-    )  # fmt: skip
+    ended = gpubench("run", "--devices", "fake:cpu", "--ops", "add", "--sizes", f"1k,{size}", "--quick",
+                     "--max-samples", "5", "--min-samples", "5", "--no-progress", "-o", "r.json",
+                     env={"TMPDIR": str(temporary)})  # fmt: skip
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     run = store.load(tmp_path / "r.json")

@@ -40,11 +40,10 @@ def edited(**fields):
 
 
 # tests/unit/store/test_limits.py tries each limit.
-TOO_LARGE = {
-    "escaped text": (lambda: edited(label='"\\' * limits.MAX_STRING_BYTES), f"{limits.MAX_STRING_BYTES:,}"),
-    "integer": (lambda: edited(exit_code=limits.MAX_INTEGER + 1), str(limits.MAX_INTEGER)),
-    "depth": (lambda: edited(x=json.loads("[" * 60 + "]" * 60)), f"{limits.MAX_DEPTH} deep"),
-}
+TOO_LARGE = {"escaped text": (lambda: edited(label='"\\' * limits.MAX_STRING_BYTES),
+                              f"{limits.MAX_STRING_BYTES:,}"),
+             "integer": (lambda: edited(exit_code=limits.MAX_INTEGER + 1), str(limits.MAX_INTEGER)),
+             "depth": (lambda: edited(x=json.loads("[" * 60 + "]" * 60)), f"{limits.MAX_DEPTH} deep")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)

@@ -26,9 +26,8 @@ def result(tmp_path):
 def shell(script, folder, program=PROGRAM, **environment):
     """A script of bash in which $gpubench is the program."""
     env = {**outside(), "gpubench": program, **environment}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True,
+                          timeout=300, check=False)  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "code"), [("detect", ExitCode.OK), (FAKE, ExitCode.USAGE)])

@@ -95,9 +95,8 @@ def test_site_packages_do_not_shadow_the_standard_library(installed, tmp_path):
 def started(command, cwd, **environ):
     """A program that has ended."""
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        command, cwd=cwd, env=usual | environ, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(command, cwd=cwd, env=usual | environ, capture_output=True, text=True, timeout=300,
+                          check=False)  # fmt: skip
 
 
 def place(python, cwd, **environ):
@@ -177,10 +176,9 @@ def test_a_child_that_is_stuck_dies_with_a_killed_parent(tmp_path, what, hang):
     else:
         install(site, "strange", stuck, ops={"strange": "strange:OP"})
         command = ["ops"]
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "gpubench", *command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    parent = subprocess.Popen([sys.executable, "-m", "gpubench", *command], cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": str(site)}, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)  # fmt: skip
     try:
         assert eventually(lambda: mark.exists() and bool(mark.read_text()))
         child = int(mark.read_text())

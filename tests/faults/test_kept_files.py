@@ -81,10 +81,9 @@ def test_what_a_run_does_not_go_on_with_is_kept_under_a_name_and_said(gpubench, 
     assert sizes(tmp_path / name)[0] > before[0]
 
 
-STRANGE = {
-    "folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
-    "dangling link": lambda path: path.symlink_to("nowhere"), "link to itself": lambda path: path.symlink_to(path.name),
-}  # fmt: skip
+STRANGE = {"folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
+           "dangling link": lambda path: path.symlink_to("nowhere"),
+           "link to itself": lambda path: path.symlink_to(path.name)}  # fmt: skip
 
 
 @NO_FILES

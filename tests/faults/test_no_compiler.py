@@ -79,10 +79,8 @@ def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch):
 
 def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
     program = "from gpubench.backends.numpy.compiled import NumbaThreads; print(NumbaThreads(2).most)"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-        env={**os.environ, "NUMBA_NUM_THREADS": "1"},
-    )  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                           env={**os.environ, "NUMBA_NUM_THREADS": "1"})  # fmt: skip
     assert ended.stdout.split() == ["2"]
 
 

@@ -130,11 +130,9 @@ def test_beside_broken_ops_sound_ones_are_measured_and_each_report_warns(starter
     """A run asks for both; then `report` and `--append` say the same of them."""
     env = environment(tmp_path, few(tmp_path, *BESIDE))
     printed = []
-    for command in (
-        ["run", *FAST, "--ops", ",".join((*BESIDE, "add", "sound")), "-o", "r.json", "--format", "plain"],
-        ["report", "r.json", "--format", "markdown"],
-        ["run", *FAST[:-2], "--append", "r.json", "--sessions", "1", "--full"],
-    ):
+    for command in (["run", *FAST, "--ops", ",".join((*BESIDE, "add", "sound")), "-o", "r.json", "--format",
+                     "plain"], ["report", "r.json", "--format", "markdown"],
+                    ["run", *FAST[:-2], "--append", "r.json", "--sessions", "1", "--full"]):  # fmt: skip
         done = starter.run(*command, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
@@ -250,10 +248,8 @@ def test_the_real_program_ends_as_it_would(tmp_path, intruded):
     """Started and not forked, its interpreter ends by itself; one program has all that might keep it from that."""
     names = ("hangs_at_the_end", "has_an_alarm", "shallow", "closes_all_streams")
     command = [sys.executable, "-m", "gpubench", "run", *FAST, "--ops", ",".join(names), "--dry-run"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(intruded)}, capture_output=True, timeout=60,
-        text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(intruded)},
+                          capture_output=True, timeout=60, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert all(f"{name}/n=1024" in done.stdout for name in names)
 
@@ -397,10 +393,8 @@ def test_a_reason_that_the_messages_lack_is_told_in_the_detail(gpubench, tmp_pat
     assert done.returncode == 1, done.stderr
     outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
     reported = {(row["case"]["op"], row["type"], row["reason"], row["detail"]) for row in outcomes}
-    assert reported >= {
-        ("add", "skip", "unsupported", "warm: 40 degrees"),
-        ("mul", "failure", "error", "molten: 90 degrees"),
-    }
+    assert reported >= {("add", "skip", "unsupported", "warm: 40 degrees"),
+                        ("mul", "failure", "error", "molten: 90 degrees")}  # fmt: skip
     assert gpubench("report", "r.json").returncode == 0
 
 

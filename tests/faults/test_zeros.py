@@ -28,9 +28,8 @@ def small(name):
     (path,) = RESULTS.glob(f"*/{name}.json.gz")
     document = json.loads(gzip.decompress(path.read_bytes()))
     outcomes = document["outcomes"]
-    chosen = next(
-        (o["case"] for o in outcomes if o.get("stages") or o.get("assignment_times")), outcomes[0]["case"]
-    )
+    chosen = next((o["case"] for o in outcomes if o.get("stages") or o.get("assignment_times")),
+                  outcomes[0]["case"])  # fmt: skip
     wanted = chosen["op"], chosen["params"]
     document["outcomes"] = [o for o in outcomes if (o["case"]["op"], o["case"]["params"]) == wanted]
     return document

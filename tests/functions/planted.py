@@ -109,10 +109,8 @@ plant("first_element_is_skipped", line, lambda xp, x: changed(line(xp, x), 0, 0)
 plant("an_element_is_off", line, lambda xp, x: changed(line(xp, x), len(x) // 2, 1.001 * line(xp, x)[len(x) // 2]))  # fmt: skip
 plant("shifted_by_one", line, lambda xp, x: xp.roll(line(xp, x), 1))
 plant("large_sizes_alone", line, lambda xp, x: line(xp, x) if x.shape[0] < 500 else line(xp, x) * 1.01)
-plant(
-    "negative_values", lambda xp, x: xp.exp(x) - 1, lambda xp, x: xp.exp(xp.abs(x)) - 1,
-    inputs=lambda rng, n: [rng.standard_normal(n, dtype="float32")],
-)  # fmt: skip
+plant("negative_values", lambda xp, x: xp.exp(x) - 1, lambda xp, x: xp.exp(xp.abs(x)) - 1,
+      inputs=lambda rng, n: [rng.standard_normal(n, dtype="float32")])  # fmt: skip
 plant("nan_becomes_zero", lambda xp, x: x * 1, lambda xp, x: xp.where(xp.isnan(x), xp.zeros_like(x), x), inputs=with_nan)  # fmt: skip
 plant("mask_is_inverted", lambda xp, x: xp.where(x > 0.7, x, -x), lambda xp, x: xp.where(x > 0.7, -x, x))
 plant("constant_is_missing", line, lambda xp, x: 2 * x)
@@ -128,10 +126,8 @@ plant("float16_inside", line, lambda xp, x: single(xp, line(xp, half(xp, x))))
 plant("float16_sum", total, lambda xp, x: single(xp, xp.sum(half(xp, x), dtype=xp.float16)))
 plant("product_in_float16", product, lambda xp, a, b: single(xp, half(xp, a) @ half(xp, b)), inputs=factors)
 plant("eight_bits", line, lambda xp, x: xp.round(line(xp, x) * 256) / 256)
-plant(
-    "ten_bits_as_tensor_cores", product, lambda xp, a, b: (xp.round(a * 1024) / 1024) @ (xp.round(b * 1024) / 1024),
-    inputs=factors,
-)  # fmt: skip
+plant("ten_bits_as_tensor_cores", product,
+      lambda xp, a, b: (xp.round(a * 1024) / 1024) @ (xp.round(b * 1024) / 1024), inputs=factors)  # fmt: skip
 plant("cancelled_digits", line, lambda xp, x: (line(xp, x) + 1e4) - 1e4)
 plant("noise", line, lambda xp, x: line(xp, x) * (1 + 1e-4 * xp.sin(1e6 * x)))
 plant(

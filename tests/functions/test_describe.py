@@ -111,10 +111,8 @@ def test_a_shape_is_told_in_n(extents, text):
 def test_a_search_begins_at_a_size_that_takes_little():
     seconds = [(64, 2e-4), (256, 1.3e-2), (1024, 0.37)]
     shown = [Shown("x", [[(64, 64), (256, 256), (1024, 1024)]], [(64, 256), (256, 1024), (1024, 4096)])]
-    op = make_op(
-        Description("options", "pairwise", "", "", shown, shown, [], seconds, 64, 2048, ["float32"]),
-        Code(lambda xp, x: x),
-    )
+    op = make_op(Description("options", "pairwise", "", "", shown, shown, [], seconds, 64, 2048, ["float32"]),
+                 Code(lambda xp, x: x))  # fmt: skip
     rungs = Rungs(Series(op, "float32"), Constraints((), None, None))
     rungs.sizes, rungs.left = [64, 128, 256, 512, 2048], [64, 128, 256, 512, 2048]
     assert rungs.next() == [64, 128]
@@ -122,9 +120,8 @@ def test_a_search_begins_at_a_size_that_takes_little():
 
 
 def test_several_results_are_downloaded_as_one():
-    shown = [
-        Shown(name, [], [(n, n * size) for n in (64, 256)]) for name, size in (("out[0]", 4), ("out[1]", 8))
-    ]
+    shown = [Shown(name, [], [(n, n * size) for n in (64, 256)])
+             for name, size in (("out[0]", 4), ("out[1]", 8))]  # fmt: skip
     about = Description("options", "f", "", "", shown[:1], shown, [], [(64, 1e-3)], 64, 256, ["float32"])
     op = make_op(about, Code(lambda xp, x: x))
     assert [op.output.bytes({"n": n}, "float32") for n in (64, 256, 1024)] == [768, 3072, 12288]
@@ -260,12 +257,8 @@ def test_a_call_has_the_memory_of_the_one_before_it():
 
 def test_the_clock_of_a_device_times_functions_of_arrays_alone():
     class Clocked(LaunchClock):
-        device, limits, threads, blas = (
-            SimpleNamespace(id="fake:gpu", backend="fake", kind="gpu"),
-            None,
-            None,
-            None,
-        )
+        device, limits = SimpleNamespace(id="fake:gpu", backend="fake", kind="gpu"), None
+        threads = blas = None
 
         def time(self, launch, repeat=1, *, cold=False):
             return 2.0 * repeat if cold else 1.0 * repeat
@@ -282,9 +275,8 @@ def test_the_clock_of_a_device_times_functions_of_arrays_alone():
 
 def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
     def answer(call, *more, **options):
-        function = UserFunction(
-            call, *more, inputs=lambda rng, n, dtype: [np.linspace(0, 1, n, dtype=dtype)], **options
-        )
+        function = UserFunction(call, *more, inputs=lambda rng, n, dtype: [np.linspace(0, 1, n, dtype=dtype)],
+                                **options)  # fmt: skip
         return answer_of(function, loading.make_inputs(function, ["x"], 1000, "float32", 1), "float32")
 
     def lossy(xp, x):
@@ -347,9 +339,8 @@ def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
 ])  # fmt: skip
 def test_a_result_of_any_library_comes_to_the_host(value, told):
     if told is None:
-        assert "it returns a object, which is no array" in str(
-            raised(loading.Unreadable, loading.on_host, value)
-        )
+        told = str(raised(loading.Unreadable, loading.on_host, value))
+        assert "it returns a object, which is no array" in told
     else:
         np.testing.assert_equal(loading.on_host(value), np.array(told))
 
@@ -399,9 +390,8 @@ def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
     assert not quick or told.high == (100 << 17 if sizes else 1 << 24), (
         "the largest power of two times the lowest"
     )
-    assert [calls.count(n) for n in tried] == [
-        6 if n == tried[0] else 5 for n in tried
-    ] or first_s + call_s > 0.1
+    times = [6, *[5] * (len(tried) - 1)]
+    assert [calls.count(n) for n in tried] == times or first_s + call_s > 0.1
 
 
 def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
@@ -439,11 +429,10 @@ def test_the_line_of_an_error_is_one_of_the_users_file(tmp_path, text, told, mon
 
 def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it():
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "numpy:0")
-    operands = SimpleNamespace(
-        weights=SimpleNamespace(passed=True), page_locked=False,
-        inputs=lambda case: [np.ones(64, np.float32)] * 2, answer=lambda case: (None, None, 3.0),
-        false=Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value")),
-    )  # fmt: skip
+    operands = SimpleNamespace(weights=SimpleNamespace(passed=True), page_locked=False,
+                               inputs=lambda case: [np.ones(64, np.float32)] * 2,
+                               answer=lambda case: (None, None, 3.0),
+                               false=Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value")))  # fmt: skip
     session = SimpleNamespace()
     session.home = session
     workspace = CallWorkspace(session, kernels.load("add"), case, 1, "random", Path(), operands)

@@ -21,10 +21,9 @@ def test_there_are_twenty_short_ones():
 
 @pytest.mark.torch
 def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path):
-    ended = gpubench(
-        "run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu", "--implementations", "library",
-        "--max-samples", "4", "--max-time", "5ms", "--no-progress", "-o", "r.json",
-    )  # fmt: skip
+    ended = gpubench("run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu",
+                     "--implementations", "library", "--max-samples", "4", "--max-time", "5ms", "--no-progress",
+                     "-o", "r.json")  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     cases = reported(gpubench)["cases"]
     assert {case["id"].partition(".")[0] for case in cases} == {file.stem for file in FILES}

@@ -68,9 +68,8 @@ def test_why_a_function_is_no_formula(function, why):
 
 
 def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration():
-    declaration = {
-        "name": "odd", "group": "vector", "summary": "", "inputs": ("x",), "flops_per_element": 1, "tolerance": EXACT,
-    }  # fmt: skip
+    declaration = {"name": "odd", "group": "vector", "summary": "", "inputs": ("x",), "flops_per_element": 1,
+                   "tolerance": EXACT}  # fmt: skip
     with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma; it may call exp, "):
         elementwise(formula=lambda m, x: m.gamma(x), **declaration)
     with pytest.raises(ValueError, match=r"the formula of odd calls xp\.gamma"):

@@ -37,11 +37,8 @@ def measure(gpubench, folder, file, *arguments):
 def require_refused(cases, names, ending, file="planted"):
     told = {name: cases[f"{file}.{name}/n=1000/float32/library/{ending}"] for name in names}
     refused = ("wrong-result", "bad-function")
-    passed = {
-        name: case["detail"]
-        for name, case in told.items()
-        if case["reason"] not in refused or not re.search(planted.FAULTS[name], case["detail"])
-    }
+    passed = {name: case["detail"] for name, case in told.items() if case["reason"] not in refused
+              or not re.search(planted.FAULTS[name], case["detail"])}  # fmt: skip
     assert passed == {}
 
 
@@ -64,10 +61,9 @@ def test_cupy_implementations(gpubench, tmp_path, regime):
 
 
 # Faults that a copy before each call, or a result that is fetched, might hide.
-COPIED = (
-    "tail_is_zero", "an_element_is_missing", "returns_nothing", "kept_by_shape", "kept_by_value",
-    "stops_after_five_calls", "each_other_call_is_skipped", "result_of_the_call_before", "output_is_filled_once",
-)  # fmt: skip
+COPIED = ("tail_is_zero", "an_element_is_missing", "returns_nothing", "kept_by_shape", "kept_by_value",
+          "stops_after_five_calls", "each_other_call_is_skipped", "result_of_the_call_before",
+          "output_is_filled_once")  # fmt: skip
 
 
 def test_pairs_in_each_situation(gpubench, tmp_path):

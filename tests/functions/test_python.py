@@ -139,9 +139,8 @@ def test_progress_shows_in_a_terminal(monkeypatch):
 
 def python(folder, *arguments):
     """What a program of the folder prints, and its notes."""
-    ended = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    ended = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
+                           timeout=300)  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
 

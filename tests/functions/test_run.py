@@ -328,11 +328,8 @@ plain = gpubench.function(slope)
 def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp_path):
     write(tmp_path, ON_PYTORCH)
     report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,torch:cpu")
-    details = {
-        case["id"].split("/")[0].removeprefix("mine."): case["detail"]
-        for case in report["cases"]
-        if case["id"].endswith("/library/resident@torch:cpu")
-    }
+    details = {case["id"].split("/")[0].removeprefix("mine."): case["detail"]
+               for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
     assert (details["width"], details["recorded"]) == ("torch has no ptp", None)
     assert "does not require grad" in details["plain"]
 
@@ -360,10 +357,9 @@ def test_a_larger_size_costs_itself_alone(gpubench, tmp_path):
     write(tmp_path, ENDS)
     report = measure(gpubench, "mine.py", "--sizes", "256,10M", "--backends", "numpy", status=1)
     reasons = {case["id"].split("/float32")[0]: case["reason"] for case in report["cases"]}
-    assert reasons == {
-        "mine.ends/n=256": None, "mine.ends/n=10485760": "worker-crashed", "mine.after/n=256": None,
-        "mine.after/n=10485760": None, "mine.pairs/n=256": None, "mine.pairs/n=10485760": "out-of-memory",
-    }  # fmt: skip
+    assert reasons == {"mine.ends/n=256": None, "mine.ends/n=10485760": "worker-crashed",
+                       "mine.after/n=256": None, "mine.after/n=10485760": None, "mine.pairs/n=256": None,
+                       "mine.pairs/n=10485760": "out-of-memory"}  # fmt: skip
 
 
 def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):

@@ -27,11 +27,10 @@ class Computer(NamedTuple):
     def start(self, *arguments, **options):
         """Start `python -m gpubench ARGUMENTS`, or Python alone if the first argument is "-c"."""
         command = arguments if arguments[:1] == ("-c",) else ("-m", "gpubench", *arguments)
-        return subprocess.Popen(
-            [sys.executable, *command], cwd=self.folder, env=self.env,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="cp1252" if self.system == "win32" else "utf-8",
-            **{"stdin": subprocess.DEVNULL, **options},
-        )  # fmt: skip
+        return subprocess.Popen([sys.executable, *command], cwd=self.folder, env=self.env,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                encoding="cp1252" if self.system == "win32" else "utf-8",
+                                **{"stdin": subprocess.DEVNULL, **options})  # fmt: skip
 
     def run(self, *arguments):
         """Run a program to its end."""
@@ -41,11 +40,8 @@ class Computer(NamedTuple):
 
     def files(self):
         """Return the names of all that lies in the working folder and in the temporary one."""
-        return sorted(
-            path.relative_to(self.folder.parent).as_posix()
-            for name in ("work", "temporary")
-            for path in (self.folder.parent / name).rglob("*")
-        )
+        return sorted(path.relative_to(self.folder.parent).as_posix() for name in ("work", "temporary")
+                      for path in (self.folder.parent / name).rglob("*"))  # fmt: skip
 
 
 @pytest.fixture

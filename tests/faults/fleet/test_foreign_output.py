@@ -108,12 +108,10 @@ def test_a_worker_that_says_nothing_of_ours_names_what_it_said(tmp_path, monkeyp
 
 
 def test_a_message_of_any_length_comes_whole():
-    code = (
-        "from gpubench.base.child_main import Messages; import os\n"
-        "messages = Messages()\n"
-        "for size in (0, 1, 65525, 65526, 65527, 65536, 1 << 20): messages.write(b'y' * size)\n"
-        "os.write(1, b'noise'); messages.write(b'end')"
-    )
+    code = ("from gpubench.base.child_main import Messages; import os\n"
+            "messages = Messages()\n"
+            "for size in (0, 1, 65525, 65526, 65527, 65536, 1 << 20): messages.write(b'y' * size)\n"
+            "os.write(1, b'noise'); messages.write(b'end')")  # fmt: skip
     child = processes.Child([sys.executable, "-c", code])
     try:
         heard = [len((child.lines.get(timeout=PATIENCE_S) or b"").rstrip(b"\n")) for _ in range(8)]

@@ -38,9 +38,8 @@ POSIX_NAMES = {
     "time": {"clock_gettime", "clock_gettime_ns", "CLOCK_MONOTONIC"},
     "socket": {"AF_UNIX"},
 }  # fmt: skip
-LINUX_NAMES = {
-    "os": {"sched_getaffinity", "sched_setaffinity", "posix_fadvise", "O_TMPFILE"}, "select": {"epoll"},
-}  # fmt: skip
+LINUX_NAMES = {"os": {"sched_getaffinity", "sched_setaffinity", "posix_fadvise", "O_TMPFILE"},
+               "select": {"epoll"}}  # fmt: skip
 
 
 class View(types.ModuleType):
@@ -205,10 +204,8 @@ def on_link(source, target, *_):
 
 RULES = {"open": on_open, "os.listdir": on_list, "os.scandir": on_list}
 if WINDOWS:
-    RULES |= {
-        "os.rename": on_rename, "os.remove": on_remove, "os.rmdir": on_remove, "os.symlink": on_link,
-        "os.mkdir": lambda path, *_: refuse_name(path),
-    }  # fmt: skip
+    RULES |= {"os.rename": on_rename, "os.remove": on_remove, "os.rmdir": on_remove, "os.symlink": on_link,
+              "os.mkdir": lambda path, *_: refuse_name(path)}  # fmt: skip
 
 
 def audit(event, args):
@@ -307,19 +304,17 @@ def psutil_view(psutil):
             return super().num_fds()
 
     frequency = Frequency(2400.0, 0.0, 3200.0) if WINDOWS else Frequency(3228.0, 600.0, 3228.0)
-    return View(psutil, set(own), {
-        "cpu_times": cpu_times, "Process": Process, "cpu_freq": lambda percpu=False: [frequency] if percpu else frequency,
-    })  # fmt: skip
+    return View(psutil, set(own), {"cpu_times": cpu_times, "Process": Process,
+                                   "cpu_freq": lambda percpu=False: [frequency] if percpu else frequency})  # fmt: skip
 
 
 def views():
     """For each module that differs, a function that makes what gpubench sees from the real one."""
     hidden = POSIX_NAMES if WINDOWS else LINUX_NAMES
     Uname = collections.namedtuple("uname_result", "sysname nodename release version machine")
-    instead = {"sys": {"platform": SYSTEM}, "platform": {
-        "system": lambda: "Windows" if WINDOWS else "Darwin", "release": lambda: "11" if WINDOWS else "24.6.0",
-        "machine": lambda: "AMD64" if WINDOWS else "arm64",
-    }}  # fmt: skip
+    instead = {"sys": {"platform": SYSTEM}, "platform": {"system": lambda: "Windows" if WINDOWS else "Darwin",
+                                                         "release": lambda: "11" if WINDOWS else "24.6.0",
+                                                         "machine": lambda: "AMD64" if WINDOWS else "arm64"}}  # fmt: skip
     if WINDOWS:
         import signal
         import time

@@ -44,15 +44,12 @@ def companion(root, monkeypatch):
     for name, seconds in {"LEAST_S": 0.3, "MOST_S": 0.3, "IDLE_S": 0.2, "WARM_UP_S": 0.0}.items():
         monkeypatch.setattr(windows, name, seconds)
     device = SimpleNamespace(id="numpy:0", kind="cpu", identity=None, gpu_id=None, backend="numpy")
-    spec = SimpleNamespace(
-        run=SimpleNamespace(machine=SimpleNamespace(gpus=[])), settings=SimpleNamespace(energy=True),
-        constraints=SimpleNamespace(targets=[SimpleNamespace(device=device)]),
-    )  # fmt: skip
+    spec = SimpleNamespace(run=SimpleNamespace(machine=SimpleNamespace(gpus=[])),
+                           settings=SimpleNamespace(energy=True),
+                           constraints=SimpleNamespace(targets=[SimpleNamespace(device=device)]))  # fmt: skip
     entered = {}
-    recorder = SimpleNamespace(
-        outcome=lambda case_id: SimpleNamespace(energy=entered.get(case_id)),
-        add=lambda case_id, energy: entered.setdefault(case_id, []).append(energy),
-    )  # fmt: skip
+    recorder = SimpleNamespace(outcome=lambda case_id: SimpleNamespace(energy=entered.get(case_id)),
+                               add=lambda case_id, energy: entered.setdefault(case_id, []).append(energy))  # fmt: skip
     made = EnergyCompanion(spec, recorder)
     made.root = root
     return made, entered
@@ -130,9 +127,8 @@ def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
 def draw_report(*rows):
     """The table of a CPU's and a GPU's case with these windows."""
     cases = [(case(), 1e-3), (case(regime="resident-waited", device="cupy:0"), 1e-4)]
-    outcomes = [
-        msgspec.structs.replace(measured(*own), energy=[row]) for own, row in zip(cases, rows, strict=True)
-    ]
+    outcomes = [msgspec.structs.replace(measured(*own), energy=[row])
+                for own, row in zip(cases, rows, strict=True)]  # fmt: skip
     (analysis,) = analyse_runs([run_of(outcomes)])
     return analysis, energy_section(analysis, RenderOptions())
 
@@ -172,15 +168,12 @@ def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
 
 
 def test_two_codes_of_the_cpu_are_no_two_sides(in_process, tmp_path):
-    windows_of = {
-        "numpy:0": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0),
-        "torch:cpu": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=300.0),
-        "cupy:0": EnergyWindow(session=0, source="nvml", reason=windows.UNCOUNTED),
-    }
+    windows_of = {"numpy:0": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0),
+                  "torch:cpu": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=300.0),
+                  "cupy:0": EnergyWindow(session=0, source="nvml", reason=windows.UNCOUNTED)}  # fmt: skip
     cases = [case(), case(device="torch:cpu"), case(regime="resident-waited", device="cupy:0")]
-    outcomes = [
-        msgspec.structs.replace(measured(own, 1e-3), energy=[windows_of[own.device_id]]) for own in cases
-    ]
+    outcomes = [msgspec.structs.replace(measured(own, 1e-3), energy=[windows_of[own.device_id]])
+                for own in cases]  # fmt: skip
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_of(outcomes)))
     document = json.loads(in_process(*ASKED, "--json").stdout)
     assert (document["device_id"], document["confidence"]) == (None, "none")

@@ -21,20 +21,16 @@ from gpubench.result.run import (
 
 
 def _case(device_id: str) -> Case:
-    return Case(
-        op="matmul", group="matmul", params={"n": 1024}, dtype="float32", implementation="library", regime="resident",
-        device_id=device_id,
-    )  # fmt: skip
+    return Case(op="matmul", group="matmul", params={"n": 1024}, dtype="float32", implementation="library",
+                regime="resident", device_id=device_id)  # fmt: skip
 
 
 def _run(samples: list[float], **changes: Any) -> Run:
     case, absent = _case("numpy:0"), _case("cupy:0")
     same = Fingerprint(hash="c0ffee0123", fields={"cpu": "Example"})
-    measured = Measurement(
-        id=case.id, case=case, flops=2 * 1024**3, bytes=12 * 1024**2, op_hash="0a1b2c",
-        check=Check(ok=True, max_error=1.5e-7, limit=4.77e-7, scale="terms", index=[0, 3]),
-        blocks=[Block(session=1, round=1, position=0, repeat=4, warmup=1, wall_s=samples)],
-    )  # fmt: skip
+    measured = Measurement(id=case.id, case=case, flops=2 * 1024**3, bytes=12 * 1024**2, op_hash="0a1b2c",
+                           check=Check(ok=True, max_error=1.5e-7, limit=4.77e-7, scale="terms", index=[0, 3]),
+                           blocks=[Block(session=1, round=1, position=0, repeat=4, warmup=1, wall_s=samples)])  # fmt: skip
     fields: dict[str, Any] = {
         "id": "123e4567-e89b-42d3-a456-426614174000",
         "started_at": "2026-11-20T19:00:00Z",

@@ -128,10 +128,8 @@ def test_names_of_before_version_4_are_read(run):
     case |= {"device_id": "gang:cupy:0+1", "form": case.pop("implementation")}
     case["params"]["form"] = 3  # a user's own word
     plain["fingerprint"]["device"]["fields"] = {"gang:cupy:0+1": "2 x H200"}
-    split = {
-        "op": "add", "dtype": "float32", "regime": "transfer-always", "n": 8, "device_id": "hybrid:cupy:0",
-        "gain": 1.2, "lo": 1.1, "hi": 1.3, "fraction": 0.75,
-    }  # fmt: skip
+    split = {"op": "add", "dtype": "float32", "regime": "transfer-always", "n": 8, "device_id": "hybrid:cupy:0",
+             "gain": 1.2, "lo": 1.1, "hi": 1.3, "fraction": 0.75}  # fmt: skip
     measured = {"date": "2026-01-02", "split": 0.75, "splits": [split]}
     plain["machine"] |= {"schema_version": 1, "recommendation": {"measured": measured}}
     upgraded = store.loads(json.dumps(plain).encode(), "x")

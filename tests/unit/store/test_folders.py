@@ -50,10 +50,8 @@ def test_machine_names_are_fit_for_folders():
     assert name == "intel-r-xeon-r-platinum-8480c-2-0ghz-nvidia-h200-012345"
     # 40 letters of each model; what is cut ends in no hyphen.
     names = [("C" * 41, "G" * 39 + " 2"), ("c" * 40, "g" * 39)]
-    long = [
-        Machine(cpu=Cpu(model=Fact(c, "ok", "p")), gpus=[Gpu(id="0", name=Fact(g, "ok", "p"))])
-        for c, g in names
-    ]
+    long = [Machine(cpu=Cpu(model=Fact(c, "ok", "p")), gpus=[Gpu(id="0", name=Fact(g, "ok", "p"))])
+            for c, g in names]  # fmt: skip
     assert {machine_name(machine, "0123456789") for machine in long} == {f"{'c' * 40}-{'g' * 39}-012345"}
 
 

@@ -114,11 +114,9 @@ def test_a_part_beyond_a_limit_is_refused_while_it_is_read(tmp_path, lines, why)
 
 def test_lines_that_build_on_what_stands_cost_what_they_hold():
     """Each of 20,000 lines keeps 90,000 blocks. A copy of them for each line would take minutes and not end here."""
-    lines = [
-        b'{"head":{}}', b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 90_000),
-        *[b'{"id":"a","outcome":{"blocks":[2]},"blocks":90000}'] * 20_000,
-        b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}', b"",
-    ]  # fmt: skip
+    lines = [b'{"head":{}}', b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 90_000),
+             *[b'{"id":"a","outcome":{"blocks":[2]},"blocks":90000}'] * 20_000,
+             b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}', b""]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]
 

@@ -26,9 +26,8 @@ sys.stdin.read()
 
 
 def _holder(path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout.readline() == "held\n"
     return process
 

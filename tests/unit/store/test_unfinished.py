@@ -59,11 +59,9 @@ def test_what_the_result_holds_already_is_not_gone_on_with(tmp_path, run, times)
 @pytest.mark.parametrize("how", ["another run", "other sessions"])
 def test_what_neither_holds_is_kept_beside_it(tmp_path, run, times, how):
     """`run -o a.json` was killed where another run's a.json lay; or a copy went on elsewhere."""
-    other = (
-        replace(with_sessions(run, 10), id="ffffffff-e89b-42d3-a456-426614174000")
-        if how == "another run"
-        else with_sessions(run, 10, "2026-11-21T20")
-    )
+    other = (replace(with_sessions(run, 10), id="ffffffff-e89b-42d3-a456-426614174000")
+             if how == "another run"
+             else with_sessions(run, 10, "2026-11-21T20"))  # fmt: skip
     path = put(tmp_path, with_sessions(run, 1), other, times)
     assert store.part_to_resume(path) is None
     assert set(store.newest_first([tmp_path])) == {path, store.part_of(path)}
