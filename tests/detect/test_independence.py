@@ -91,8 +91,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
 def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
     records = last_answer(nvml.probe_nvml, driver("nvmlDeviceGetHandleByIndex", Nvml.NVMLError(15)))["records"]
     machine = detect.inspect(records=records)
-    assert [gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]) == 1
-    assert len(machine.gpus) == COUNT
+    assert ([gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]), len(machine.gpus)) == (1, COUNT)
 
 
 class Cupy:

@@ -143,8 +143,7 @@ def test_what_is_missing_stands_with_the_command_that_installs_it(look, draw):
     drawn = " ".join(draw(machine, "markdown").split())
     for part in ("Missing", "CuPy is not installed", "nvml: nvidia-ml-py is not installed: "):
         assert part in drawn
-    assert "install" in drawn.partition("CUDA:")[2]
-    assert "no answer" not in drawn
+    assert ("install" in drawn.partition("CUDA:")[2], "no answer" in drawn) == (True, False)
     hint = "the NVIDIA driver's library libnvidia-ml is not installed"
     for vendor in ("nvidia", "intel"):
         gpus = [*machine.gpus[:2], replace(machine.gpus[2], vendor=make_fact(vendor, "test"))]

@@ -59,6 +59,5 @@ def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):
 def test_a_file_of_somebody_else_beside_the_result_is_not_touched(tmp_path, gpubench, start):
     (tmp_path / "r.json.part").write_text("half a download")
     ended = gpubench("run", *PLAN, "-o", "r.json")
-    assert ended.returncode == 2
-    assert "r.json.part" in ended.stderr
+    assert (ended.returncode, "r.json.part" in ended.stderr) == (2, True), ended.stderr
     assert (tmp_path / "r.json.part").read_text() == "half a download"

@@ -133,12 +133,9 @@ def test_a_default_device_is_for_those_who_create_tensors():
 
     later = False
 
-    def plain(x):
-        return torch.ones(3) if later else x * x
-
     x = torch.ones(3, device="meta")
     creates = place_tensors(lambda x: x + torch.arange(3), "meta")
-    creates_later = place_tensors(plain, "meta")
+    creates_later = place_tensors(lambda x: torch.ones(3) if later else x * x, "meta")
     assert [creates(x).device.type for _ in range(3)] == ["meta"] * 3
     assert creates_later(x).device.type == "meta"
     later = True
@@ -405,11 +402,8 @@ def test_the_search_ends_where_memory_does(monkeypatch):
     """Three times the peak of a call is held: the float64 reference takes twice as much."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**20))
 
-    def hungry(xp, x):
-        return x + bytearray(1000 * x.size)[0]
-
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"))
-    *_, told = trial.describe("hungry", UserFunction(hungry), request)
+    *_, told = trial.describe("hungry", UserFunction(lambda xp, x: x + bytearray(1000 * x.size)[0]), request)
     assert 512 <= told.high <= 2048
     assert told.high < 6 * 2**20 * 0.6 / 1000
 

@@ -58,8 +58,7 @@ def test_a_result_shows_itself(result):
     assert str(unsaved).endswith('all: result.save("r.json"), then gpubench report r.json --full')
     assert repr(result).startswith("<gpubench.Result of add, chain")
     page = result._repr_html_()
-    assert page.startswith('<div class="gpubench">')
-    assert "pays from" in page
+    assert (page.startswith('<div class="gpubench">'), "pays from" in page) == (True, True), page
 
 
 def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
@@ -75,8 +74,7 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
 
 def test_policy_has_the_same_thresholds(result):
     policy = gpubench.Policy.load(H200)
-    assert policy.threshold("dot") == result.threshold("dot")
-    assert "dot" in repr(policy)
+    assert (policy.threshold("dot"), "dot" in repr(policy)) == (result.threshold("dot"), True)
     assert policy.choose("dot", 2**24, regime="resident").backend == "cupy"
     with pytest.raises(TypeError, match=r"Policy\.load"):
         gpubench.Policy("r.json")
@@ -218,6 +216,5 @@ def test_the_notebook_runs_cell_by_cell(tmp_path):
     (tmp_path / "small.ipynb").write_text(small, encoding="utf-8")
     out, err = python(tmp_path, "kernel.py", "small.ipynb")
     assert out.count("call_price") > 3
-    assert "pairwise" in out
-    assert "<table" in out
+    assert ("pairwise" in out, "<table" in out) == (True, True), out
     assert "Measuring" in err  # a notebook shows progress

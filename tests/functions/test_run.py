@@ -190,9 +190,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
 def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
     write(tmp_path, text)
     ended = gpubench("run", "mine.py", "--sizes", "64")
-    assert ended.returncode == 2
-    assert words in ended.stderr
-    assert why in ended.stderr
+    assert (ended.returncode, words in ended.stderr, why in ended.stderr) == (2, True, True), ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -369,8 +367,7 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     assert again.returncode == 0, again.stderr
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["sessions"] >= 1
     without = gpubench("run", "--append", "r.json")
-    assert without.returncode == 4
-    assert "name it too: gpubench run mine.py" in without.stderr
+    assert (without.returncode, "name it too: gpubench run mine.py" in without.stderr) == (4, True)
     write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n")
     before = (tmp_path / "r.json").read_bytes()
     changed = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")

@@ -46,8 +46,7 @@ def test_a_result_that_is_open_is_read_and_one_that_stays_open_is_saved_elsewher
     assert (shown.returncode, (here.folder / "r.md").exists()) == (0, True), shown.stderr
     done = here.run(*FAKE)
     holder.communicate()
-    assert done.returncode == 1, done.stderr
-    assert "fix: close the program that has it open" in done.stderr
+    assert (done.returncode, "fix: close the program that has it open" in done.stderr) == (1, True), done.stderr
     assert len(list((here.folder.parent / "home").rglob("*.json"))) == 1
 
 
@@ -75,6 +74,5 @@ def test_a_folder_is_named_as_a_folder_and_hints_are_quoted_for_windows_shells(c
     shown = here.run("report", "some")
     assert (shown.returncode, "it is a folder" in shown.stderr) == (4, True), shown.stderr
     shown = here.run("run", "--backends", "cupy", "--ops", "add")
-    assert shown.returncode == 5, shown.stderr
-    assert '[cuda13]"' in shown.stderr
+    assert (shown.returncode, '[cuda13]"' in shown.stderr) == (5, True), shown.stderr
     assert "'" not in shown.stderr.partition("fix:")[2]

@@ -38,8 +38,7 @@ def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path):
     waited: list[str] = []
     error = raised(InputError, store.lock_result, path, "run", 0.2, waited.append)
     assert (error.exit_code, waited) == (ExitCode.INPUT, [error.why])
-    assert f"process {first.pid} " in error.why
-    assert "gpubench run --append a.json" in error.why
+    assert (f"process {first.pid} " in error.why, "gpubench run --append a.json" in error.why) == (True, True)
     first.kill()
     first.wait()
     store.lock_result(path, "run", 5).release()
