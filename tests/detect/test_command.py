@@ -60,10 +60,8 @@ def test_records_leave_the_machine_unprobed(in_process, tmp_path):
     assert document["gpu_count"]["value"] == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [[], ["--ascii"], ["--explain"], ["--format", "markdown"], ["--format", "plain"], ["--color", "always"]],
-)
+@pytest.mark.parametrize("options", [
+    [], ["--ascii"], ["--explain"], ["--format", "markdown"], ["--format", "plain"], ["--color", "always"]])  # fmt: skip
 def test_the_first_line_says_which_mode_and_why_and_a_pipe_gets_plain_text(in_process, root, options):
     text = in_process("detect", "--sysroot", str(root), *options).stdout
     advice = "Recommended mode: gpu, compute on the GPU. At least 4 GiB of usable GPU memory."

@@ -73,9 +73,8 @@ def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "*"])
-@pytest.mark.parametrize(
-    ("error", "code"), [(15, "GPU_LOST"), (16, "GPU_LOST"), (4, "NO_PERMISSION"), (8, "UNUSABLE"), (999, "UNUSABLE")]
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code"), [
+    (15, "GPU_LOST"), (16, "GPU_LOST"), (4, "NO_PERMISSION"), (8, "UNUSABLE"), (999, "UNUSABLE")])  # fmt: skip
 def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
     library = driver(call, Nvml.NVMLError(error))
     file = {"source": "pci-sysfs", "vendor_id": "10de", "device_id": "2335", "pci_class": "0302"}

@@ -140,10 +140,8 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
     assert told == ["waiting for NVIDIA's driver (NVML), up to 30 s"]
 
 
-@pytest.mark.parametrize(
-    ("driver", "cuda", "extras"),
-    [("nvidia", None, ["cuda13", "cuda12"]), (None, 12090, ["cuda12"]), (None, 13000, ["cuda13"]), (None, None, [])],
-)  # fmt: skip
+@pytest.mark.parametrize(("driver", "cuda", "extras"), [
+    ("nvidia", None, ["cuda13", "cuda12"]), (None, 12090, ["cuda12"]), (None, 13000, ["cuda13"]), (None, None, [])])  # fmt: skip
 def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, extras):
     monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
     document, _ = machine(0, driver=driver, cuda=cuda)
@@ -208,11 +206,9 @@ def cpu(available=8, limited_by="online", threads=None):
     return Cpu(available=make_fact(available, "t"), limited_by=make_fact(limited_by, "t"), blas=blas)
 
 
-@pytest.mark.parametrize(
-    ("machine", "environ", "asked"),
-    [(cpu(), {}, False), (cpu(limited_by="affinity"), {}, False), (cpu(limited_by="quota"), {}, True), (cpu(limited_by="cpuset"), {}, True),
-     (cpu(available=96), {}, True), (cpu(), {"OMP_NUM_THREADS": "1"}, True), (cpu(), {"OMP_NUM_THREADS": ""}, False), (Cpu(), {}, False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "environ", "asked"), [
+    (cpu(), {}, False), (cpu(limited_by="affinity"), {}, False), (cpu(limited_by="quota"), {}, True), (cpu(limited_by="cpuset"), {}, True),
+    (cpu(available=96), {}, True), (cpu(), {"OMP_NUM_THREADS": "1"}, True), (cpu(), {"OMP_NUM_THREADS": ""}, False), (Cpu(), {}, False)])  # fmt: skip
 def test_the_blas_is_asked_where_its_threads_may_not_fit(machine, environ, asked):
     assert doubtful_blas(machine, environ) is asked
 

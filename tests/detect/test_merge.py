@@ -220,9 +220,8 @@ def test_unlike_gpus_of_one_vendor_keep_their_own_facts(name):
         assert machine.warnings == []
 
 
-@pytest.mark.parametrize(
-    ("placed", "reported"), [(blind(bus(*UNLIKE)), listed(SECOND)), (bus(*UNLIKE), blind(listed(SECOND)))]
-)
+@pytest.mark.parametrize(("placed", "reported"), [
+    (blind(bus(*UNLIKE)), listed(SECOND)), (bus(*UNLIKE), blind(listed(SECOND)))])  # fmt: skip
 def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(placed, reported):
     machine = detect.inspect(records=placed + reported)
     assert [gpu.apis for gpu in machine.gpus] == [{}, {}]
@@ -253,10 +252,8 @@ def test_a_vendor_in_words_is_its_number(vendor, number):
     assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
 
 
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [("OEM", None), ("EV56", "EV56"), ("NUC12WSKi7", "NUC12WSKi7"), ("Nonesuch X", "Nonesuch X")],
-)
+@pytest.mark.parametrize(("name", "read"), [
+    ("OEM", None), ("EV56", "EV56"), ("NUC12WSKi7", "NUC12WSKi7"), ("Nonesuch X", "Nonesuch X")])  # fmt: skip
 def test_a_placeholder_is_no_name(name, read):
     assert parse_record({"source": "nvml", "name": name}).name == read
 

@@ -58,12 +58,10 @@ def test_which_source_names_a_gpu(card, files, text, precision, source):
     assert reported[1:] == (precision, source)
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "product"),
-    [(0x10DE, 0x2335, "H200"), (0x1002, 0x74A1, "MI300X"), (0x10DE, 0x26B9, "L40S"), (0x10DE, 0x2B85, "RTX 5090"),
-     (0x8086, 0xE20B, "Arc B580"), (0x8086, 0x56A0, "A770"), (0x10DE, 0x1EB8, "T4"), (0x1002, 0x1636, "Renoir"),
-     (0x1002, 0x744C, "Navi 31")],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "device", "product"), [
+    (0x10DE, 0x2335, "H200"), (0x1002, 0x74A1, "MI300X"), (0x10DE, 0x26B9, "L40S"), (0x10DE, 0x2B85, "RTX 5090"),
+    (0x8086, 0xE20B, "Arc B580"), (0x8086, 0x56A0, "A770"), (0x10DE, 0x1EB8, "T4"), (0x1002, 0x1636, "Renoir"),
+    (0x1002, 0x744C, "Navi 31")])  # fmt: skip
 def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
     reported, source = name_of(None, vendor, device) or ("", "")
     assert product in reported

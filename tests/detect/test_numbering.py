@@ -47,9 +47,8 @@ def test_sets_are_counted_not_intersected(cpu_of, online, cpuset, affinity, avai
     assert (cpu.available.value, cpu.cpuset.value) == (available, cpuset)
 
 
-@pytest.mark.parametrize(
-    ("cpuset", "affinity"), [("4,5,13,24", "4,5,13,24"), ("4,5,13,24", None), (None, "4,5,13,24")]
-)
+@pytest.mark.parametrize(("cpuset", "affinity"), [
+    ("4,5,13,24", "4,5,13,24"), ("4,5,13,24", None), (None, "4,5,13,24")])  # fmt: skip
 def test_what_is_told_of_cpus_is_told_of_ours(cpu_of, cpuset, affinity):
     cpu = cpu_of(container("0-3", cpuset), affinity)
     assert (cpu.online_cpus.value, cpu.online_cpus.status) == ("4-5,13,24", "conflict")

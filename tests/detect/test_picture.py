@@ -84,9 +84,8 @@ def test_pictures(look, draw, monkeypatch, name, format):
     assert draw(machine, format).isascii(), "signs that a stream lacks are spelled"
 
 
-@pytest.mark.parametrize(
-    ("columns", "ascii", "format"), [(40, True, "table"), (60, False, "plain"), (200, False, "table")]
-)
+@pytest.mark.parametrize(("columns", "ascii", "format"), [
+    (40, True, "table"), (60, False, "plain"), (200, False, "table")])  # fmt: skip
 def test_it_fits_and_says_the_same_in_any_width(look, draw, columns, ascii, format):
     laptop = look(LAPTOP)
     text = draw(laptop, format, columns, ascii=ascii)

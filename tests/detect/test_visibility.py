@@ -11,13 +11,11 @@ from gpubench.result.machine import Compute, Gpu, Partition
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
 
 
-@pytest.mark.parametrize(
-    ("text", "ordinals", "uuids"),
-    [("", (), ()), ("-1", (), ()), ("x", (), ()), ("0,0", (), ()), ("1,x,2", (1,), ()), ("2,0", (2, 0), ()), ("0,7,1", (0,), ()),
-     ("0,GPU-aaaa1111", (0,), ()), (" 1 , 2 ", (1, 2), ()), ("3", (), ()), ("GPU-bbbb", (), UUIDS[2:]), ("GPU-aaaa", (), ()),
-     ("GPU-aaaa2222,0", (), UUIDS[1:2]), ("GPU-AAAA1111", (), UUIDS[:1]), ("gpu-b", (), ()), ("GPU-", (), ()),
-     ("GPU-bbbb,GPU-bbbb3333", (), ())],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "ordinals", "uuids"), [
+    ("", (), ()), ("-1", (), ()), ("x", (), ()), ("0,0", (), ()), ("1,x,2", (1,), ()), ("2,0", (2, 0), ()), ("0,7,1", (0,), ()),
+    ("0,GPU-aaaa1111", (0,), ()), (" 1 , 2 ", (1, 2), ()), ("3", (), ()), ("GPU-bbbb", (), UUIDS[2:]), ("GPU-aaaa", (), ()),
+    ("GPU-aaaa2222,0", (), UUIDS[1:2]), ("GPU-AAAA1111", (), UUIDS[:1]), ("gpu-b", (), ()), ("GPU-", (), ()),
+    ("GPU-bbbb,GPU-bbbb3333", (), ())])  # fmt: skip
 def test_lists_of_numbers_or_uuids(text, ordinals, uuids):
     assert parse_visible(text, 3, UUIDS) == (ordinals, tuple(uuids))
 

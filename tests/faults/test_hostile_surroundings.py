@@ -38,19 +38,16 @@ def test_a_deleted_working_folder(tmp_path, command, code):
         assert "the working folder is no longer there" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "reader"), [("--version", "true"), ("schema gpubench-result", "head -c 1")]
-)
+@pytest.mark.parametrize(("command", "reader"), [
+    ("--version", "true"), ("schema gpubench-result", "head -c 1")])  # fmt: skip
 def test_a_reader_that_leaves(tmp_path, command, reader, starter):
     script = f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}"
     ended = shell(script, tmp_path, starter.command())
     assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "closed"),
-    [("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-")],
-)
+@pytest.mark.parametrize(("command", "code", "closed"), [
+    ("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-")])  # fmt: skip
 def test_closed_streams(tmp_path, result, command, code, closed):
     ended = shell(f"$gpubench {command.format(result=result)} {closed}", tmp_path)
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
@@ -107,9 +104,8 @@ def test_a_page_without_its_drawing_library_has_no_charts_and_says_why(gpubench,
     assert ("There are no charts in this page because" in page.stdout, why in page.stdout) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("how", "arguments"), [("aborts", "--plots charts"), ("altair raises", "--format svg -o r.svg")]
-)
+@pytest.mark.parametrize(("how", "arguments"), [
+    ("aborts", "--plots charts"), ("altair raises", "--format svg -o r.svg")])  # fmt: skip
 def test_a_picture_that_cannot_be_drawn_is_an_error(gpubench, tmp_path, result, how, arguments):
     """One library fails in a process of its own, the other in the program; a page tells the other ways of each."""
     name, text, why = BROKEN_DRAWING[how]

@@ -43,11 +43,9 @@ def test_a_checkout_is_named_as_a_shell_takes_it(source, name):
     assert "git pull" in before
 
 
-@pytest.mark.parametrize(
-    "project",
-    [None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
-    ids=["none", "another", "cut", "empty", "no table", "junk", "deep"],
-)
+@pytest.mark.parametrize("project", [
+    None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
+    ids=["none", "another", "cut", "empty", "no table", "junk", "deep"])  # fmt: skip
 def test_without_our_pyproject_it_is_the_package(source, project):
     source("site", project)
     assert shlex.split(upgrade_command()) == [*PIP, "--upgrade", "gpubench-cli"]

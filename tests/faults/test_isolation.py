@@ -162,9 +162,8 @@ _HANGS = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child notices the end of stdin alone")
-@pytest.mark.parametrize(
-    ("what", "hang"), [("worker", "deaf to signals"), ("op", "in a call that holds the interpreter lock")]
-)
+@pytest.mark.parametrize(("what", "hang"), [
+    ("worker", "deaf to signals"), ("op", "in a call that holds the interpreter lock")])  # fmt: skip
 def test_a_child_that_is_stuck_dies_with_a_killed_parent(tmp_path, what, hang):
     """All children end alike: each kind once, and each way to be stuck."""
     mark, site = tmp_path / "pid", tmp_path / "site"

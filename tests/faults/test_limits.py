@@ -93,10 +93,8 @@ def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path):
     pool.close()
 
 
-@pytest.mark.parametrize(
-    ("kilobytes", "arguments"),
-    [(200_000, "detect --deep"), (100_000, "run --devices fake:cpu --ops add --sizes 64 --quick --no-save")],
-)
+@pytest.mark.parametrize(("kilobytes", "arguments"), [
+    (200_000, "detect --deep"), (100_000, "run --devices fake:cpu --ops add --sizes 64 --quick --no-save")])  # fmt: skip
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
 def test_a_shell_that_limits_memory_meets_no_bug(kilobytes, arguments, tmp_path):
     """Whatever fails there, and how far it came, depends on the libraries; what is said of it does not."""

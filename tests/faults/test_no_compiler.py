@@ -53,12 +53,10 @@ def test_without_numba_the_cpu_has_its_library_implementation_alone_and_every_ta
         assert "Without numba the CPU is not at its best." in report
 
 
-@pytest.mark.parametrize(
-    ("variable", "why"),
-    [("NUMBA_DISABLE_JIT=1", "NUMBA_DISABLE_JIT keeps numba from compiling"),
-     ("NUMBA_CPU_NAME=unheard-of", "NUMBA_CPU_NAME may slow down its compiled kernels")],
-    ids=["disabled", "unknown processor"],
-)  # fmt: skip
+@pytest.mark.parametrize(("variable", "why"), [
+    ("NUMBA_DISABLE_JIT=1", "NUMBA_DISABLE_JIT keeps numba from compiling"),
+    ("NUMBA_CPU_NAME=unheard-of", "NUMBA_CPU_NAME may slow down its compiled kernels")],
+    ids=["disabled", "unknown processor"])  # fmt: skip
 def test_numba_that_is_there_and_does_not_work_is_said_with_its_cause(gpubench, tmp_path, variable, why):
     ended = gpubench(*RUN, env=dict([variable.split("=")]))
     assert ended.returncode == 0, ended.stderr

@@ -35,10 +35,8 @@ def started(*arguments, site, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=env, check=False)
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [("gpubench_cli-0.0.9.dist-info", "gpubench-cli"), ("GPUbench.CLI-0.0.9.dist-info", "GPUbench_CLI")],
-)
+@pytest.mark.parametrize(("folder", "name"), [
+    ("gpubench_cli-0.0.9.dist-info", "gpubench-cli"), ("GPUbench.CLI-0.0.9.dist-info", "GPUbench_CLI")])  # fmt: skip
 @pytest.mark.check
 def test_our_own_distribution_is_none(tmp_path, monkeypatch, folder, name):
     distribution(tmp_path, folder, METADATA=METADATA.replace("gpubench", name), RECORD=RECORD)
@@ -69,9 +67,8 @@ def site(tmp_path):
     return tmp_path / "site"
 
 
-@pytest.mark.parametrize(
-    ("file", "theirs"), [("__init__.py", ""), ("cli/exit.py", "torch = None\n"), ("base/errors.py", "")]
-)
+@pytest.mark.parametrize(("file", "theirs"), [
+    ("__init__.py", ""), ("cli/exit.py", "torch = None\n"), ("base/errors.py", "")])  # fmt: skip
 def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     distribution(site, METADATA=METADATA, RECORD=f"gpubench/{file},,\n")
     (site / "gpubench" / file).write_text(theirs)

@@ -161,11 +161,9 @@ def test_alone_it_ends_the_command_with_a_sentence(gpubench, tmp_path, command, 
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("run", "--help"), ("detect",), ("run", *FAST, "--ops", "vector", "--dry-run")],
-    ids=lambda words: " ".join(words[:2]),
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    ("run", "--help"), ("detect",), ("run", *FAST, "--ops", "vector", "--dry-run")],
+    ids=lambda words: " ".join(words[:2]))  # fmt: skip
 def test_who_asks_for_none_of_them_pays_for_none(gpubench, tmp_path, command):
     marking = f"open({str(tmp_path / 'imported')!r}, 'w'); import os; os._exit(9)"
     site = install(tmp_path / "marking", "marking", marking, ops={"marking": "marking:OP"})

@@ -56,10 +56,8 @@ def polynomial(xp, x):
     return xp.where(x > 0, total, math.sqrt(2) * max(1, 2)) + sum([x, x])
 
 
-@pytest.mark.parametrize(
-    ("trying", "why"),
-    [("slow", "slow is left out: its first call did not end within 60 s"), ("", "did not end within 60 s")],
-)  # fmt: skip
+@pytest.mark.parametrize(("trying", "why"), [
+    ("slow", "slow is left out: its first call did not end within 60 s"), ("", "did not end within 60 s")])  # fmt: skip
 def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     (tmp_path / "mine.py").write_text("", encoding="utf-8")
     reports = [trial.TrialReport(known=["slow"], trying=trying), trial.TrialReport(known=["slow"], trying=None)]

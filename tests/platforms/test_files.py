@@ -25,9 +25,8 @@ else:
 """
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.3, "new"), (4, "close the program that has it open, or choose another place")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.3, "new"), (4, "close the program that has it open, or choose another place")])  # fmt: skip
 def test_a_file_that_is_read_for_a_moment_is_replaced_after_it(computer, seconds, text):
     done = computer("win32").run("-c", _READ_MEANWHILE.replace("SECONDS", str(seconds)))
     assert done.stdout.strip() == text, done.stderr

@@ -148,9 +148,8 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
 ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "energy", "--from", "r.json")
 
 
-@pytest.mark.parametrize(
-    ("cpu_w", "said"), [(200.0, "cupy:0 (library)"), (20.0, "numpy:0 (library)"), (None, "unknown"), (49.0, "numpy:0 (library)")]
-)  # fmt: skip
+@pytest.mark.parametrize(("cpu_w", "said"), [
+    (200.0, "cupy:0 (library)"), (20.0, "numpy:0 (library)"), (None, "unknown"), (49.0, "numpy:0 (library)")])  # fmt: skip
 def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
     why = None if cpu_w else "run as root"
     cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=cpu_w, reason=why)

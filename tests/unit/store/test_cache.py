@@ -48,12 +48,10 @@ def test_every_damage_of_a_file_is_seen_and_mended(tmp_path):
 
 
 @posix
-@pytest.mark.parametrize(
-    "make",
-    [os.mkdir, lambda path: os.mkfifo(path), lambda path: os.symlink(path, path),
-     lambda path: os.symlink("/dev/zero", path)],
-    ids=["folder", "FIFO", "link to itself", "device"],
-)  # fmt: skip
+@pytest.mark.parametrize("make", [
+    os.mkdir, lambda path: os.mkfifo(path), lambda path: os.symlink(path, path),
+    lambda path: os.symlink("/dev/zero", path)],
+    ids=["folder", "FIFO", "link to itself", "device"])  # fmt: skip
 def test_what_is_no_file_does_not_hang_and_is_replaced(tmp_path, make):
     files = SealedFiles(tmp_path)
     make(tmp_path / f"name{SUFFIX}")
