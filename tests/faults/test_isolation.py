@@ -31,9 +31,7 @@ from gpubench.backends.hidden.fake import FakeBackend
 class Backend(FakeBackend):
     name = {name!r}
 
-    def devices(self):
-        {devices}
-
+    def devices(self): {devices}
 BACKEND = Backend()
 """
 
