@@ -146,8 +146,7 @@ OF_KFD = {
     **{f"partition {spoiled} of four is spoiled": (
         PARTITIONS | {f"{KFD}/{spoiled}/properties": "?"},
         {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
-         f"gpus.{int(spoiled > 2)}.compute.units.source": f"{KFD}/{spoiled}/properties"}) for spoiled in range(1, 5)},
-}  # fmt: skip
+         f"gpus.{int(spoiled > 2)}.compute.units.source": f"{KFD}/{spoiled}/properties"}) for spoiled in range(1, 5)}}  # fmt: skip
 
 BARE, GUEST = "processor : 0\nflags : lm", "processor : 0\nflags : lm hypervisor"
 LMEM = {"drm__card1__lmem_total_bytes": str(16 * GIB)}
@@ -218,8 +217,7 @@ OF_THE_TREE = {
     "powervr": card(0, "fd00000.gpu", "powervr", render=128, compatible="img,img-axe"),
     "a driver in no list": card(0, "fd00000.gpu2", "newgpu", render=128),
     "no driver": device("fd00000.gpu", None, "arm,mali-bifrost"),
-    "a render node without a card": {f"{DRM}/renderD128/device/uevent": "DRIVER=newgpu"},
-}  # fmt: skip
+    "a render node without a card": {f"{DRM}/renderD128/device/uevent": "DRIVER=newgpu"}}  # fmt: skip
 KNOWN = {"msm_dpu": ("integrated", True), "host1x and nouveau": ("integrated", True),
          "a driver in no list": (None, None)}  # fmt: skip
 VULKAN = {"source": "wgpu:vulkan", "name": "Some GPU", "device_id": "1", "adapter_type": "integrated"}
@@ -270,8 +268,7 @@ SR_IOV = {
     "a virtual function of a guest": (HOST | pci("0000:00:06.0", "8086", "4680", "i915"), ONE),
     "virtual functions without their device": (HOST | functions("0000:03:00.0", 3), {"gpus.*.bdf": ["0000:03:00.1"]}),
     "an API lists them": (IGPU | functions("0000:00:02.0", 2), {**ONE, "warnings": []}, [LISTED] * 3 + PLACED),
-    "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4),
-}  # fmt: skip
+    "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4)}  # fmt: skip
 
 ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
 

@@ -110,8 +110,7 @@ PROCESSORS = {
     **{f"cpuinfo of {arch}": ({"/proc/cpuinfo": text}, {"platform.arch": arch}) for arch, text in {
         "s390x": "vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561",
         "ppc64": "processor : 0\ncpu : POWER9, altivec supported", "riscv64": "processor : 0\nisa : rv64imafdc",
-        "i686": "processor : 0\nflags : fpu"}.items()},
-}  # fmt: skip
+        "i686": "processor : 0\nflags : fpu"}.items()}}  # fmt: skip
 
 # Kinds of cores by a coarse source, the lists of cpu_core and cpu_atom, and by finer ones.
 KINDS = [
@@ -245,8 +244,7 @@ MEMORY = {
         HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
     **{f"a path of {len(path)} characters": (
         HOST | group(f"0::{path}", V2, {}), {"cpu.quota_cpus": "invalid", "memory.limit_bytes": "invalid"})
-       for path in ("/a" * 100_000, "/" + "a" * 5000)},
-}  # fmt: skip
+       for path in ("/a" * 100_000, "/" + "a" * 5000)}}  # fmt: skip
 
 
 DMI = "/sys/class/dmi/id"
@@ -270,8 +268,7 @@ GUESTS = [
     ("VMware, Inc.", "VMware7,1", "vmware"), ("Xen", "HVM domU", "xen"), ("Bochs", "Bochs", "kvm"),
     ("Microsoft Corporation", "Virtual Machine", "hyperv"), ("Google", "Google Compute Engine", "kvm"),
     ("Amazon EC2", "m5.large", "kvm"), ("Red Hat", "KVM", "kvm"), ("KubeVirt", "None", "kvm"),
-    ("Parallels International GmbH.", "Parallels Virtual Platform", "parallels"), ("BHYVE", "BHYVE", "bhyve"),
-]  # fmt: skip
+    ("Parallels International GmbH.", "Parallels Virtual Platform", "parallels"), ("BHYVE", "BHYVE", "bhyve")]  # fmt: skip
 REAL = [("Microsoft Corporation", "Surface Book 3"), ("Google", "Eve"), ("Amazon EC2", "c5.metal"),
         ("Nutanix", "NX-3060-G5"), ("Oracle Corporation", "ORACLE SERVER X8-2"),
         ("Apple Inc.", "MacBookPro16,1"), ("Xenon Systems", "Nitro G12"),

@@ -40,8 +40,7 @@ def gpu(ids=("1002", "7480", "1eae", "7601"), *, uuid=None, name="Navi 33", vers
         memory=GpuMemory(
             dedicated_bytes=fact(gib and gib * GIB), usable_bytes=fact(16 * GIB), unified=make_fact(False, "t")
         ),
-        kind=make_fact("discrete", "t"), **more,
-    )  # fmt: skip
+        kind=make_fact("discrete", "t"), **more)  # fmt: skip
 
 
 def machine(*gpus, **more):
@@ -76,8 +75,7 @@ SAME = {
     "a second GPU since": (machine(gpu(uuid=UUID), gpu(uuid=SECOND)), machine(gpu(uuid=UUID))),
     "a driver since": (machine(gpu(version="2")), machine(gpu(version="1"))),
     "the kernel's share of memory": (HERE, replace(HERE, memory=Memory(total_bytes=make_fact(63 * GIB, "t")))),
-    "GPUs that nobody could list": (replace(machine(), gpu_count=missing("absent")), HERE),
-}  # fmt: skip
+    "GPUs that nobody could list": (replace(machine(), gpu_count=missing("absent")), HERE)}  # fmt: skip
 OTHER = {
     "another GPU": ("GPU", HERE, machine(gpu(("1002", "744c")))),
     "another card of that id": ("GPU", HERE, machine(gpu(("1002", "7480", "1043", "05e1")))),
@@ -91,8 +89,7 @@ OTHER = {
     "another kind of Arm core": ("CPU parts", machine(cpu=ARM), machine(cpu=cpu(None, 20, 20, 20, part="0xd4f"))),
     "SMT switched off": ("CPUs", HERE, machine(gpu(), cpu=cpu(logical=8))),
     "a container with fewer CPUs": ("usable CPUs", HERE, machine(gpu(), cpu=cpu(available=4))),
-    "half the memory": ("memory", HERE, replace(HERE, memory=Memory(total_bytes=make_fact(32 * GIB, "t")))),
-}  # fmt: skip
+    "half the memory": ("memory", HERE, replace(HERE, memory=Memory(total_bytes=make_fact(32 * GIB, "t"))))}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -171,8 +168,7 @@ def test_files_that_cannot_tell_are_not_read_to_their_end(tmp_path, monkeypatch)
     for number in range(10):
         result(tmp_path, other, f"20260201T0000{number:02d}Z-000000{number:02d}.json.gz")
     result(tmp_path, HERE)
-    whole = []
-    load = store.load
+    whole, load = [], store.load
     monkeypatch.setattr(store, "load", lambda path: whole.append(path.name) or load(path))
     assert advised(HERE, tmp_path).confidence == "measured"
     assert whole == ["20260101T000000Z-00000001.json"]

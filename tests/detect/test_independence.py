@@ -30,8 +30,7 @@ def driver(call, error):
         "nvmlDeviceGetPciInfo": lambda handle: Pci(f"00000000:{16 + handle:02X}:00.0", 0x233510DE),
         "nvmlDeviceGetMemoryInfo": lambda handle, *_: SimpleNamespace(total=8 * GIB, free=8 * GIB, used=0),
         "nvmlDeviceGetClockInfo": lambda handle, what: 1000, "nvmlDeviceGetMigMode": lambda handle: (0, 0),
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)],
-    }  # fmt: skip
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)]}  # fmt: skip
 
     def spoiled(answer):
         def call(handle, *more):
@@ -151,8 +150,7 @@ STEP = (
 @pytest.mark.parametrize(("code", "status"), [
     ("tell(True); os.abort()", "crashed"), ("tell(True); time.sleep(60)", "timeout"),
     ("tell(True); tell(False); os.abort()", "ok"), ("tell(True); tell(False); time.sleep(60)", "ok"),
-    ("tell(True)", "invalid"),
-])  # fmt: skip
+    ("tell(True)", "invalid")])  # fmt: skip
 def test_what_a_probe_said_stands_however_it_ended(code, status):
     request = ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))
     (answer,) = inspection.run_probes([request])

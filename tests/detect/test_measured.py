@@ -24,8 +24,7 @@ def test_break_even_points_are_quoted_in_words():
               replace(point, params="m=3", size=64, note="the smallest size measured")]  # fmt: skip
     assert picture.quote(points) == [
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy",
-        "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU",
-    ]  # fmt: skip
+        "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU"]  # fmt: skip
 
 
 def card(name, *, usable=True):

@@ -142,8 +142,7 @@ ROWS = {
     # A partition that two sources list is one; of two sources without uuids the one that lists most counts.
     **{f"partitions listed twice, {count}": ([WHOLE, *parts("nvml", *MIGS[:2]), *parts("tool", *second)], {PARTITIONS: [[*MIGS[:2], *more]]})
        for count, second, more in (("by uuid", MIGS[:2], ()), ("without uuids", (None, None), ()), ("one more", MIGS[2:], MIGS[2:]))},
-    "partitions without uuids": ([WHOLE, *parts("a", None), *parts("b", None, None)], {PARTITIONS: [["b:0", "b:1"]]}),
-}  # fmt: skip
+    "partitions without uuids": ([WHOLE, *parts("a", None), *parts("b", None, None)], {PARTITIONS: [["b:0", "b:1"]]})}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -203,8 +202,7 @@ APART = {
     # Where nothing tells unlike GPUs apart nothing is guessed.
     "the bus is blind": (blind(bus(*UNLIKE)), listed(*UNLIKE[::-1]), NO_IDS),
     "the API is blind": (bus(*UNLIKE), blind(listed(*UNLIKE[::-1])), SILENT),
-    "both are blind": (blind(bus(*UNLIKE)), blind(listed(*UNLIKE[::-1])), NO_IDS),
-}  # fmt: skip
+    "both are blind": (blind(bus(*UNLIKE)), blind(listed(*UNLIKE[::-1])), NO_IDS)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", APART)
@@ -246,8 +244,7 @@ def test_what_a_display_adapter_is_there_for(ids, role):
 
 @pytest.mark.parametrize(("vendor", "number"), [
     ("NVIDIA Corporation", 0x10DE), ("AMD", 0x1002), ("Advanced Micro Devices, Inc.", 0x1002), ("ATI", 0x1002),
-    ("Radeon", 0x1002), ("Intel(R) Corporation", 0x8086), ("Apple", 0x106B), ("Lamda", None), (None, None),
-])  # fmt: skip
+    ("Radeon", 0x1002), ("Intel(R) Corporation", 0x8086), ("Apple", 0x106B), ("Lamda", None), (None, None)])  # fmt: skip
 def test_a_vendor_in_words_is_its_number(vendor, number):
     assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
 

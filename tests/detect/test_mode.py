@@ -116,8 +116,7 @@ WHERE, DOMINATES, ALONE = "GPU_WHERE_DATA_STAYS", "GPU_DOMINATES", "FASTER_ALONE
     ({"waited": "equal", "copied": "cpu"}, "gpu", ("cpu", ALONE)), ({"waited": "mixed", "copied": "cpu"}, "gpu", None), ({"copied": "cpu"}, "gpu", None),
     ({"splits": ["slower"], "copied": "cpu"}, "hybrid", ("cpu", ALONE)), ({"splits": ["slower"], "copied": "equal"}, "hybrid", ("gpu", ALONE)),
     ({"splits": ["slower"]}, "gpu", None), ({"splits": [None], "waited": "cpu"}, "gpu", ("hybrid", "HYBRID_PAYS")), ({}, "hybrid", None),
-    *(({"splits": [why]}, "hybrid", None) for why in ("noise", "selected-in-sample", "throttled", "software")),
-])  # fmt: skip
+    *(({"splits": [why]}, "hybrid", None) for why in ("noise", "selected-in-sample", "throttled", "software"))])  # fmt: skip
 def test_what_was_measured_decides(winners, static, verdict):
     told = recommend.judge(evidence(**winners), static)
     assert (told and (told.mode, told.code)) == verdict
@@ -135,8 +134,7 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
     (Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
     (Access(hidden_by_env=make_fact("GPU_DEVICE_ORDINAL", "x")), "HIDDEN_BY_ENV", "GPU_DEVICE_ORDINAL"),
     (Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
-    (Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3"),
-])  # fmt: skip
+    (Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3")])  # fmt: skip
 def test_a_reason_names_the_variable_or_the_node(access, code, named):
     gpu = card(8 * GIB, usable=make_fact(False, "t"), why_not=[code], access=access)
     advice = advise(gpu)

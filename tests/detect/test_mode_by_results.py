@@ -118,8 +118,7 @@ ROWS = {
         {MODE: "gpu"}, ""),
     "equal sides, and copies that lose": (
         [*ops({"matmul": 1.0, "add": 1.0}, WAITED), *ops({"matmul": 0.2, "add": 0.2}, COPIED)], {}, {MODE: "cpu"}, ""),
-    "a GPU that wins with copies wins without them": (ops({"matmul": 8.0, "add": 3.0}, COPIED), {}, TELLS, ""),
-}  # fmt: skip
+    "a GPU that wins with copies wins without them": (ops({"matmul": 8.0, "add": 3.0}, COPIED), {}, TELLS, "")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -140,8 +139,7 @@ ONLY_QUEUED = ops({"matmul": 30.0, "add": 20.0}, QUEUED)
     (COPIES_LOSE, "no call that is waited for", 16, "gpu"),
     ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU", 16, "gpu"),
     *((ONLY_QUEUED, "20260101T000000Z-00000001.json does not tell the mode: no call that is waited for", gib, mode)
-      for gib, mode in ((16, "gpu"), (3, "hybrid"), (1, "cpu"))),
-])  # fmt: skip
+      for gib, mode in ((16, "gpu"), (3, "hybrid"), (1, "cpu")))])  # fmt: skip
 def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why, gib, mode):
     advice = advised(tmp_path, rows, gib=gib)
     assert (advice.mode, advice.confidence, advice.measured) == (mode, "provisional", None)

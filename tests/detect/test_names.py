@@ -50,8 +50,7 @@ BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", pci
     ({}, "H100", "family", SHIPPED), ({BOARD: MODEL, HWDATA: NEWER}, "NVIDIA H100 PCIe", "exact", BOARD),
     ({HWDATA: NEWER}, "of tomorrow", "family", HWDATA), ({MISC: NEWER}, "of tomorrow", "family", MISC),
     ({HWDATA: OTHER, MISC: NEWER}, "of tomorrow", "family", MISC), ({HWDATA: OLDER}, "H100", "family", SHIPPED),
-    *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe")),
-])  # fmt: skip
+    *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe"))])  # fmt: skip
 def test_which_source_names_a_gpu(card, files, text, precision, source):
     reported = name(card(**files))
     assert text in reported[0]

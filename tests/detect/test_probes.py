@@ -117,8 +117,7 @@ MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_pro
     # It will be cut into instances (1) once it is free, and is whole now (0); or how many it has is not told.
     *(({"nvmlDeviceGetMigMode": mode, "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0) for mode in ((0, 1), (1, 1))),
     *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
-      for name in ("Event", "Throttle") for mask, words in EVENTS.items()),
-])  # fmt: skip
+      for name in ("Event", "Throttle") for mask, words in EVENTS.items())])  # fmt: skip
 def test_what_nvml_says_by_numbers(answers, path, told):
     (record,) = last_answer(nvml.probe_nvml, Nvml(**answers))["records"]
     check(record, {path: told})

@@ -22,8 +22,7 @@ def tree(plant):
         "/sys/bus/pci/devices/0000:00:02.0": "-> ../../../devices/real", "/sys/devices/real/driver": "-> ../../x/i915",
         "/proc/self/cgroup": "0::/a", "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0",
         "/sys/fs/cgroup/a/cpu.max": "150000 100000", "/sys/class/kfd/kfd/topology/nodes": None,
-        "/secret": "not read",
-    })  # fmt: skip
+        "/secret": "not read"})  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["copy", "copy.tar.gz"])
@@ -55,8 +54,7 @@ PRIVATE = [
     "/user.slice/user-4711.slice/user@4711.service/app.slice/app-org.alice.Editor-99.scope", "/alice/myhost",
     "/system.slice/docker-4f0c9a11223344556677889900aabbccddeeff00112233445566778899aabbcc.scope",
     "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8e5c4711_1f2e.slice/cri-containerd-4711abc.scope",
-    "/lxc.payload.myhost", "/slurm_myhost/uid_4711/job_15389/step_0",
-]  # fmt: skip
+    "/lxc.payload.myhost", "/slurm_myhost/uid_4711/job_15389/step_0"]  # fmt: skip
 
 
 @pytest.mark.parametrize("group", PRIVATE)

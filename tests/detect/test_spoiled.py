@@ -49,8 +49,7 @@ RESTS_ON = {
         "{gpu}.kind", "{gpu}.memory.*", "{gpu}.compute.partitions.*.memory_bytes", "memory.usable_bytes",
     ],
     "display_adapters.*.role": ["{gpu}.vendor_id", "{gpu}.device_id"],
-    "gpus.*.compute.units": ["{gpu}.compute.partitions.*.units"],
-}  # fmt: skip
+    "gpus.*.compute.units": ["{gpu}.compute.partitions.*.units"]}  # fmt: skip
 
 
 class Reported(NamedTuple):

@@ -32,8 +32,7 @@ HOST: Tree = {
     "/proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 4194304 kB\nMemAvailable: 6291456 kB\nSwapTotal: 0 kB",
     f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", f"{NODE}/node0/cpulist": "0-1",
     f"{NODE}/node0/meminfo": "Node 0 MemTotal: 8388608 kB\nNode 0 MemFree: 4194304 kB", "/sys/bus/pci/devices": None,
-    **each_cpu(2, {"topology/thread_siblings_list": "0-1", "topology/physical_package_id": "0"}),
-}  # fmt: skip
+    **each_cpu(2, {"topology/thread_siblings_list": "0-1", "topology/physical_package_id": "0"})}  # fmt: skip
 
 
 def cores(count: int, *, online: str = "", parts: Any = (), mhz: Any = (), capacity: Any = ()) -> Tree:

@@ -77,8 +77,7 @@ def attempt(kind: str, seed: int, folder: Path) -> Tried:
 
 
 def _where(error):
-    frame = error.__traceback__
-    place = ""
+    frame, place = error.__traceback__, ""
     while frame is not None:
         code = frame.tb_frame.f_code
         if "gpubench" in code.co_filename:
@@ -130,9 +129,7 @@ def _claims(draw):
             {"claim": "matmul", "case": "matmul/n=1024/float32", "cpu": "3.15 ms", "gpu": "0.15 ms", "tolerance": 0.2},
             {"claim": "any", "gpu": 0.001}, {"claim": "sum", "cases": ["relu", "add"], "also": "matmul", "speedup": 2},
             {"claim": "time", "case": "relu", "time": ["1 ms", 0.002], "device": "software", "document": "a page"},
-            {"claim": "from", "case": "relu", "break_even": [1000, 2000]},
-        ],
-    }  # fmt: skip
+            {"claim": "from", "case": "relu", "break_even": [1000, 2000]}]}  # fmt: skip
 
 
 def _records(draw):
@@ -421,8 +418,7 @@ def _command_line(draw, folder):
         "--filter", "matmul", "--skip", "n>4", "n=", "--sort", "-time", "--columns", "--size", "1k", "2^70", "1e999",
         "--min-speedup", "relu=2", "=", "--fail-on", "noisy", "-", "--baseline", "numpy:0", "--time-unit", "us", "-o",
         "--threshold", "5%", "nan", "--alpha", "0", "--max-bytes", "1000", "--marker", "--help", "--version", "-v", "--",
-        "--from", "--calls", "--dtype", "float32", "--like", "--claims", "builtin", _good(folder), "{good}", *HOSTILE,
-    )  # fmt: skip
+        "--from", "--calls", "--dtype", "float32", "--like", "--claims", "builtin", _good(folder), "{good}", *HOSTILE)  # fmt: skip
     chosen = [draw.choice(words) for _ in range(draw.randint(0, 7))]
     first = draw.choice(("report", "compare", "merge", "advise", "ops", "schema", draw.choice(words)))
     line = [first, *draw.sample([_good(folder)] * 2, draw.randint(0, 2)), *chosen]

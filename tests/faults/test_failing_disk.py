@@ -73,8 +73,7 @@ SPOILED = {
     "a disk that fills up": (no_space, True, RESULT, NO_SPACE),
     "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), GONE),
     "a disk that turns read-only": (read_only, True, RESULT, "Read-only file system"),
-    "a home that fails too": (no_space, True, RESULT, NO_SPACE),
-}  # fmt: skip
+    "a home that fails too": (no_space, True, RESULT, NO_SPACE)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPOILED)

@@ -56,8 +56,7 @@ def test_what_is_too_large_is_refused_with_its_limit(in_process, tmp_path, name)
 @pytest.mark.parametrize("command", [
     "compare good.json bad.json", "merge bad.json good.json -o all.json", "advise matmul --size 64 --from bad.json",
     "noise bad.json", "run --like bad.json --dry-run", "run --append bad.json", "report good.json --claims bad.json",
-    "compare good.json good.json --thresholds bad.json", "detect --records bad.json",
-])  # fmt: skip
+    "compare good.json good.json --thresholds bad.json", "detect --records bad.json"])  # fmt: skip
 def test_every_reader_has_the_same_limits(in_process, tmp_path, command):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "bad.json").write_bytes(TOO_LARGE["integer"][0]())
@@ -95,8 +94,7 @@ def edit(run, where, value):
     ("case.op", "no_such_op", "no_such_op"),
     ("case.device_id", "jax:0", "jax"),
     ("case.regime", "nowhere", "nowhere"),
-    ("case.implementation", "tunned", "tunned"),
-])  # fmt: skip
+    ("case.implementation", "tunned", "tunned")])  # fmt: skip
 def test_a_plan_with_an_unknown_word(in_process, tmp_path, where, value, part):
     run = plain_run()
     edit(run, where, value)
@@ -106,8 +104,7 @@ def test_a_plan_with_an_unknown_word(in_process, tmp_path, where, value, part):
 
 @pytest.mark.parametrize("command", [
     "report FILE --format json", "report FILE --format jsonl", "compare FILE FILE --advisory --format json",
-    "advise matmul --size 1k --from FILE --format json", "noise FILE FILE", "merge FILE FILE -o m.json",
-])  # fmt: skip
+    "advise matmul --size 1k --from FILE --format json", "noise FILE FILE", "merge FILE FILE -o m.json"])  # fmt: skip
 def test_what_is_printed_shows_in_its_order(in_process, tmp_path, command):
     """The formats alone: tests/unit/report/formats/test_hostile.py."""
     run = plain_run()

@@ -90,8 +90,7 @@ def test_a_broken_psutil(gpubench, tmp_path, text, command):
 BROKEN_DRAWING = {
     "aborts": ("vl_convert", "import os\ndef __getattr__(name): os.abort()", "SIGABRT"),
     "cannot be imported": ("vl_convert", "raise ImportError('libfoo.so: no such file')", "libfoo.so"),
-    "altair raises": ("altair", "def __getattr__(name): raise ValueError('no schema')", "no schema"),
-}  # fmt: skip
+    "altair raises": ("altair", "def __getattr__(name): raise ValueError('no schema')", "no schema")}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", BROKEN_DRAWING)

@@ -91,9 +91,7 @@ STRANGE = {"folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
     ("name", "kind"),
     [  # through a dangling link a result is written, as a shell does it
         *(("r.json.part", kind) for kind in ("folder", "FIFO", "dangling link")), (".r.json.gpubench-lock", "FIFO"),
-        ("r.json", "FIFO"), ("r.json", "link to itself"),
-    ],
-)  # fmt: skip
+        ("r.json", "FIFO"), ("r.json", "link to itself")])  # fmt: skip
 def test_what_lies_where_a_run_writes_is_refused_before_it_measures(in_process, tmp_path, name, kind):
     STRANGE[kind](tmp_path / name)
     ended = in_process("run", *PLAN, "-o", "r.json")
@@ -128,8 +126,7 @@ READERS = [
     ("run --like x", ExitCode.INPUT), ("compare x r.json", ExitCode.INPUT),
     ("report r.json --claims x", ExitCode.INPUT), ("compare r.json r.json --thresholds x", ExitCode.INPUT),
     ("detect --records x", ExitCode.INPUT), ("advise add --size 1k --from x", ExitCode.INPUT),
-    ("report r.json --config x", ExitCode.USAGE), ("merge r.json r.json -o f.json --nodes @x", ExitCode.USAGE),
-]  # fmt: skip
+    ("report r.json --config x", ExitCode.USAGE), ("merge r.json r.json -o f.json --nodes @x", ExitCode.USAGE)]  # fmt: skip
 
 
 @NO_FILES

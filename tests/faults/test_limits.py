@@ -20,8 +20,7 @@ LIMITS = [
     (MemoryError(), NO_MEMORY), (MemoryError("Unable to allocate 2 GiB"), NO_MEMORY),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY), (RuntimeError("can't start new thread"), NO_TASKS),
     (ImportError("libx.so: failed to map segment from shared object"), NO_MEMORY), (EAGAIN, NO_TASKS),
-    (OSError(errno.EMFILE, "Too many open files", "/dev/null"), NO_FILES), (OSError(errno.ENFILE, "x"), NO_FILES),
-]  # fmt: skip
+    (OSError(errno.EMFILE, "Too many open files", "/dev/null"), NO_FILES), (OSError(errno.ENFILE, "x"), NO_FILES)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "limit"), LIMITS, ids=lambda value: repr(value)[:40])
@@ -46,8 +45,7 @@ def test_what_is_no_limit_stays_what_it_is(error):
 
 
 def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch):
-    started = []
-    popen = subprocess.Popen
+    started, popen = [], subprocess.Popen
 
     def note(*arguments, **options):
         started.append(popen(*arguments, **options))

@@ -63,8 +63,7 @@ def test_a_run_measures_on_and_prints_its_answer(starter, tmp_path, lost):
 
 @pytest.mark.parametrize(("command", "code"), [
     ("report r.json --columns nothing --verbose", 2), ("compare r.json r.json", 0), ("", 2),
-    ("report r.json --annotations always --min-speedup *=1e6", 3), ("run --devices fake:nothing", 5),
-])  # fmt: skip
+    ("report r.json --annotations always --min-speedup *=1e6", 3), ("run --devices fake:nothing", 5)])  # fmt: skip
 def test_every_other_command_ends_as_it_would(starter, tmp_path, command, code):
     (tmp_path / "r.json").write_bytes(store.dumps(full_run()))
     assert end_of(starter, tmp_path, full_disk, command)[0] == code

@@ -76,8 +76,7 @@ def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered)
 
 def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered):
     code, run, _ = interfered(*PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
-        interfere=lambda worker: os.kill(worker, signal.SIGSTOP),
-    )  # fmt: skip
+        interfere=lambda worker: os.kill(worker, signal.SIGSTOP))  # fmt: skip
     assert code == 1
     (failure,) = failures_of(run.outcomes[0])
     assert (failure.session, failure.reason) == (1, "timeout")

@@ -24,8 +24,7 @@ BROKEN = {
     "broken": (
         "raise OSError('libLLVM.so: cannot open shared object file')", "numba does not load: OSError: libLLVM",
     ),
-    "fatal": ("import os; os.abort()", "a worker ended, or hung, while it loaded numba"),
-}  # fmt: skip
+    "fatal": ("import os; os.abort()", "a worker ended, or hung, while it loaded numba")}  # fmt: skip
 
 
 def kernels_of(path):

@@ -101,8 +101,7 @@ def test_a_file_that_went_with_it(site, tmp_path):
 def test_a_package_that_gpubench_needs_is_missing(site, tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())", "ops"],
-        cwd=site, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=site, capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     assert ended.returncode == ExitCode.FAILED
     assert "  why: the package typer, which gpubench needs, is not installed\n" in ended.stderr
     assert "-m pip install gpubench-cli\n" in ended.stderr

@@ -56,8 +56,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "chatters": ("import os; print('{\"broken\": \"\"}'); os.write(1, b'noise'); os._exit(0)", "exited with status 0"),
     "untyped": (op("untyped", "OP = change(dtypes=('int7',))"), "int7"),
     "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls xp.gamma"),
-    "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
-}  # fmt: skip
+    "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3")}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +196,7 @@ INTRUDERS: dict[str, tuple[str, str]] = {
     "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(print)\nsys.excepthook = None", ""),
     "is_nice": ("import os; os.nice(1)", "the priority"),
     "forks": ("import os; os.fork()", ""),
-    "prints_while_planned": ("", ""),
-}  # fmt: skip
+    "prints_while_planned": ("", "")}  # fmt: skip
 
 
 def intruder(name):
@@ -322,8 +320,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "of another name": (_BACKEND + "class B(Backend):\n    def devices(self): return FakeBackend().devices()\nBACKEND = B()", "fake:cpu"),
     "surrogates": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, name='\\ud800') for d in super().devices()]\nBACKEND = B()", "surrogates"),
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
-    "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract"),
-}  # fmt: skip
+    "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract")}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

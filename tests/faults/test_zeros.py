@@ -68,8 +68,7 @@ def read(run, other):
 CHANGES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
     "zero": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), lambda value: 0),
     "empty": (lambda value: isinstance(value, list | dict) and bool(value), lambda value: type(value)()),
-    "cut": (lambda value: isinstance(value, list) and bool(value), lambda value: value[:-1]),
-}  # fmt: skip
+    "cut": (lambda value: isinstance(value, list) and bool(value), lambda value: value[:-1])}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", CHANGES)

@@ -133,8 +133,7 @@ plant("noise", line, lambda xp, x: line(xp, x) * (1 + 1e-4 * xp.sin(1e6 * x)))
 plant(
     "integers_overflow", lambda xp, x: xp.cumulative_sum(x),
     lambda xp, x: xp.astype(xp.cumulative_sum(xp.astype(x, xp.int32) * 2**6, dtype=xp.int32) // 2**6, xp.int64),
-    r"out\[\d+\] is", inputs=lambda rng, n: [rng.integers(0, 2**20, n)],
-)  # fmt: skip
+    r"out\[\d+\] is", inputs=lambda rng, n: [rng.integers(0, 2**20, n)])  # fmt: skip
 plant("truncated_to_integers", line, lambda xp, x: single(xp, xp.astype(line(xp, x), xp.int32)))
 
 # ---------------------------------------------------------------- axes and shapes

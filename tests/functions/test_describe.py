@@ -74,8 +74,7 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
 
 @pytest.mark.parametrize(("function", "why"), [
     (slept, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
-    (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append"),
-])  # fmt: skip
+    (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append")])  # fmt: skip
 def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
     """Its kernel would leave that out, and be a million times faster."""
     with pytest.raises(Untraceable, match=why):
@@ -100,8 +99,7 @@ def test_sizes_between_and_beyond(points, n, value):
 
 @pytest.mark.parametrize(("extents", "text"), [
     ([[(8, 8), (32, 32)]], "(n)"), ([[(8, 64), (32, 1024)], [(8, 3), (32, 3)]], "(n^2, 3)"),
-    ([[(8, 10), (32, 20)]], "(10 at n = 8)"), ([], "()"),
-])  # fmt: skip
+    ([[(8, 10), (32, 20)]], "(10 at n = 8)"), ([], "()")])  # fmt: skip
 def test_a_shape_is_told_in_n(extents, text):
     assert shape_text(Shown("x", extents, [])) == text
 
@@ -149,8 +147,7 @@ Frame.__module__ = "pandas.core.frame"
 
 @pytest.mark.parametrize(("program", "inputs", "library"), [
     (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
-    (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
-])  # fmt: skip
+    (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of")])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 
@@ -190,8 +187,7 @@ def test_a_sparse_matrix_is_compared_by_its_elements_sorted_and_summed():
     ("numpy:0", False, "library-tf32", "resident", "has no library-tf32"), ("numpy:0", True, "library", "transfer-always", "already at home"),
     ("fake:cpu", True, "library", "resident", ""), ("torch:cpu", True, "library", "resident", "measured once, as numpy's"),
     ("torch:cpu", False, "library", "resident", ""), ("torch:cuda", True, "library", "transfer-always", ""),
-    ("wgpu:0", False, "library", "resident-waited", "wgpu has no arrays"),
-])  # fmt: skip
+    ("wgpu:0", False, "library", "resident-waited", "wgpu has no arrays")])  # fmt: skip
 def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, why):
     kind = "cpu" if device_id in ("numpy:0", "fake:cpu", "torch:cpu") else "gpu"
     device = SimpleNamespace(id=device_id, backend=device_id.partition(":")[0], kind=kind)
@@ -361,9 +357,7 @@ def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, l
         (0, 0, 0, [], [64 * 4**k for k in range(8)]), (0, 0, 0, [100, 200, 400, 800], [100, 200, 400]),
         (0.85, 0.85, 0, [], [64]), (0.12, 0.12, 0, [], [64, 256]), (0.0025, 0.0025, 0, [], [64, 256, 1024]),
         (0.1, 0, 0, [], [64, 256, 1024]), (0.08, 0, 0, [], [64, 256, 1024, 4096]),
-        (0, 0, 130 << 20, [], [64]), (0, 0, 33 << 19, [], [64, 256]),
-    ],
-)  # fmt: skip
+        (0, 0, 130 << 20, [], [64]), (0, 0, 33 << 19, [], [64, 256])])  # fmt: skip
 def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
     monkeypatch, first_s, call_s, peak, sizes, tried
 ):
@@ -408,8 +402,7 @@ def test_the_search_ends_where_memory_does(monkeypatch):
 
 @pytest.mark.parametrize(("text", "told"), [
     ("import gpubench\nundefined\n", "line 2: NameError"), ("x = 1\ndef f(\n", "line 2: SyntaxError"),
-    ("\nimport broken_helper\n", "line 2: SyntaxError"),
-])  # fmt: skip
+    ("\nimport broken_helper\n", "line 2: SyntaxError")])  # fmt: skip
 def test_the_line_of_an_error_is_one_of_the_users_file(tmp_path, text, told, monkeypatch):
     monkeypatch.setattr("gpubench.functions.declare.MEASURES", True)  # loading unsets it
     (tmp_path / "broken_helper.py").write_text("a = 1\nb = 2\nc = (\n", encoding="utf-8")

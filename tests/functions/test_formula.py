@@ -20,8 +20,7 @@ def call_price(xp, spot, strike):
         "cuda", "return narrow({});",
         "const auto step_0 = x * x;\nreturn narrow(select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0));",
     ),
-    ("python", "return {}", "step_0 = x * x\nreturn select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0)"),
-])  # fmt: skip
+    ("python", "return {}", "step_0 = x * x\nreturn select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0)")])  # fmt: skip
 def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last, text):
     def formula(m, x):
         square = x * x
@@ -36,8 +35,7 @@ def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last
     (lambda m, x: -(x * 2) * -3, "-(x * 2.0) * -3.0"),
     (lambda m, x: m.where((x > 1) | (x < -1), 0, x), "select(x, 0.0, ((x > 1.0) || (x < -1.0)))"),
     (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),
-    (lambda m, x: doubled(x, 2), "let step_0 = x + x;\nstep_0 + step_0"),
-])  # fmt: skip
+    (lambda m, x: doubled(x, 2), "let step_0 = x + x;\nstep_0 + step_0")])  # fmt: skip
 def test_parentheses_and_names_stand_where_they_are_needed(formula, text):
     assert trace(formula, ["x"]).statements("wgsl", "{}") == text
 
@@ -60,8 +58,7 @@ def test_a_value_that_is_used_twice_is_computed_once():
     (lambda xp, x: x[1:], "takes elements of an array by index"),
     (lambda xp, x: x ** np.ones(3), "mixes arrays with a ndarray"),
     (lambda xp, x: (x, x + 1), "returns several results"), (lambda xp, x: x > 0, "returns truth values"),
-    (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf"),
-])  # fmt: skip
+    (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf")])  # fmt: skip
 def test_why_a_function_is_no_formula(function, why):
     with pytest.raises(Untraceable, match=why):
         trace(function, ["x"])

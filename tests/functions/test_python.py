@@ -87,8 +87,7 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
-    (lambda result: gpubench.bench(), "gpubench.bench(f)"),
-])  # fmt: skip
+    (lambda result: gpubench.bench(), "gpubench.bench(f)")])  # fmt: skip
 def test_what_is_misspelt_raises(result, call, words):
     error = raised(UsageError, call, result)
     assert words in error.hint

@@ -98,8 +98,7 @@ OF_CLAIMS = ("--claims", "ours.toml", "--sections", "claims")
     (("--min-speedup", "options.total/n=32k@fake=1e9"), 3, ""),
     (("--fail-on", "incomplete"), 0, ""), ((1.5, *OF_CLAIMS), 0, "confirmed"), ((1e9, *OF_CLAIMS), 0, "refuted"),
     *((("--format", name), 0, "options.decay") for name in ("csv", "google-benchmark", "jsonl")),
-    (("--format", "go"), 0, "BenchmarkOptions.decay"),
-])  # fmt: skip
+    (("--format", "go"), 0, "BenchmarkOptions.decay")])  # fmt: skip
 def test_gates_claims_and_other_programs_read_functions(in_process, folder, asked, status, words):
     if OF_CLAIMS[0] in asked:
         (folder / "ours.toml").write_text(CLAIMS.format(asked[0]), encoding="utf-8")

@@ -164,8 +164,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
-    ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'"),
-])  # fmt: skip
+    ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
 def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
     write(tmp_path, text)
     ended = gpubench("run", "mine.py", "--sizes", "64")

@@ -4,8 +4,7 @@ import os
 from types import SimpleNamespace
 
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-nvmlMemory_v2 = 0x2000028
-GPU = "GPU-5d4a2f6e-1c3b-4e8a-9f70-2b6c8d1e0a44"
+nvmlMemory_v2, GPU = 0x2000028, "GPU-5d4a2f6e-1c3b-4e8a-9f70-2b6c8d1e0a44"
 
 
 class NVMLError(Exception):

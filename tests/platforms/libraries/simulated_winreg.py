@@ -13,8 +13,7 @@ _ENTRIES = {
     },
     "0002": {"MatchingDeviceId": "PCI\\VEN_1002&DEV_73BF", "DriverVersion": "31.0.1", _SIZE: 16 << 30},
     "Configuration": {},
-    "Properties": None,
-}  # fmt: skip
+    "Properties": None}  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -36,8 +36,7 @@ POSIX_NAMES = {
         setitimer sigwait""".split()},
     "select": {"poll", "epoll"},
     "time": {"clock_gettime", "clock_gettime_ns", "CLOCK_MONOTONIC"},
-    "socket": {"AF_UNIX"},
-}  # fmt: skip
+    "socket": {"AF_UNIX"}}  # fmt: skip
 LINUX_NAMES = {"os": {"sched_getaffinity", "sched_setaffinity", "posix_fadvise", "O_TMPFILE"},
                "select": {"epoll"}}  # fmt: skip
 

@@ -67,8 +67,7 @@ def refusal(data):
     (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
     (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
     (b'{"name": "gpubench-result", "schema_version": 4}', "bad-document"),
-    (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
-])  # fmt: skip
+    (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new")])  # fmt: skip
 def test_what_is_no_result_is_refused(data, code):
     refused = refusal(data)
     assert refused.code == code

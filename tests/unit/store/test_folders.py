@@ -60,8 +60,7 @@ def test_machine_names_are_fit_for_folders():
     ("linux", {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/x/gpubench"),
     ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench"),
     ("win32", {"USERPROFILE": "/u", "LOCALAPPDATA": "/l"}, "/l/gpubench"),
-    ("win32", {"USERPROFILE": "/u"}, "/u/AppData/Local/gpubench"),
-])  # fmt: skip
+    ("win32", {"USERPROFILE": "/u"}, "/u/AppData/Local/gpubench")])  # fmt: skip
 def test_the_data_folder_of_each_platform(platform, environ, folder):
     assert store.user_data_dir(environ, platform) == Path(folder)
 

@@ -111,8 +111,7 @@ SPOILED = {
     "builds on -1 parts, and 0 are there": lambda data: data + msgspec.json.encode(PartLine(id="a", outcome=Raw(b'{"parts": []}'), parts=-1)) + b"\n",
     "": lambda data: data[:5], "e": lambda data: data[:40], "n": lambda data: data[:45],
     "the run ended before it had written anything": lambda data: FIRST_LINE,
-    "2": lambda data: data.replace(b'"schema_version":1', b'"schema_version":2', 1),
-}  # fmt: skip
+    "2": lambda data: data.replace(b'"schema_version":1', b'"schema_version":2', 1)}  # fmt: skip
 
 
 @pytest.mark.parametrize("why", SPOILED)

@@ -40,8 +40,7 @@ MADE: dict[str, Callable[[Run, int], Run]] = {
     "MAX_CASES": with_cases, "MAX_SESSIONS": with_sessions, "MAX_DEVICES": with_devices, "MAX_WARNINGS": with_warnings,
     "MAX_BLOCKS": with_blocks, "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
     # One case against so many sessions, and the same with what stands beside sessions.
-    "MAX_LOOKUPS": with_sessions,
-}  # fmt: skip
+    "MAX_LOOKUPS": with_sessions}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -61,8 +60,7 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
     ("MAX_TEXT_BYTES", lambda n: b'["' + b"a" * (n - 2) + b'","bb"]'),
     ("MAX_TEXT_BYTES", lambda n: b'["aa","' + b"b" * (n - 2) + b'"]'),
-    ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n),
-])  # fmt: skip
+    ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n)])  # fmt: skip
 def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
     most = 8
     monkeypatch.setattr(limits, name, most)
@@ -73,8 +71,7 @@ def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
 @pytest.mark.parametrize(("text", "read"), [
     (b"9223372036854775807", True), (b"9223372036854775808", False), (b"-9223372036854775807", True),
     (b"10000000000000000000000", False), (b"1e99", True), (b"1e100", False), (b"1E-099", True), (b"1e-100", False),
-    (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True),
-])  # fmt: skip
+    (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True)])  # fmt: skip
 def test_numbers_lie_where_what_is_made_of_two_is_finite(text, read):
     document = b'{"x": [' + text + b"]}"
     if read:
@@ -103,8 +100,7 @@ PART = b'{"name":"gpubench-part","schema_version":1}\n'
 @pytest.mark.parametrize(("lines", "why"), [
     # Each line keeps a million blocks that the first one brought: copies of them took a quarter of an hour.
     ([b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 1_000_000)], "1,000,000 blocks, and at most 100,000"),
-    ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
-])  # fmt: skip
+    ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000")])  # fmt: skip
 def test_a_part_beyond_a_limit_is_refused_while_it_is_read(tmp_path, lines, why):
     path = tmp_path / "a.json.part"
     path.write_bytes(PART + b"\n".join(lines) + b"\n")
