@@ -19,7 +19,6 @@ RTX = {"source": "nvml", "ordinal": 0, "bdf": "00000000:01:00.0", "uuid": "GPU-0
        "vendor_id": "10de", "device_id": "2684", "name": "NVIDIA GeForce RTX 4090", "memory_bytes": 24 * GIB}  # fmt: skip
 WSL = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) #1 SMP"}
 LINKED = {"pci_class": "0302", "numa_node": "1", "max_link_width": "16", "power__runtime_status": "active"}
-
 ON_PCI = {
     "an Xe card sums its tiles": (
         HOST | pci(*XE, **{TILE: str(8 * GIB), "tile1__physical_vram_size_bytes": str(8 * GIB)}),
@@ -119,7 +118,6 @@ ON_PCI = {
         {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
             ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0}),
 }  # fmt: skip
-
 # What AMD's kernel driver tells: its nodes, and their memory.
 PARTITIONS = {path: text for n in range(1, 5)
               for path, text in (kfd_node(n, unique_id=77 + (n > 2),
@@ -147,7 +145,6 @@ OF_KFD = {
         PARTITIONS | {f"{KFD}/{spoiled}/properties": "?"},
         {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
          f"gpus.{int(spoiled > 2)}.compute.units.source": f"{KFD}/{spoiled}/properties"}) for spoiled in range(1, 5)}}  # fmt: skip
-
 BARE, GUEST = "processor : 0\nflags : lm", "processor : 0\nflags : lm hypervisor"
 LMEM = {"drm__card1__lmem_total_bytes": str(16 * GIB)}
 # The kind of a GPU of Intel is not read off its address.
@@ -269,7 +266,6 @@ SR_IOV = {
     "virtual functions without their device": (HOST | functions("0000:03:00.0", 3), {"gpus.*.bdf": ["0000:03:00.1"]}),
     "an API lists them": (IGPU | functions("0000:00:02.0", 2), {**ONE, "warnings": []}, [LISTED] * 3 + PLACED),
     "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4)}  # fmt: skip
-
 ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
 
 

@@ -30,7 +30,6 @@ UNLIMITED = {"memory.limit_bytes": "absent", "memory.usable_bytes": 6 * GIB}
 INNER, POD = "/docker/aaa/docker/bbb", "/kubepods/burstable/pod1234/5678"
 MIDR = {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}
 VIRTUAL_CPUS = "processor : 8\nflags : lm hypervisor\n\nprocessor : 88\nflags : lm hypervisor"
-
 PROCESSORS = {
     "two threads of one core": (
         HOST, {"cpu.logical": 2, "cpu.cores": 1, "cpu.smt": "on", "cpu.available": 2, "cpu.affinity": "not_probed",
@@ -111,7 +110,6 @@ PROCESSORS = {
         "s390x": "vendor_id : IBM/S390\nprocessor 0: version = FF, identification = 1, machine = 8561",
         "ppc64": "processor : 0\ncpu : POWER9, altivec supported", "riscv64": "processor : 0\nisa : rv64imafdc",
         "i686": "processor : 0\nflags : fpu"}.items()}}  # fmt: skip
-
 # Kinds of cores by a coarse source, the lists of cpu_core and cpu_atom, and by finer ones.
 KINDS = [
     ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"mhz": (4800, 4800, 3800, 3800, 2500, 2500)}, ["0-1", "2-3", "4-5"]),
@@ -146,7 +144,6 @@ PACKAGES = [
     (board("5.10.0", ids=("0", "0"), **TREE), 1),  # one cluster is one package
     (board("6.6.0", arch="7", **TREE), "unsupported"),  # 32-bit Arm numbers clusters to this day
 ]
-
 GPU_NODE = {"/proc/driver/nvidia/gpus/0004:04:00.0/numa_status": "Node: 255\nStatus: online\nSize: 40000000",
             f"{NODE}/node255/meminfo": "Node 255 MemTotal: 1048576 kB\nNode 255 MemFree: 1048576 kB",
             f"{NODE}/node255/cpulist": ""}  # fmt: skip
@@ -245,8 +242,6 @@ MEMORY = {
     **{f"a path of {len(path)} characters": (
         HOST | group(f"0::{path}", V2, {}), {"cpu.quota_cpus": "invalid", "memory.limit_bytes": "invalid"})
        for path in ("/a" * 100_000, "/" + "a" * 5000)}}  # fmt: skip
-
-
 DMI = "/sys/class/dmi/id"
 
 

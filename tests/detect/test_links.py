@@ -13,6 +13,8 @@ from tests.detect.trees import GIB, check, pci
 from tests.nvml import Nvml
 
 BUS = "sys/bus/pci/devices"
+SWITCH = "pci0000:10/0000:10:01.0/0000:11:00.0"
+SWITCHED, DIRECT = 2, 0
 
 
 def card(bdf, above, node=None):
@@ -21,9 +23,6 @@ def card(bdf, above, node=None):
     files = {f"{folder}/class": "0x030200", f"{folder}/vendor": "0x10de", f"{folder}/device": "0x2335"}
     files |= {} if node is None else {f"{folder}/numa_node": str(node)}
     return files | {f"{BUS}/{bdf}": f"-> ../../../devices/{above}/{bdf}"}
-
-
-SWITCH = "pci0000:10/0000:10:01.0/0000:11:00.0"
 
 
 @pytest.mark.parametrize(
@@ -87,9 +86,6 @@ def test_kfd_tells_the_links_of_a_node(look, links, paths):
     check(first, {"bdf": "0000:03:00.0", "kind": "absent", "compute.arch": "absent", "compute.max_hz": "absent", "compute.units": 52})  # fmt: skip
     assert first.link.peers == [second.id] * (links is XGMI)
     assert second.link.peers == [], "its own folder says nothing"
-
-
-SWITCHED, DIRECT = 2, 0
 
 
 def library(**answers):

@@ -33,10 +33,12 @@ RECORD = st.fixed_dictionaries(
     },
 )
 RECORDS = st.lists(RECORD, max_size=10)
-
-
 # Records at random reach some branches of the merging rarely: each property has as many examples as usual.
 MANY = settings(max_examples=examples(60))
+# Two different GPUs of one vendor, and what an API without addresses says about each.
+UNLIKE = (("0000:01:00.0", "2684", 24 << 30), ("0000:02:00.0", "2504", 12 << 30))
+H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id": "2335"}
+OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
 @MANY
@@ -85,8 +87,6 @@ RADV = {"source": "wgpu:vulkan", "driver": "radv", "vendor_id": "1002", "device_
 NO_SIZE = {"memory": {"dedicated_bytes": {"value": None, "status": "unsupported"}}}
 SIZE, SIZES = "gpus.0.memory.dedicated_bytes", "gpus.*.memory.dedicated_bytes"
 PARTITIONS = "gpus.*.compute.partitions.*.id"
-
-
 NVIDIA, BUS_ID = {"uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2335"}, {"bdf": "0000:01:00.0"}
 MIGS = [f"MIG-11111111-0000-0000-0000-00000000000{n}" for n in (1, 2, 3)]
 
@@ -149,10 +149,6 @@ ROWS = {
 def test_records_of_a_machine(name):
     records, expected = ROWS[name]
     check(detect.inspect(records=records), expected)
-
-
-# Two different GPUs of one vendor, and what an API without addresses says about each.
-UNLIKE = (("0000:01:00.0", "2684", 24 << 30), ("0000:02:00.0", "2504", 12 << 30))
 
 
 def bus(*models, **more):
@@ -253,10 +249,6 @@ def test_a_vendor_in_words_is_its_number(vendor, number):
     ("OEM", None), ("EV56", "EV56"), ("NUC12WSKi7", "NUC12WSKi7"), ("Nonesuch X", "Nonesuch X")])  # fmt: skip
 def test_a_placeholder_is_no_name(name, read):
     assert parse_record({"source": "nvml", "name": name}).name == read
-
-
-H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id": "2335"}
-OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
 @pytest.mark.parametrize(("records", "identity", "bdf"), [

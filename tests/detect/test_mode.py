@@ -24,6 +24,7 @@ from gpubench.result.machine import (
 from tests.detect.trees import check
 
 GIB = 1 << 30
+WHERE, DOMINATES, ALONE = "GPU_WHERE_DATA_STAYS", "GPU_DOMINATES", "FASTER_ALONE"
 
 
 def card(size, number=0, *, vendor="amd", kind="discrete", unified=False, free=None, **more):
@@ -101,9 +102,6 @@ def evidence(splits=(), **winners):
     situations = [MeasuredSituation(regime=regimes[name], winner=winner) for name, winner in winners.items()]
     own = [MeasuredSplit(op="add", dtype="float32", regime=WAITED, n=8, device_id="h", gain=1.5, lo=1, hi=2, reason=why) for why in splits]  # fmt: skip
     return Measured(date="", situations=situations, splits=own)
-
-
-WHERE, DOMINATES, ALONE = "GPU_WHERE_DATA_STAYS", "GPU_DOMINATES", "FASTER_ALONE"
 
 
 @pytest.mark.parametrize(("winners", "static", "verdict"), [

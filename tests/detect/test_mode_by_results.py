@@ -69,8 +69,6 @@ def advised(folder, *files, gib=16, devices=ALL):
 GPU_WINS = ops({"matmul": 30.0, "add": 20.0, "relu": 25.0}, WAITED)
 COPIES_LOSE = ops({"matmul": (0.3, 1.5, 8.0), "add": 0.2, "relu": 0.2}, COPIED)
 CPU_WINS = [*ops({"matmul": 0.3, "add": 0.5, "relu": 0.4}, WAITED), *ops({"matmul": 0.2, "add": 0.1}, COPIED)]
-
-
 SPLIT = case(n=1024, implementation="tuned", regime=COPIED, device="hybrid:cupy:0")
 FFN = case("ffn", 4096, regime=WAITED, device="hybrid:cupy:0")
 STAGES = {"first": (1e-3, 0.1e-3), "second": (0.1e-3, 1e-3)}

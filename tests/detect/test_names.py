@@ -26,9 +26,10 @@ BOOK = """#
 1af4  Red Hat
 \t2684  Wrong vendor
 C 00  Unclassified device"""
-
-
 SHIPPED = pci.table().source
+NEWER, OLDER, OTHER = (BOOK.format(date=f"{year}-01-01") for year in (2099, 2001, 2098))
+MODEL = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
+BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", pci.PLACES
 
 
 @pytest.fixture
@@ -39,11 +40,6 @@ def card(plant):
 def name(root):
     (gpu,) = detect.inspect(sysroot=root).gpus
     return gpu.name.value, gpu.name_precision, gpu.name.source
-
-
-NEWER, OLDER, OTHER = (BOOK.format(date=f"{year}-01-01") for year in (2099, 2001, 2098))
-MODEL = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
-BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", pci.PLACES
 
 
 @pytest.mark.parametrize(("files", "text", "precision", "source"), [

@@ -15,6 +15,9 @@ from tests.nvml import Nvml
 from tests.raising import raised
 
 SIZE = "memory.dedicated_bytes"
+ERRORS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout", 9: "absent",
+          12: "absent", 6: "absent", 15: "crashed", 16: "crashed", 999: "invalid"}  # fmt: skip
+REMEDIES = {9: "kernel module is not loaded", 12: "libnvidia-ml is not installed", 18: "reboot"}
 
 
 @pytest.mark.parametrize(("flags", "kind"), [(1, "integrated"), (0, "discrete"), (6, "discrete")])
@@ -90,11 +93,6 @@ def test_windows_registry_describes_the_adapters_that_a_library_lists(changes, f
     stated = libraries.read_registry().get((0x1002, 0x73BF), {})
     assert {path: fact["value"] for path, fact in stated.items()} == facts
     assert {fact["source"] for fact in stated.values()} <= {"registry"}
-
-
-ERRORS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout", 9: "absent",
-          12: "absent", 6: "absent", 15: "crashed", 16: "crashed", 999: "invalid"}  # fmt: skip
-REMEDIES = {9: "kernel module is not loaded", 12: "libnvidia-ml is not installed", 18: "reboot"}
 
 
 @pytest.mark.parametrize("code", ERRORS)

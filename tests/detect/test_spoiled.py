@@ -17,7 +17,6 @@ from tests.detect.trees import DRM, GIB, HOST, KFD, NODE, V2, under
 
 SPOILINGS = ("empty", "junk", "binary", "huge", "folder", "dangling", "refused")
 UNREFUSED = "this user may read everything"
-
 # What a fact is computed from beside its own source, as docs/detection.md lists it: other facts, or files.
 RESTS_ON = {
     "cpu.*": ["cpu.online_cpus"],

@@ -9,6 +9,9 @@ from gpubench.detect.gpu import parse_visible
 from gpubench.result.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
+CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+UNKNOWN, SHOWN = "not_probed", "absent"
+MIG = "MIG-11111111-2222-3333-4444-555555555555"
 
 
 @pytest.mark.parametrize(("text", "ordinals", "uuids"), [
@@ -37,10 +40,6 @@ def hidden(found, **environ):
     return [fact.value or fact.status for fact in access.hidden(found, environ).values()]
 
 
-CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-UNKNOWN, SHOWN = "not_probed", "absent"
-
-
 @pytest.mark.parametrize(("vendor", "models", "environ", "verdicts"), [
     # CUDA's numbers follow speed, unless models are equal or the bus is asked for.
     ("nvidia", "aa", {CUDA: "1"}, [CUDA, SHOWN]), ("nvidia", "ab", {CUDA: "1"}, [UNKNOWN, UNKNOWN]),
@@ -54,9 +53,6 @@ UNKNOWN, SHOWN = "not_probed", "absent"
 ])  # fmt: skip
 def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
     assert hidden(gpus(vendor, models), **environ) == verdicts
-
-
-MIG = "MIG-11111111-2222-3333-4444-555555555555"
 
 
 def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():

@@ -8,11 +8,11 @@ GIB = 1 << 30
 CPU, NODE, DRM = "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/class/drm"
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 Tree = dict[str, str | bytes | None]  # text, bytes, None for a folder, "-> target" for a link
-
 CPUINFO = "\n\n".join(
     f"processor\t: {n}\nvendor_id\t: GenuineIntel\nmodel name\t: Test CPU\nflags\t\t: fpu lm avx avx2 fma{more}"
     for n, more in enumerate(("", " avx512f"))
 )
+V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
 
 
 def under(folder: str, files: dict[str, Any]) -> Tree:
@@ -73,9 +73,6 @@ def group(cgroup: str, mounts: str | list[str], files: dict[str, Any], folder: s
     """Return a control group: lines of /proc/self/cgroup, mounts in either of their forms, files below a folder."""
     table = ("mountinfo", "\n".join(mounts)) if isinstance(mounts, list) else ("mounts", mounts)
     return {"/proc/self/cgroup": cgroup, f"/proc/self/{table[0]}": table[1]} | under(folder, files)
-
-
-V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
 
 
 def pci(

@@ -33,7 +33,6 @@ SLOWEST_S = 10.0  # of the processor: the bound of the tool, for inputs that are
 TEXTS = tuple(name for name in report.FORMATS if name != "html")
 RARELY = 0.02
 CODES = frozenset(ExitCode)
-
 HOSTILE = (
     "", " ", "\x00", "\x1b[31mred\x1b[0m", "\n\n# heading", "| a | b |", "<script>alert(1)</script>", "‮abc‬⁦x⁩",
     "../../etc/passwd", "%s%n{}{0}", "a" * 5000, "é̀" * 50, "\ud83d\ude00", "::error::x", "n=", "@", "/", ":", ",", "matmul",
@@ -45,6 +44,8 @@ WORDS = ("measurement", "skip", "failure", "planned", "main", "sweep", "resident
          "transfer-always", "library", "tuned", "float64", "float32", "float16", "bfloat16", "cpu", "gpu",
          "software", "hybrid", "fake", "ok", "absent", "budget", "timeout", "warning", "error", "info",
          "throttled", "off", "on", "quick")  # fmt: skip
+CONFIGURED = ("report", "run", "detect")
+OTHER_TYPES = (None, [], {}, "x", 7, 1.5, [[]], [None], {"": None}, {"n": 1}, [1, "a"])
 
 
 class Tried(NamedTuple):
@@ -211,10 +212,6 @@ def _chosen(values):
         holder[key] = draw.choice(values)
 
     return change
-
-
-CONFIGURED = ("report", "run", "detect")
-OTHER_TYPES = (None, [], {}, "x", 7, 1.5, [[]], [None], {"": None}, {"n": 1}, [1, "a"])
 
 
 def _missing(holder, key, draw):

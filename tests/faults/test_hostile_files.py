@@ -15,6 +15,7 @@ GIB = 2**30
 DIRECTION_MARKS = "؜‎‏‪‫‬‭‮⁦⁧⁨⁩"
 # A terminal obeys or does not show them: DEL, controls of C1 (U+009B begins an escape sequence), no width, lines' ends.
 UNSEEN = "\x7f\x80\x85\x90\x9b\x9d\x9f\xad\u180e\u200b\u2028\u2029\u2060\ufeff\U000e0001\U000e0041"
+NESTED = "[" * 5_000 + "]" * 5_000
 
 
 @functools.cache
@@ -61,9 +62,6 @@ def test_every_reader_has_the_same_limits(in_process, tmp_path, command):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "bad.json").write_bytes(TOO_LARGE["integer"][0]())
     assert_refused(in_process(*command.split()), "bad.json")
-
-
-NESTED = "[" * 5_000 + "]" * 5_000
 
 
 @pytest.mark.parametrize("text", [f"a = {NESTED}", "x = {" + "a." * 100_000 + "a = 1}"])

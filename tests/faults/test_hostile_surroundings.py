@@ -14,6 +14,7 @@ from tests.unit.report.samples import full_run
 PROGRAM = f"{sys.executable} -m gpubench"
 FAKE = "run --backends fake --ops add --sizes 1k --quick --min-samples 5 --max-time 50ms"
 RUN = f"{FAKE.replace('fake', 'numpy')} --implementations library -o n.json"
+ODD_TIMES = "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass"
 
 
 @pytest.fixture
@@ -76,9 +77,6 @@ def with_module(folder, name, text):
     place.mkdir(exist_ok=True)
     (place / f"{name}.py").write_text(text)
     return {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-
-ODD_TIMES = "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass"
 
 
 @pytest.mark.parametrize(("text", "command"), [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN)])

@@ -11,6 +11,8 @@ from gpubench.base import installation
 from gpubench.base.installation import install_command, locate, repair_command, upgrade_command
 
 ROOT = Path(__file__).parents[2]
+OURS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PIP = [sys.executable, "-m", "pip", "install"]
 
 
 @pytest.fixture
@@ -28,10 +30,6 @@ def source(tmp_path, monkeypatch):
 
     yield place
     installation.checkout.cache_clear()
-
-
-OURS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-PIP = [sys.executable, "-m", "pip", "install"]
 
 
 @pytest.mark.parametrize("name", ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"])

@@ -23,7 +23,6 @@ from tests.forking import is_alive
 
 RUN = "run --devices fake:cpu,fake:gpu --ops add --sizes 1k --quick --no-progress --no-save".split()
 PATIENCE_S = 120  # of a machine that stalls; what is waited for takes parts of a second
-
 BACKEND = """
 import os
 from gpubench.backends.hidden.fake import FakeBackend
@@ -34,7 +33,6 @@ class Backend(FakeBackend):
     def devices(self): {devices}
 BACKEND = Backend()
 """
-
 _WHERE = "from gpubench.base import processes; print(processes.run(processes.python('reported'), 60).output)"
 _REPORTED = (
     "import json, sys, gpubench.base.errors; print(json.dumps([gpubench.base.errors.__file__, sys.path]))"

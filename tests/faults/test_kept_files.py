@@ -16,6 +16,9 @@ from tests.unit.report.samples import full_run
 FAKE = "--devices fake:cpu,fake:gpu --ops add --quick --min-samples 5 --max-samples 5".split()
 PLAN = (*FAKE, "--no-progress", "--sizes", "1k", "--regimes", "resident-queued")
 NO_FILES = pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO, socket or device in a folder")
+STRANGE = {"folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
+           "dangling link": lambda path: path.symlink_to("nowhere"),
+           "link to itself": lambda path: path.symlink_to(path.name)}  # fmt: skip
 
 
 def sizes(path):
@@ -79,11 +82,6 @@ def test_what_a_run_does_not_go_on_with_is_kept_under_a_name_and_said(gpubench, 
     assert f"--append {tmp_path / name}" in ended.stderr
     assert gpubench("run", "--append", name, "--sessions", "1", "-q").returncode == 0
     assert sizes(tmp_path / name)[0] > before[0]
-
-
-STRANGE = {"folder": Path.mkdir, "FIFO": lambda path: os.mkfifo(path),
-           "dangling link": lambda path: path.symlink_to("nowhere"),
-           "link to itself": lambda path: path.symlink_to(path.name)}  # fmt: skip
 
 
 @NO_FILES

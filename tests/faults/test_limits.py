@@ -21,6 +21,7 @@ LIMITS = [
     (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY), (RuntimeError("can't start new thread"), NO_TASKS),
     (ImportError("libx.so: failed to map segment from shared object"), NO_MEMORY), (EAGAIN, NO_TASKS),
     (OSError(errno.EMFILE, "Too many open files", "/dev/null"), NO_FILES), (OSError(errno.ENFILE, "x"), NO_FILES)]  # fmt: skip
+OTHERS = [RuntimeError("dictionary changed size"), ValueError("MemoryError"), OSError(errno.EBADF, "x"), KeyError("x")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "limit"), LIMITS, ids=lambda value: repr(value)[:40])
@@ -34,9 +35,6 @@ def test_a_limit_that_ends_a_command_is_named(error, limit, monkeypatch, capsys)
     assert what == "error: the system refuses what gpubench needs"
     assert limit in why
     assert fix.startswith("  fix: ")
-
-
-OTHERS = [RuntimeError("dictionary changed size"), ValueError("MemoryError"), OSError(errno.EBADF, "x"), KeyError("x")]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=repr)

@@ -16,7 +16,6 @@ from tests.raising import raised
 
 QUICK = "--quick --no-progress --regimes resident-queued --min-samples 5 --max-samples 10 --max-time 50ms --sizes 1k".split()
 FAST = ("--devices", "fake:cpu,fake:gpu", *QUICK)
-
 _ELEMENTWISE = """
 from gpubench.kernels import elementwise
 from gpubench.kernels.contract.op import EXACT
@@ -27,6 +26,8 @@ OP = elementwise(
 )
 change = lambda **fields: msgspec.structs.replace(OP, **fields)
 """
+BESIDE = ("raises", "quits", "renamed")
+VERSIONS = ("Text('2.9.1')", "(2, 9)")
 
 
 def op(name, more=""):
@@ -117,9 +118,6 @@ def test_the_list_has_a_row_for_it(gpubench, tmp_path):
     assert (words.startswith("raises "), "no luck" in words) == (True, True), words
     table = gpubench("ops", "--format", "markdown", env=env).stdout
     assert re.search(r"^\| raises \| bad-plugin \| .*no luck", table, re.M)
-
-
-BESIDE = ("raises", "quits", "renamed")
 
 
 def test_beside_broken_ops_sound_ones_are_measured_and_each_report_warns(starter, tmp_path):
@@ -415,9 +413,6 @@ def test_a_name_that_is_taken_is_said_by_each_command(gpubench, tmp_path):
         named = {w["message"].partition(" is left out")[0].rpartition(" of")[0] for w in warnings}
         assert named == expected, "nobody asked for the others"
         assert all("another name" in w["hint"] and "package p_" in w["hint"] for w in warnings)
-
-
-VERSIONS = ("Text('2.9.1')", "(2, 9)")
 
 
 def test_a_backend_is_measured_whatever_its_strings_are_made_of(gpubench, tmp_path):

@@ -35,6 +35,7 @@ from gpubench.result.run import Check
 from tests.raising import raised
 
 CALLS: list[int] = []
+THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
 
 
 def slept(xp, x):
@@ -297,9 +298,6 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     allowed = allowed_error([1.0, exact], [1.0, moved], "float32")
     assert not compare([1.0 + 1e-3, exact], [1.0, exact], allowed).right
     assert compare(moved, exact, Allowed(1e-4, 1e-4)).right
-
-
-THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
 
 
 @pytest.mark.parametrize(("got", "want", "error", "place", "words"), [

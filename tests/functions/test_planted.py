@@ -11,7 +11,6 @@ from tests.functions.test_run import reported
 BRIEF = (
     "--quick --sessions 1 --max-samples 4 --max-time 2ms --no-autotune --no-progress --dtypes float32".split()
 )
-
 REGIMES = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
 PAIRS = """
 from functools import partial

@@ -94,8 +94,6 @@ def drawn(xp, x): return x
 def _(rng, n): return [np.random.random(n)]
 add = gpubench.function(lambda xp, a, b: a + b)
 """
-
-
 OTHERS = """
 state = []
 

@@ -23,6 +23,7 @@ except PermissionError as error:
 else:
     print(Path("old").read_text())
 """
+FAKE = "run --devices fake:cpu --ops add --label add* --sizes 64 --max-samples 5 --sessions 1 -o r.json".split()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [
@@ -30,9 +31,6 @@ else:
 def test_a_file_that_is_read_for_a_moment_is_replaced_after_it(computer, seconds, text):
     done = computer("win32").run("-c", _READ_MEANWHILE.replace("SECONDS", str(seconds)))
     assert done.stdout.strip() == text, done.stderr
-
-
-FAKE = "run --devices fake:cpu --ops add --label add* --sizes 64 --max-samples 5 --sessions 1 -o r.json".split()
 
 
 def test_a_result_that_is_open_is_read_and_one_that_stays_open_is_saved_elsewhere(computer):

@@ -45,16 +45,14 @@ START_UP = {
     "exits": "raise SystemExit(3)",
 }
 OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
+# All children start and speak alike; what each of them does with its parent's pipes differs here.
+EVERY_CHILD = ("writes much", "closes descriptors", "reads")
 
 
 def list_numpy():
     (listing,) = list_devices(["numpy"], PATIENCE_S)
     assert listing.reason is None, (listing.detail, listing.hint)
     return [device.id for device in listing.devices]
-
-
-# All children start and speak alike; what each of them does with its parent's pipes differs here.
-EVERY_CHILD = ("writes much", "closes descriptors", "reads")
 
 
 @pytest.mark.parametrize("kind", START_UP)

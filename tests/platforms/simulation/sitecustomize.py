@@ -24,7 +24,6 @@ STANDARD = os.path.dirname(os.__file__) + os.sep
 TICK_S = 1 / 64
 KERNEL = "/proc /sys /dev /run /.dockerenv /usr/share/hwdata /usr/share/misc /usr/lib/wsl".split()
 REFUSED = "The process cannot access the file because it is being used by another process"
-
 POSIX_MODULES = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "syslog"}
 POSIX_NAMES = {
     "os": {*"""
@@ -39,6 +38,8 @@ POSIX_NAMES = {
     "socket": {"AF_UNIX"}}  # fmt: skip
 LINUX_NAMES = {"os": {"sched_getaffinity", "sched_setaffinity", "posix_fadvise", "O_TMPFILE"},
                "select": {"epoll"}}  # fmt: skip
+O_BINARY = 0x8000
+SIGBREAK = 21
 
 
 class View(types.ModuleType):
@@ -221,8 +222,6 @@ def audit(event, args):
 
 # ---------------------------------------------------------------- what modules of gpubench import
 
-O_BINARY = 0x8000
-
 
 def coarse(clock):
     """A clock in the steps of Windows."""
@@ -251,9 +250,6 @@ def windows_signal(number, handler):
     if number not in (*(getattr(signal, name) for name in known), SIGBREAK):
         raise ValueError("invalid signal value")
     return None if number == SIGBREAK else signal.signal(number, handler)
-
-
-SIGBREAK = 21
 
 
 def windows_popen():

@@ -19,6 +19,7 @@ from gpubench.result.run import EnergyWindow
 from tests.unit.report.builders import case, measured, run_of
 
 WATTS = 50.0
+ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "energy", "--from", "r.json")
 
 
 class Package:
@@ -143,9 +144,6 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
     _, section = draw_report(EnergyWindow(session=0, source="rapl", reason="run as root"), gpu)
     assert [cell.text for cell in section.tables[0].rows[0]][3:6] == ["unknown", "50.0 mJ", "-"]
     assert any("run as root" in line for line in section.lines)
-
-
-ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "energy", "--from", "r.json")
 
 
 @pytest.mark.parametrize(("cpu_w", "said"), [

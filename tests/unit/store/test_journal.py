@@ -20,6 +20,7 @@ from tests.unit.store.test_files import failing
 
 _STEP = st.sampled_from("samples parts undone warning session telemetry forget nothing".split())
 _STEPS = st.lists(_STEP, min_size=1, max_size=12)
+_calls = {"n": 0}
 
 
 def _grown(run, step, number):
@@ -149,9 +150,6 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatc
         assert len(store.load(path).outcomes[0].blocks) == number, "half a line is taken back"
         journal.write(run)
         assert store.load(path) == _stored(run)
-
-
-_calls = {"n": 0}
 
 
 def _half(write, file, data):
