@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -235,14 +236,10 @@ def gpubench(tmp_path: Path, home: Path, starter: Starter) -> Program:
     """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
 
     def run(
-        *arguments: str,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        input: str = "",
-        timeout: float = 300,
-    ) -> subprocess.CompletedProcess[str]:
+        *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, **options: Any
+    ) -> Any:
         return starter.run(
-            *arguments, cwd=cwd or tmp_path, env=environment(home, env), input=input, timeout=timeout
+            *arguments, cwd=cwd or tmp_path, env=environment(home, env), **{"input": "", **options}
         )
 
     return run
@@ -253,8 +250,8 @@ def in_process(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -
     """`gpubench` in the process of the tests, for what starts no worker: a tenth of what a fork of it costs."""
 
     def run(
-        *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, input: str = ""
-    ) -> subprocess.CompletedProcess[str]:
+        *arguments: str, env: Any = None, cwd: Path | None = None, input: str = "", status: Any = None
+    ) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(cwd or tmp_path)
             for name in [
@@ -268,6 +265,7 @@ def in_process(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -
                 patch.setattr(sys, stream, getattr(sys, stream))
             code = cli.main(arguments)
         out, err = capsys.readouterr()
+        assert status in (None, code), err
         return subprocess.CompletedProcess(arguments, code, out, err)
 
     return run

@@ -10,21 +10,7 @@ from gpubench.detect.facts import ABSENT, make_fact
 from gpubench.detect.host import read_psutil
 from gpubench.result.machine import Cpu, Memory
 from tests.detect import trees
-from tests.detect.trees import (
-    CPU,
-    GIB,
-    HOST,
-    NODE,
-    V2,
-    big_little,
-    check,
-    cores,
-    each_cpu,
-    group,
-    mountinfo,
-    pci,
-    under,
-)
+from tests.detect.trees import CPU, GIB, HOST, NODE, V2, check, cores, each_cpu, group, mountinfo, pci, under
 
 UNLIMITED = {"memory.limit_bytes": "absent", "memory.usable_bytes": 6 * GIB}
 INNER, POD = "/docker/aaa/docker/bbb", "/kubepods/burstable/pod1234/5678"
@@ -75,14 +61,14 @@ PROCESSORS = {
         cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)),
         {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
     "three kinds by cpuinfo alone": (
-        big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
+        trees.big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
         {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1],
          "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
     "kinds count online CPUs": (
-        big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
+        trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
         {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
     "capacity alone never splits": (
-        big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
+        trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
         {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
     **{f"sizes of caches split last, where all CPUs are online: {online}": (
         cores(4, online=online) | each_cpu(4, {
@@ -253,10 +239,6 @@ def firmware(flag, vendor="", product="", model="Test CPU", **dmi):
             | each_cpu(2, {"topology/thread_siblings_list": range(2)}))  # fmt: skip
 
 
-def of_arm(vendor, product):
-    return HOST | MIDR | under(DMI, {"sys_vendor": vendor, "product_name": product})
-
-
 GUESTS = [
     ("QEMU", "Standard PC (Q35 + ICH9, 2009)", "kvm"), ("ASUS", "Standard PC (i440FX + PIIX, 1996)", "kvm"),
     ("innotek GmbH", "VirtualBox", "virtualbox"), ("Oracle Corporation", "VirtualBox", "virtualbox"),
@@ -279,7 +261,8 @@ FIRMWARE = {
        for vendor, product, name in [*GUESTS, ("Amazon EC2", "X", "kvm"), ("Hetzner", "X", "kvm"), ("ASUS", "X", "unknown")]},
     **{f"{vendor}, {product}, no guest": (
         firmware(False, vendor, product), {HYPERVISOR: "none", f"{HYPERVISOR}.status": "ok", "cpu.smt": "off"}) for vendor, product in REAL},
-    **{f"Arm, {vendor}, {product}": (of_arm(vendor, product), {HYPERVISOR: name}) for vendor, product, name in (
+    **{f"Arm, {vendor}, {product}": (
+        HOST | MIDR | under(DMI, {"sys_vendor": vendor, "product_name": product}), {HYPERVISOR: name}) for vendor, product, name in (
         ("QEMU", "KVM Virtual Machine", "kvm"), ("Amazon EC2", "c7g.large", "kvm"), ("Amazon EC2", "c7g.metal", "absent"),
         ("Google", "Kevin", "absent"))},
     "the chassis is a guest's": (firmware(False, "ASUS", "PRIME X570", chassis_vendor="QEMU"), {HYPERVISOR: "kvm"}),

@@ -5,22 +5,9 @@ import pytest
 from gpubench.base.messages import DETECTION
 from gpubench.detect import inspection, recommend
 from gpubench.detect.facts import ABSENT, make_fact
+from gpubench.result import machine as documents
 from gpubench.result.case import MAPPED, QUEUED, WAITED
-from gpubench.result.machine import (
-    Access,
-    Api,
-    Compute,
-    Cpu,
-    Gpu,
-    GpuMemory,
-    Machine,
-    Measured,
-    MeasuredSituation,
-    MeasuredSplit,
-    Power,
-    Provider,
-    Recommendation,
-)
+from gpubench.result.machine import Api, Compute, Cpu, Gpu, GpuMemory, Machine, Measured, Power, Provider
 from tests.detect.trees import check
 
 GIB = 1 << 30
@@ -99,8 +86,9 @@ def test_what_is_recommended(name):
 
 def evidence(splits=(), **winners):
     regimes = {"waited": WAITED, "queued": QUEUED, "copied": "transfer-always", "mapped": MAPPED}
-    situations = [MeasuredSituation(regime=regimes[name], winner=winner) for name, winner in winners.items()]
-    own = [MeasuredSplit(op="add", dtype="float32", regime=WAITED, n=8, device_id="h", gain=1.5, lo=1, hi=2, reason=why) for why in splits]  # fmt: skip
+    situations = [documents.MeasuredSituation(regime=regimes[name], winner=won)
+                  for name, won in winners.items()]  # fmt: skip
+    own = [documents.MeasuredSplit(op="add", dtype="float32", regime=WAITED, n=8, device_id="h", gain=1.5, lo=1, hi=2, reason=why) for why in splits]  # fmt: skip
     return Measured(date="", situations=situations, splits=own)
 
 
@@ -121,7 +109,7 @@ def test_what_was_measured_decides(winners, static, verdict):
 
 
 def test_verified_needs_every_listed_device_and_the_documentation_lists_every_code():
-    advice = Recommendation(mode="gpu", device_ids=["a", "b"])
+    advice = documents.Recommendation(mode="gpu", device_ids=["a", "b"])
     confidences = [recommend.verify(advice, frozenset(ids)).confidence for ids in ("a", "ab")]
     assert confidences == ["provisional", "verified"]
     page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text()
@@ -129,10 +117,10 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
 
 
 @pytest.mark.parametrize(("access", "code", "named"), [
-    (Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
-    (Access(hidden_by_env=make_fact("GPU_DEVICE_ORDINAL", "x")), "HIDDEN_BY_ENV", "GPU_DEVICE_ORDINAL"),
-    (Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
-    (Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3")])  # fmt: skip
+    (documents.Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
+    (documents.Access(hidden_by_env=make_fact("GPU_DEVICE_ORDINAL", "x")), "HIDDEN_BY_ENV", "GPU_DEVICE_ORDINAL"),
+    (documents.Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
+    (documents.Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3")])  # fmt: skip
 def test_a_reason_names_the_variable_or_the_node(access, code, named):
     gpu = card(8 * GIB, usable=make_fact(False, "t"), why_not=[code], access=access)
     advice = advise(gpu)

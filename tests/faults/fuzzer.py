@@ -44,6 +44,7 @@ WORDS = ("measurement", "skip", "failure", "planned", "main", "sweep", "resident
          "transfer-always", "library", "tuned", "float64", "float32", "float16", "bfloat16", "cpu", "gpu",
          "software", "hybrid", "fake", "ok", "absent", "budget", "timeout", "warning", "error", "info",
          "throttled", "off", "on", "quick")  # fmt: skip
+BEEF = {"id": "00000000-0000-4000-8000-00000000beef"}  # another run
 CONFIGURED = ("report", "run", "detect")
 OTHER_TYPES = (None, [], {}, "x", 7, 1.5, [[]], [None], {"": None}, {"n": 1}, [1, "a"])
 
@@ -100,10 +101,6 @@ def _runs():
 
 def _run(draw):
     return json.loads(draw.choice(_runs()))
-
-
-def _another_run(draw):
-    return _run(draw) | {"id": "00000000-0000-4000-8000-00000000beef"}
 
 
 def _fleet(draw):
@@ -166,11 +163,8 @@ _FILES = (
     | trees.caches((1, "Data", "32K", "0-1")) | trees.kfd_node(0, cpu_cores_count=2, simd_count=0)
     | trees.kfd_node(1, location_id=768, domain=0) | trees.bank(1, 24 << 30) | _CARD
     | trees.group("0::/user.slice", trees.V2, {"user.slice/cpu.max": "100000 100000", "user.slice/memory.max": 8 << 30})
-    | {
-        "/proc/self/status": "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n", f"{trees.CPU}/smt/control": "off",
-        f"{trees.NODE}/online": "0", "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1",
-    }
-)  # fmt: skip
+    | {"/proc/self/status": "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n", f"{trees.CPU}/smt/control": "off",
+       f"{trees.NODE}/online": "0", "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1"})  # fmt: skip
 TREE = {path.lstrip("/"): text for path, text in _FILES.items() if text}
 
 
@@ -271,24 +265,18 @@ def damaged(data, draw):
     """The bytes, one time in six cut, flipped, packed, or packed and then damaged."""
     how = draw.randrange(42)
     at = draw.randrange(len(data) + 1)
-    if how == 0:
-        return data[:at]
-    if how == 1:
-        return data[:at] + draw.randbytes(draw.choice((1, 4, 64))) + data[at + 1 :]
-    if how == 2:
-        return data + draw.choice((b"x", b"\n\n", data, b"\x00" * 100, b"]" * 100))
-    if how == 3:
-        strange = (b"", b" " * 1000, b"[" * 100_000, b"\xef\xbb\xbf" + data, data.decode().encode("utf-16"))
-        return draw.choice(strange)
-    if how == 4:
-        return draw.randbytes(draw.randrange(300))
-    if how == 5:
-        return gzip.compress(data, 1)
     if how == 6:
         packed = bytearray(gzip.compress(data, 1))
         packed[draw.randrange(len(packed))] ^= 1 << draw.randrange(8)
         return bytes(packed[: draw.randrange(2, len(packed) + 1)] if draw.random() < 0.5 else packed)
-    return data
+    harms = {
+        0: lambda: data[:at],
+        1: lambda: data[:at] + draw.randbytes(draw.choice((1, 4, 64))) + data[at + 1 :],
+        2: lambda: data + draw.choice((b"x", b"\n\n", data, b"\x00" * 100, b"]" * 100)),
+        3: lambda: draw.choice((b"", b" " * 1000, b"[" * 100_000, b"\xef\xbb\xbf" + data, data.decode().encode("utf-16"))),
+        4: lambda: draw.randbytes(draw.randrange(300)),
+        5: lambda: gzip.compress(data, 1)}  # fmt: skip
+    return harms[how]() if how in harms else data
 
 
 def _json(document, draw):
@@ -357,18 +345,14 @@ def _program_with(name, document, command):
 def _toml(text, draw):
     lines = text.splitlines()
     at = draw.randrange(len(lines))
-    value = draw.choice(
-        ("1", "-1", "1e400", "nan", "inf", '"x"', "[]", "{}", "true", "2026-01-01", "[" * 400 + "]" * 400,
-         "9" * 5000, '"""', "{a.b.c=1}", "[[1], ['a']]", json.dumps(draw.choice(HOSTILE)))
-    )  # fmt: skip
+    value = draw.choice((
+        "1", "-1", "1e400", "nan", "inf", '"x"', "[]", "{}", "true", "2026-01-01", "[" * 400 + "]" * 400,
+        "9" * 5000, '"""', "{a.b.c=1}", "[[1], ['a']]", json.dumps(draw.choice(HOSTILE))))  # fmt: skip
     key = lines[at].partition(b"=")[0]
     tables = (b"[x]", b"[[run]]", b"[run.a]", b"x = 1", b"'' = 1", b"[tool.gpubench]")
-    lines[at : at + 1] = draw.choice(
-        (
-            [key + b"= " + value.encode("utf-8", "surrogatepass")], [lines[at]] * 2, [], [lines[at]],
-            [b".".join([b"a"] * draw.choice((3, 49, 60, 5000))) + b" = 1"], [draw.choice(tables), lines[at]],
-        )
-    )  # fmt: skip
+    lines[at : at + 1] = draw.choice((
+        [key + b"= " + value.encode("utf-8", "surrogatepass")], [lines[at]] * 2, [], [lines[at]],
+        [b".".join([b"a"] * draw.choice((3, 49, 60, 5000))) + b" = 1"], [draw.choice(tables), lines[at]]))  # fmt: skip
     return damaged(b"\n".join(lines), draw)
 
 
@@ -392,9 +376,8 @@ def _machine_tree(draw, folder):
             continue
         words = text.split()
         words[draw.randrange(len(words))] = str(draw.choice(NUMBERS))
-        spoiled_texts = (
-            draw.choice(HOSTILE), " ".join(words), text.replace("0", str(draw.choice((2**64, -1, 10**30, "x")))), text * 50,
-        )  # fmt: skip
+        spoiled_texts = (draw.choice(HOSTILE), " ".join(words),
+                         text.replace("0", str(draw.choice((2**64, -1, 10**30, "x")))), text * 50)  # fmt: skip
         how = draw.randrange(8)
         if how == 0:
             place.mkdir()
@@ -436,7 +419,9 @@ KINDS = {
     "two results": _two_results,
     "fleet": _program_with("fleet.json", _fleet, "report {path} --format plain"),
     "compare": _program_with("new.json", _run, "compare {good} {path} --allow-different-machine"),
-    "merge": _program_with("part.json", _another_run, "merge {path} {good} -o {folder}/merged.json"),
+    "merge": _program_with(
+        "part.json", lambda draw: _run(draw) | BEEF, "merge {path} {good} -o {folder}/merged.json"
+    ),
     "advise": _program_with("from.json", _run, "advise matmul --size 3000 --from {path}"),
     "thresholds": _program_with("noise.json", _noise, "compare {good} {good} --thresholds {path}"),
     "claims (JSON)": _program_with("claims.json", _claims, "report {good} --claims {path}"),

@@ -12,10 +12,8 @@ import pytest
 from gpubench.result import store
 from tests.forking import environment
 
-PLAN = (
-    "--devices fake:cpu,fake:gpu --ops add,mul --sizes 1k,64k --sessions 3 --regimes resident,transfer-once "
-    "--min-samples 5 --max-samples 10"
-).split()
+PLAN = ("--devices fake:cpu,fake:gpu --ops add,mul --sizes 1k,64k --sessions 3 --regimes resident,transfer-once "
+        "--min-samples 5 --max-samples 10").split()  # fmt: skip
 
 
 @pytest.fixture
@@ -56,10 +54,6 @@ def no_space(folder):
             file.write(b"x" * 4096)
 
 
-def read_only(folder):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=True)
-
-
 def no_space_for_a_while(folder):
     no_space(folder)
     time.sleep(0.2)
@@ -72,7 +66,8 @@ RESULT = ("-o", "{place}/r.json")
 SPOILED = {
     "a disk that fills up": (no_space, True, RESULT, NO_SPACE),
     "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), GONE),
-    "a disk that turns read-only": (read_only, True, RESULT, "Read-only file system"),
+    "a disk that turns read-only": (
+        lambda folder: subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=True), True, RESULT, "Read-only file system"),
     "a home that fails too": (no_space, True, RESULT, NO_SPACE)}  # fmt: skip
 
 

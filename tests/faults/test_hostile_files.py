@@ -76,12 +76,6 @@ def test_deeply_nested_toml(in_process, tmp_path, text):
     assert_refused(in_process("report", "good.json"), "pyproject.toml", "deep", code=ExitCode.USAGE)
 
 
-def edit(run, where, value):
-    holder, _, name = where.rpartition(".")
-    part = run["outcomes"][0]["case"] if holder == "case" else run[holder]
-    part[name] = value
-
-
 @pytest.mark.parametrize(("where", "value", "part"), [
     ("selection.ops", ["no_such_op"], "no_such_op"),
     ("selection.implementations", ["tunned"], "tunned"),
@@ -95,7 +89,8 @@ def edit(run, where, value):
     ("case.implementation", "tunned", "tunned")])  # fmt: skip
 def test_a_plan_with_an_unknown_word(in_process, tmp_path, where, value, part):
     run = plain_run()
-    edit(run, where, value)
+    holder, _, name = where.rpartition(".")
+    (run["outcomes"][0]["case"] if holder == "case" else run[holder])[name] = value
     (tmp_path / "plan.json").write_text(json.dumps(run))
     assert_refused(in_process("run", "--append", "plan.json", "--dry-run"), "plan.json", part)
 

@@ -92,8 +92,8 @@ class Starter:
         """`python -m gpubench ARGUMENTS`, not waited for."""
         return Program(self._path, arguments, text=True, cwd=cwd, env=env, **options)
 
-    def run(self, *arguments, cwd, env, input=None, timeout=300):
-        """`python -m gpubench ARGUMENTS` to its end."""
+    def run(self, *arguments, cwd, env, input=None, timeout=300, status=None):
+        """`python -m gpubench ARGUMENTS` to its end, which has to be this status where one is given."""
         pipe = subprocess.PIPE
         with self.begin(*arguments, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             try:
@@ -101,6 +101,7 @@ class Starter:
             except BaseException:
                 process.kill()
                 raise
+        assert status in (None, process.returncode), err
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def children(self):

@@ -258,9 +258,9 @@ def test_the_clock_of_a_device_times_functions_of_arrays_alone():
     plain = backends.load("numpy").open("numpy:0", 1)
     assert CallSession(plain, UserFunction(sum_of)).time(None) is None
     plain.close()
-    assert CallSession(Clocked(), UserFunction(sum_of, sum_of)).time(None) is None, (
-        "a pair's streams are its own"
-    )
+    assert (
+        CallSession(Clocked(), UserFunction(sum_of, sum_of)).time(None) is None
+    )  # a pair's streams are its own
     session = CallSession(Clocked(), UserFunction(sum_of))
     assert [session.time(None), session.time(None, 3), session.time(None, 3, cold=True)] == [1.0, 3.0, 6.0]
 
@@ -356,9 +356,7 @@ def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, l
         (0.85, 0.85, 0, [], [64]), (0.12, 0.12, 0, [], [64, 256]), (0.0025, 0.0025, 0, [], [64, 256, 1024]),
         (0.1, 0, 0, [], [64, 256, 1024]), (0.08, 0, 0, [], [64, 256, 1024, 4096]),
         (0, 0, 130 << 20, [], [64]), (0, 0, 33 << 19, [], [64, 256])])  # fmt: skip
-def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
-    monkeypatch, first_s, call_s, peak, sizes, tried
-):
+def test_larger_sizes_are_tried_while_calls_are_short(monkeypatch, first_s, call_s, peak, sizes, tried):
     clock, calls = [0.0], []
 
     def timed(xp, x):
@@ -375,7 +373,7 @@ def test_larger_sizes_are_tried_while_a_call_is_short_and_small(
     assert [n for n, _ in told.seconds] == tried
     quick = not (first_s or call_s or peak)
     assert not quick or told.high == (100 << 17 if sizes else 1 << 24), (
-        "the largest power of two times the lowest"
+        "the lowest times the largest power of two"
     )
     times = [6, *[5] * (len(tried) - 1)]
     assert [calls.count(n) for n in tried] == times or first_s + call_s > 0.1

@@ -35,10 +35,8 @@ def measure(gpubench, folder, file, *arguments):
 
 def require_refused(cases, names, ending, file="planted"):
     told = {name: cases[f"{file}.{name}/n=1000/float32/library/{ending}"] for name in names}
-    refused = ("wrong-result", "bad-function")
-    passed = {name: case["detail"] for name, case in told.items() if case["reason"] not in refused
-              or not re.search(planted.FAULTS[name], case["detail"])}  # fmt: skip
-    assert passed == {}
+    assert {name: case["detail"] for name, case in told.items() if case["reason"] not in ("wrong-result", "bad-function")
+            or not re.search(planted.FAULTS[name], case["detail"])} == {}  # fmt: skip
 
 
 @pytest.mark.torch
@@ -47,8 +45,7 @@ def test_pytorch_implementations(gpubench, tmp_path):
     command = "planted.py --backends numpy,torch --devices numpy:0,torch:cpu"
     cases = measure(gpubench, tmp_path, *command.split())
     require_refused(cases, planted.FAULTS, "resident@torch:cpu")
-    wrong = {name: case["detail"] for name, case in cases.items() if "@numpy" in name and case["reason"]}
-    assert wrong == {}
+    assert {name: case["detail"] for name, case in cases.items() if "@numpy" in name and case["reason"]} == {}
 
 
 @pytest.mark.cuda

@@ -32,10 +32,11 @@ class Computer(NamedTuple):
                                 encoding="cp1252" if self.system == "win32" else "utf-8",
                                 **{"stdin": subprocess.DEVNULL, **options})  # fmt: skip
 
-    def run(self, *arguments):
-        """Run a program to its end."""
+    def run(self, *arguments, status=None):
+        """Run a program to its end, which has to be this status where one is given."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=300)
+        assert status in (None, process.returncode), errors
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def files(self):

@@ -17,13 +17,10 @@ def test_run_append_report_and_compare_on_windows(computer):
     """A kept result is found again. The reference of the op is a mapped file, which Windows does not remove."""
     here = computer("win32")
     plan = "--devices numpy:0 --ops sum --sizes 300k --sessions 1 --max-samples 10 --implementations library"
-    first = here.run("run", *plan.split())
-    assert first.returncode == 0, first.stderr
-    shown = here.run("report")
-    assert shown.returncode == 0, shown.stderr
+    here.run("run", *plan.split(), status=0)
+    here.run("report", status=0)
     (path,) = [name.removeprefix("work/") for name in here.files() if name.count("/") == 3]
-    more = here.run("run", "--append", path, "--sessions", "1", "--max-samples", "10")
-    assert more.returncode == 0, more.stderr
+    here.run("run", "--append", path, "--sessions", "1", "--max-samples", "10", status=0)
     document = json.loads((here.folder / path).read_bytes())
     assert len(document["sessions"]) == 2
     assert all("blocks" in outcome for outcome in document["outcomes"]), document["outcomes"]
@@ -45,8 +42,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_whose_result_decides_the_
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert any("scratch" in name for name in here.files())
-    again = here.run("run", *("1M" if word == "64" else word for word in FAKE), "1")
-    assert again.returncode == 0, again.stderr
+    here.run("run", *("1M" if word == "64" else word for word in FAKE), "1", status=0)
     assert not [name for name in here.files() if name.startswith("temporary/")]
     advice = json.loads(here.run("detect", "--json").stdout)["recommendation"]
     assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")

@@ -7,13 +7,10 @@ _CLASS = "SYSTEM\\CurrentControlSet\\Control\\Class\\{4d36e968-e325-11ce-bfc1-08
 _SIZE = "HardwareInformation.qwMemorySize"
 _ENTRIES = {
     "0000": {"MatchingDeviceId": "PCI\\VEN_10DE&DEV_2882", "DriverVersion": "32.0.15.8157", _SIZE: 8 << 30},
-    "0001": {
-        "MatchingDeviceId": "pci\\ven_1002&dev_164e&rev_c5", "DriverVersion": "32.0.21025.1024",
-        _SIZE: (512 << 20).to_bytes(8, "little"),
-    },
+    "0001": {"MatchingDeviceId": "pci\\ven_1002&dev_164e&rev_c5", "DriverVersion": "32.0.21025.1024",
+             _SIZE: (512 << 20).to_bytes(8, "little")},
     "0002": {"MatchingDeviceId": "PCI\\VEN_1002&DEV_73BF", "DriverVersion": "31.0.1", _SIZE: 16 << 30},
-    "Configuration": {},
-    "Properties": None}  # fmt: skip
+    "Configuration": {}, "Properties": None}  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -22,22 +22,24 @@ WATTS = 50.0
 ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "energy", "--from", "r.json")
 
 
-class Package:
-    """A CPU's counter as the kernel shows it: a file that moves every few milliseconds until it is told to stand."""
+@pytest.fixture
+def package(tmp_path):
+    """A CPU's counter as the kernel shows it: a file that moves every few milliseconds until this event is set."""
+    file, stands = tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj", threading.Event()
+    file.parent.mkdir(parents=True)
+    file.with_name("name").write_text("package-0\n")
+    file.write_text("0\n")
 
-    def __init__(self, root):
-        folder = root / "sys/class/powercap/intel-rapl:0"
-        folder.mkdir(parents=True)
-        (folder / "name").write_text("package-0\n")
-        self.file, self.stands = folder / "energy_uj", threading.Event()
-        self.file.write_text("0\n")
-        threading.Thread(target=self._move, daemon=True).start()
+    def move():
+        while not stands.wait(0.005):
+            file.with_name("next").write_text(f"{int(WATTS * 1e6 * time.perf_counter())}\n")
+            file.with_name("next").replace(file)
 
-    def _move(self):
-        while not self.stands.wait(0.005):
-            beside = self.file.with_name("next")
-            beside.write_text(f"{int(WATTS * 1e6 * time.perf_counter())}\n")
-            beside.replace(self.file)
+    thread = threading.Thread(target=move)
+    thread.start()
+    yield stands
+    stands.set()
+    thread.join()
 
 
 def companion(root, monkeypatch):
@@ -77,8 +79,8 @@ def measure(made, run):
     made.follow_cases(SimpleNamespace(session=0), SimpleNamespace(key=run.case.workload), [run])
 
 
+@pytest.mark.usefixtures("package")
 def test_a_call_takes_power_times_its_time_and_is_measured_once(tmp_path, monkeypatch):
-    Package(tmp_path)
     made, entered = companion(tmp_path, monkeypatch)
     run = Working()
     measure(made, run)
@@ -90,12 +92,11 @@ def test_a_call_takes_power_times_its_time_and_is_measured_once(tmp_path, monkey
     assert window.joules == pytest.approx(WATTS * 0.3 / 300, rel=0.15)
 
 
-def test_a_counter_that_stops_is_a_reason_and_a_case_that_breaks_is_a_failure(tmp_path, monkeypatch):
-    package = Package(tmp_path)
+def test_a_counter_that_stops_is_a_reason_and_a_case_that_breaks_is_a_failure(tmp_path, monkeypatch, package):
     made, entered = companion(tmp_path, monkeypatch)
     measure(made, Working(answers=False))
     assert not entered
-    measure(made, Working(package.stands.set))
+    measure(made, Working(package.set))
     assert [window.reason for window in entered.popitem()[1]] == [windows.STILL]
     for readings, reason in ([], windows.UNREAD), ([Reading("numpy:0", 0.0)], windows.UNCOUNTED):
         monkeypatch.setattr(made, "_read", lambda *_, readings=readings: readings)
@@ -104,8 +105,8 @@ def test_a_counter_that_stops_is_a_reason_and_a_case_that_breaks_is_a_failure(tm
     made.clean_up()
 
 
+@pytest.mark.usefixtures("package")
 def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
-    Package(tmp_path)
     made, _ = companion(tmp_path, monkeypatch)
     closed = []
 
@@ -154,8 +155,7 @@ def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
     gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0)
     analysis, _ = draw_report(cpu, gpu)
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(analysis.run))
-    done = in_process(*ASKED)
-    assert done.returncode == 0, done.stderr
+    done = in_process(*ASKED, status=0)
     assert f"on the device, waited: {said}" in " ".join(done.stdout.split())
     document = json.loads(in_process(*ASKED, "--json").stdout)
     assert (document["goal"], document["command"]) == ("energy", None)  # the same run would say the same again

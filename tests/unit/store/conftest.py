@@ -5,19 +5,10 @@ from typing import Any
 
 import pytest
 
+from gpubench.result import run as results
 from gpubench.result.case import Case
 from gpubench.result.machine import Machine
-from gpubench.result.run import (
-    Block,
-    Check,
-    Fingerprint,
-    Fingerprints,
-    Measurement,
-    Run,
-    Selection,
-    Settings,
-    Skip,
-)
+from gpubench.result.run import Block, Check, Fingerprint, Fingerprints, Measurement, Run, Selection, Settings
 
 
 def _case(device_id: str) -> Case:
@@ -31,19 +22,12 @@ def _run(samples: list[float], **changes: Any) -> Run:
     measured = Measurement(id=case.id, case=case, flops=2 * 1024**3, bytes=12 * 1024**2, op_hash="0a1b2c",
                            check=Check(ok=True, max_error=1.5e-7, limit=4.77e-7, scale="terms", index=[0, 3]),
                            blocks=[Block(session=1, round=1, position=0, repeat=4, warmup=1, wall_s=samples)])  # fmt: skip
-    fields: dict[str, Any] = {
-        "id": "123e4567-e89b-42d3-a456-426614174000",
-        "started_at": "2026-11-20T19:00:00Z",
-        "machine": Machine(),
-        "selection": Selection(ops=["matmul"], sizes={"matmul": [1024]}),
-        "settings": Settings(),
-        "fingerprint": Fingerprints(machine=same, device=same, software=same),
-        "outcomes": [
-            measured,
-            Skip(id=absent.id, case=absent, reason="unavailable", detail="no CUDA driver", hint="install one"),
-        ],
-    }
-    return Run(**{**fields, **changes})
+    skip = results.Skip(id=absent.id, case=absent, reason="unavailable", detail="no CUDA driver",
+                        hint="install one")  # fmt: skip
+    return Run(**{
+        "id": "123e4567-e89b-42d3-a456-426614174000", "started_at": "2026-11-20T19:00:00Z", "machine": Machine(),
+        "selection": Selection(ops=["matmul"], sizes={"matmul": [1024]}), "settings": Settings(),
+        "fingerprint": Fingerprints(machine=same, device=same, software=same), "outcomes": [measured, skip], **changes})  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -151,9 +151,7 @@ def test_a_working_folder_that_is_gone_is_named(tmp_path, monkeypatch, check):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot open a folder")
-def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_returns(
-    tmp_path, run, monkeypatch
-):
+def test_a_file_is_on_the_disk_before_it_is_named_and_its_name_before_save_returns(tmp_path, run, monkeypatch):
     """That order is what a power failure tests."""
     steps: list[str] = []
     sync, rename = os.fsync, os.replace
@@ -170,9 +168,7 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows opens no folder")
 @pytest.mark.parametrize(("number", "folders_alone"), [(errno.EIO, True), (errno.EINVAL, True), (errno.EINVAL, False)])  # fmt: skip
-def test_a_file_system_or_a_folder_that_refuses_fsync_fails_no_save(
-    tmp_path, run, monkeypatch, number, folders_alone
-):
+def test_a_refused_fsync_fails_no_save(tmp_path, run, monkeypatch, number, folders_alone):
     """CIFS, shared folders of virtual machines, some FUSE: the file is whole and has its name."""
     sync = os.fsync
 

@@ -72,9 +72,7 @@ def test_results_stay_in_the_working_folder(tmp_path, monkeypatch):
     assert store.default_results_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/gpubench/results")
 
 
-def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_temporary_one(
-    tmp_path, run, monkeypatch
-):
+def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_temporary_one(tmp_path, run, monkeypatch):
     temporary, data = tmp_path / "tmp", tmp_path / "data"
     temporary.mkdir()
     planted = tmp_path / "planted"

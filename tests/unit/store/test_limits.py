@@ -27,18 +27,12 @@ def with_cases(run, count):
     return replace(run, outcomes=[measured] * count)
 
 
-def with_devices(run, count):
-    device = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
-    return replace(run, devices=[device] * count)
-
-
-def with_warnings(run, count):
-    return replace(run, warnings=[RunWarning(code="a-code", message="a sentence")] * count)
-
-
+DEVICE = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
+WARNING = RunWarning(code="a-code", message="a sentence")
 MADE: dict[str, Callable[[Run, int], Run]] = {
-    "MAX_CASES": with_cases, "MAX_SESSIONS": with_sessions, "MAX_DEVICES": with_devices, "MAX_WARNINGS": with_warnings,
-    "MAX_BLOCKS": with_blocks, "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
+    "MAX_CASES": with_cases, "MAX_SESSIONS": with_sessions,
+    "MAX_DEVICES": lambda run, count: replace(run, devices=[DEVICE] * count),
+    "MAX_WARNINGS": lambda run, count: replace(run, warnings=[WARNING] * count), "MAX_BLOCKS": with_blocks, "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
     # One case against so many sessions, and the same with what stands beside sessions.
     "MAX_LOOKUPS": with_sessions}  # fmt: skip
 
