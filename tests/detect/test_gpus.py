@@ -84,8 +84,7 @@ ON_PCI = {
         | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"),
         {"gpus.*.id": ["pci:0000:84:00.0", "pci:0000:85:00.0"]}),
     "a PCI domain of eight digits": (HOST | pci("10000:e1:00.0", "10de", "2330", "nvidia", pci_class="0302"), {"gpus.*.bdf": ["10000:e1:00.0"]}),
-    "WSL alone": (
-        HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
+    "WSL alone": (HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
         {"platform.wsl": True, "gpu_count": 0, "display_adapters.*.role": ["virtual"]}),
     "WSL with NVML": (
         HOST | WSL | pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302"),
@@ -168,7 +167,6 @@ OF_INTEL = {
 }  # fmt: skip
 
 # ---------------------------------------------------------------- GPUs on no PCI bus, and of no known maker
-
 SOC, PLATFORM = "/sys/devices/platform/soc", "/sys/bus/platform/devices"
 
 
@@ -243,9 +241,8 @@ OFF_PCI = {
        for name, vendor, gpus in (("msm_dpu", "5143", 1), ("a driver in no list", "5143", 1), ("panthor", "13b5", 1), ("panthor", "10de", 2))},
 }  # fmt: skip
 
+
 # ---------------------------------------------------------------- SR-IOV
-
-
 def functions(parent, count, driver="i915", **more):
     tree = {}
     for number in range(1, count + 1):

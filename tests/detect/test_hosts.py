@@ -26,8 +26,7 @@ PROCESSORS = {
         {"/proc/cpuinfo": VIRTUAL_CPUS, f"{CPU}/online": "8,88", f"{CPU}/cpu8/topology/core_cpus": "100",
          f"{CPU}/cpu88/topology/core_cpus": "1000000,00000000,00000000"},
         {"cpu.cores": 2, "cpu.smt": "hidden", "cpu.online_cpus": "8,88"}),
-    "siblings that overlap": (
-        HOST | {f"{CPU}/cpu1/topology/thread_siblings_list": "1"},
+    "siblings that overlap": (HOST | {f"{CPU}/cpu1/topology/thread_siblings_list": "1"},
         {"cpu.cores": "invalid", "cpu.smt": "invalid", "cpu.logical": 2}),
     **{f"spoiled siblings {text!r}": (HOST | {f"{CPU}/cpu{n}/topology/core_cpus_list": text for n in (0, 1)}, {"cpu.cores": 1})
        for text in ("0-", "5", "", b"\xff\xfe")},
@@ -57,18 +56,15 @@ PROCESSORS = {
         cores(4, parts=("d05", "d05", "d0b", "d0b"), capacity=(400, 390, 1024, 1000)) | MIDR,
         {"cpu.kinds.*.rank": [0, 1], "cpu.kinds.*.part": ["0xd0b", "0xd05"], "cpu.kinds.*.cpus": ["2-3", "0-1"],
          "platform.arch": "aarch64"}),
-    "a part with two clocks": (
-        cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)),
+    "a part with two clocks": (cores(4, parts=("d41", "d41", "d05", "d05"), mhz=(3000, 2400, 1800, 1800)),
         {"cpu.kinds.*.cpus": ["0", "1", "2-3"], "cpu.kinds.*.part": ["0xd41", "0xd41", "0xd05"]}),
     "three kinds by cpuinfo alone": (
         trees.big_little(["0xd05"] * 4 + ["0xd41"] * 3 + ["0xd44"], "0-7"),
         {"cpu.kinds.*.part": ["0xd05", "0xd41", "0xd44"], "cpu.kinds.*.cores": [4, 3, 1],
          "cpu.kinds.*.cpus": ["0-3", "4-6", "7"], "cpu.vendor": "Arm"}),
-    "kinds count online CPUs": (
-        trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
+    "kinds count online CPUs": (trees.big_little(["0xd03"] * 4 + ["0xd08"] * 2, "0-3,5"),
         {"cpu.kinds.*.part": ["0xd03", "0xd08"], "cpu.kinds.*.logical": [4, 1], "cpu.offline": 1}),
-    "capacity alone never splits": (
-        trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
+    "capacity alone never splits": (trees.big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
         {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
     **{f"sizes of caches split last, where all CPUs are online: {online}": (
         cores(4, online=online) | each_cpu(4, {
@@ -152,8 +148,7 @@ MEMORY = {
         HOST | {f"{NODE}/node0/cpulist": "0"} | under(f"{NODE}/node1", files), {"numa.nodes.*.cpus": ["0", cpus]})
        for files, cpus in (({"cpumap": "2"}, "1"), ({"cpulist": "?", "cpumap": "00000000,00000002"}, "1"), ({"cpulist": "?"}, "invalid"),
                            ({"cpumap": "?"}, "invalid"), ({"meminfo": "Node 1 MemTotal: 4 kB"}, "absent"), ({"cpulist": "1", "cpumap": "1"}, "1"))},
-    "nodes that overlap": (
-        HOST | {f"{NODE}/node1/cpulist": "1"},
+    "nodes that overlap": (HOST | {f"{NODE}/node1/cpulist": "1"},
         {"numa.ids": "invalid", "numa.nodes": [], "warnings.*.code": ["NUMA_OVERLAP"]}),
     "Kubernetes on v2: the tighter parent wins": (
         HOST | group("0::/kubepods/pod1/container", [mountinfo("/", "/sys/fs/cgroup", "rw", "cgroup2")], {
@@ -213,8 +208,7 @@ MEMORY = {
     **{f"the group {path} outside of the mount": (
         HOST | group(f"0::{path}", ["30 23 0:26 /docker/abc /my\\040cg rw - cgroup2 cgroup2 rw"], {"cpu.max": "150000 100000"}, "/my cg"),
         {"cpu.quota_cpus": 1.5}) for path in ("/../../elsewhere", "/other")},
-    "a spoiled own group": (
-        HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job"),
+    "a spoiled own group": (HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job"),
         {"cpu.quota_cpus": "invalid", "cpu.cpuset": "invalid", "memory.limit_bytes": "invalid"}),
     "a spoiled own group that the cpuset tells": (
         HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job") | {"/proc/self/cpuset": "/job"},

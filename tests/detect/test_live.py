@@ -99,7 +99,6 @@ def test_this_machine_is_described_whatever_it_is():
 
 
 # ---------------------------------------------------------------- sources that are late
-
 CARDS = ("01", "41")
 RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0", "checked": True,
             "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
@@ -196,8 +195,6 @@ def test_the_screen_says_what_detect_waits_for_and_quiet_does_not(tmp_path, monk
 
 
 # ---------------------------------------------------------------- BLAS and its threads
-
-
 def cpu(available=8, limited_by="online", threads=None):
     blas = NOT_PROBED
     if threads:

@@ -83,9 +83,8 @@ ROWS = {
         {**TELLS, CODE: "GPU_WHERE_DATA_STAYS", "measured.situations.*.regime": [WAITED, COPIED],
          "measured.situations.*.winner": ["gpu", "cpu"], "measured.situations.*.gpu": [3, 1], "measured.situations.*.cpu": [0, 2]},
         "Measured here: GPU for data that stays there; the CPU for calls that copy, but for matmul from "),
-    "a GPU that wins both": (
-        [*GPU_WINS, *ops({"matmul": 8.0, "add": 3.0}, COPIED)], {}, {**TELLS, CODE: "GPU_DOMINATES"},
-        "GPU for data that stays there; the GPU for calls that copy"),
+    "a GPU that wins both": ([*GPU_WINS, *ops({"matmul": 8.0, "add": 3.0}, COPIED)], {},
+        {**TELLS, CODE: "GPU_DOMINATES"}, "GPU for data that stays there; the GPU for calls that copy"),
     **{f"a GPU of {gib} GiB that loses everything": (
         CPU_WINS, {"gib": gib}, {MODE: "cpu", "device_ids": [], CODE: "CPU_DOMINATES"},
         "CPU for data that stays on the GPU; the CPU for calls that copy") for gib in (16, 3, 1)},

@@ -33,9 +33,8 @@ RESTS_ON = {
     "memory.gpu_numa_bytes": ["gpus.*.memory.numa_node"],
     "memory.total_bytes": ["memory.os_total_bytes", "memory.gpu_numa_bytes"],
     "memory.available_bytes": ["memory.gpu_numa_bytes"],
-    "memory.usable_bytes": [
-        "memory.available_bytes", "memory.limit_bytes", "/**/memory.current", "/**/memory.usage_in_bytes", "/**/memory.stat",
-    ],
+    "memory.usable_bytes": ["memory.available_bytes", "memory.limit_bytes", "/**/memory.current",
+        "/**/memory.usage_in_bytes", "/**/memory.stat"],
     "memory.limited_by": ["memory.usable_bytes"],
     "platform.hypervisor": ["platform.dmi_vendor", "platform.dmi_product"],
     "gpus.*.name": ["{gpu}.vendor_id", "{gpu}.device_id"],
@@ -44,9 +43,8 @@ RESTS_ON = {
     "gpus.*.memory.unified": ["{gpu}.kind"],
     "gpus.*.memory.free_bytes": ["{gpu}.memory.dedicated_bytes"],
     "gpus.*.memory.dedicated_bytes": ["{gpu}.compute.partitions.*.memory_bytes", "{gpu}.kind"],
-    "gpus.*.memory.usable_bytes": [
-        "{gpu}.kind", "{gpu}.memory.*", "{gpu}.compute.partitions.*.memory_bytes", "memory.usable_bytes",
-    ],
+    "gpus.*.memory.usable_bytes": ["{gpu}.kind", "{gpu}.memory.*", "{gpu}.compute.partitions.*.memory_bytes",
+        "memory.usable_bytes"],
     "display_adapters.*.role": ["{gpu}.vendor_id", "{gpu}.device_id"],
     "gpus.*.compute.units": ["{gpu}.compute.partitions.*.units"]}  # fmt: skip
 

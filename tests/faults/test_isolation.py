@@ -54,8 +54,6 @@ def eventually(true):
 
 
 # ---------------------------------------------------------------- what a child imports
-
-
 @pytest.mark.parametrize("command", [("detect", "--deep"), RUN], ids=["detect --deep", "run"])
 def test_nothing_is_imported_from_the_working_folder(gpubench, tmp_path, command):
     folder = tmp_path / "here"
@@ -124,8 +122,6 @@ def test_a_child_has_the_package_of_its_parent(installed, tmp_path):
 
 
 # ---------------------------------------------------------------- what a child writes
-
-
 def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path, monkeypatch):
     """A file of 1 MiB would end the worker by a signal: it writes a hundred times as much, and answers."""
     floods = "os.write(2, b'the first line\\n'); [os.write(2, b'x' * 65536) for _ in range(1600)]"
@@ -144,7 +140,6 @@ def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- when a child ends
-
 _STUCK = """
 import ctypes, os, pathlib
 pathlib.Path({mark!r}).write_text(str(os.getpid()))

@@ -285,7 +285,6 @@ def test_what_an_op_says_of_itself_is_only_text_and_what_breaks_at_some_size_cos
 
 
 # ---------------------------------------------------------------- backends
-
 _BACKEND = """
 import os, sys
 from gpubench.backends.hidden.fake import FakeBackend

@@ -84,8 +84,6 @@ def single(xp, x):
 
 
 # ---------------------------------------------------------------- elements
-
-
 def last_block_is_skipped(xp, x):
     end = x.shape[0] // 256 * 256
     return changed(xp.zeros_like(x), slice(end), line(xp, x[:end]))
@@ -115,7 +113,6 @@ plant("softmax_overflows", lambda xp, x: softmax(xp, x if x.dtype == np.float64 
       inputs=lambda rng, n: [100 + rng.random(n, dtype="float32")])  # fmt: skip
 
 # ---------------------------------------------------------------- precision
-
 plant("float16_inside", line, lambda xp, x: single(xp, line(xp, half(xp, x))))
 plant("float16_sum", total, lambda xp, x: single(xp, xp.sum(half(xp, x), dtype=xp.float16)))
 plant("product_in_float16", product, lambda xp, a, b: single(xp, half(xp, a) @ half(xp, b)), inputs=factors)
@@ -131,7 +128,6 @@ plant(
 plant("truncated_to_integers", line, lambda xp, x: single(xp, xp.astype(line(xp, x), xp.int32)))
 
 # ---------------------------------------------------------------- axes and shapes
-
 plant("wrong_axis", lambda xp, x: xp.sum(x, axis=1), lambda xp, x: xp.sum(x, axis=0), inputs=rows)
 plant("transposed", product, lambda xp, a, b: (a @ b).T, inputs=factors)
 plant("normalised_as_a_whole", lambda xp, x: x / xp.sum(x, axis=1, keepdims=True), lambda xp, x: x / xp.sum(x), inputs=rows)  # fmt: skip
@@ -147,9 +143,8 @@ plant("count_is_off_by_one", lambda xp, x: xp.sum(x > 1), lambda xp, x: xp.sum(x
 plant("descending", ordered, lambda xp, x: xp.flip(xp.sort(x)))
 plant("mean_for_a_sum", total, lambda xp, x: xp.mean(x))
 
+
 # ---------------------------------------------------------------- what a call may not do
-
-
 def writes_into_its_input(xp, x):
     x *= 2
     return x + 1
@@ -174,7 +169,6 @@ plant("raises", line, raises, "it raises RuntimeError: no kernel")
 plant("raises_at_a_later_call", line, raises_at_a_later_call, "it raises RuntimeError: the third")
 
 # ---------------------------------------------------------------- results that are no results of the call
-
 STALE = "called with other values it returns what is not theirs"
 LATE = f"{STALE}|largest error"
 

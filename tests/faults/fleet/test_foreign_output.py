@@ -120,8 +120,6 @@ def test_a_message_of_any_length_comes_whole():
 
 
 # ---------------------------------------------------------------- spare workers
-
-
 def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path, monkeypatch):
     (tmp_path / "numpy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     spares = Spares()

@@ -96,8 +96,6 @@ def without_kernel(function):
 
 
 # ---------------------------------------------------------------- file rules of Windows
-
-
 class Busy(threading.local):
     """Whether this thread applies a rule, for which no rule holds."""
 
@@ -221,8 +219,6 @@ def audit(event, args):
 
 
 # ---------------------------------------------------------------- what modules of gpubench import
-
-
 def coarse(clock):
     """A clock in the steps of Windows."""
     return lambda: clock() // TICK_S * TICK_S
