@@ -41,8 +41,7 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
     (path,) = first.link.paths
     assert (path.to, path.common.value, path.kind.value) == (second.id, common, kind)
     assert path.common.source == f"/{BUS}/0000:13:00.0" + ("/numa_node" if kind in (None, "host") else "")
-    assert path.read.status == "not_probed"
-    assert first.link.peers == []
+    assert (path.read.status, first.link.peers) == ("not_probed", [])
 
 
 def test_a_folder_that_is_no_link_tells_nothing(look):

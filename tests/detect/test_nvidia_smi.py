@@ -89,8 +89,7 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     own = {"id": given["uuid"], "name": given["name"], "driver.version": wanted["driver"]}
     check(gpu, own | wanted["reported"])
     parts = [[part.units.value, part.memory_bytes.value] for part in gpu.compute.partitions]
-    assert parts == wanted.get("partitions", [])
-    assert gpu.power.throttle == wanted.get("throttle", [])
+    assert (parts, gpu.power.throttle) == (wanted.get("partitions", []), wanted.get("throttle", []))
     assert machine.recommendation.mode == wanted["mode"]
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
 

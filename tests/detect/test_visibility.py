@@ -57,8 +57,7 @@ def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
 
 def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     first, second = gpus("nvidia", "aa")
-    mig = "MIG-11111111-2222-3333-4444-555555555555"
-    sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=mig)]))]
-    for text, verdicts in ((mig[:12], [CUDA, SHOWN]), (f"0,{mig}", [SHOWN, CUDA]),
-                           (f"{mig},{mig}", [CUDA, CUDA])):  # fmt: skip
+    sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=MIG)]))]
+    for text, verdicts in ((MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
+                           (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts

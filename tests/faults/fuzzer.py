@@ -413,27 +413,18 @@ def _events(draw, folder):
     _program("report", _written(folder, "events.json", damaged(kept, draw)))
 
 
-Reader = Callable[[random.Random, Path], None]
-KINDS = {
-    "result": _result,
-    "two results": _two_results,
+KINDS: dict[str, Callable[[random.Random, Path], None]] = {
+    "result": _result, "two results": _two_results,
     "fleet": _program_with("fleet.json", _fleet, "report {path} --format plain"),
     "compare": _program_with("new.json", _run, "compare {good} {path} --allow-different-machine"),
-    "merge": _program_with(
-        "part.json", lambda draw: _run(draw) | BEEF, "merge {path} {good} -o {folder}/merged.json"
-    ),
+    "merge": _program_with("part.json", lambda draw: _run(draw) | BEEF, "merge {path} {good} -o {folder}/merged.json"),
     "advise": _program_with("from.json", _run, "advise matmul --size 3000 --from {path}"),
     "thresholds": _program_with("noise.json", _noise, "compare {good} {good} --thresholds {path}"),
     "claims (JSON)": _program_with("claims.json", _claims, "report {good} --claims {path}"),
     "claims (TOML)": _toml_with("claims.toml", CLAIMS_TOML, "report {good} --format plain --claims {path}"),
-    "configuration": _toml_with(
-        "gpubench.toml", TOML, *(f"{name} --show-config --config {{path}}" for name in CONFIGURED)
-    ),
+    "configuration": _toml_with("gpubench.toml", TOML, *(f"{name} --show-config --config {{path}}" for name in CONFIGURED)),
     "records": _program_with("records.json", _records, "detect --records {path} --format json"),
-    "machine tree": _machine_tree,
-    "events": _events,
-    "command line": _command_line,
-}
+    "machine tree": _machine_tree, "events": _events, "command line": _command_line}  # fmt: skip
 # Of a hundred inputs so many are of each kind: most of what people hand around are results.
 SHARES = {"result": 50, "two results": 4, "fleet": 3, "compare": 5, "merge": 4, "advise": 5, "thresholds": 3,
           "claims (JSON)": 3, "claims (TOML)": 3, "configuration": 4, "records": 3, "machine tree": 5,

@@ -27,9 +27,8 @@ def test_a_reference_that_the_temporary_folder_does_not_take(gpubench, tmp_path,
                      "--max-samples", "5", "--min-samples", "5", "--no-progress", "-o", "r.json",
                      env={"TMPDIR": str(temporary)})  # fmt: skip
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
-    run = store.load(tmp_path / "r.json")
-    failures = [outcome for outcome in run.outcomes if isinstance(outcome, Failure)]
-    failure = failures[0]
+    outcomes = store.load(tmp_path / "r.json").outcomes
+    failure = next(outcome for outcome in outcomes if isinstance(outcome, Failure))
     assert f"the temporary folder {temporary} does not take the reference" in failure.detail
     assert "No space left on device" in failure.detail
     assert failure.hint.startswith("free some space there, or name another folder in TMPDIR")

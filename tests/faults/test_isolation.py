@@ -29,14 +29,11 @@ from gpubench.backends.hidden.fake import FakeBackend
 
 class Backend(FakeBackend):
     name = {name!r}
-
     def devices(self): {devices}
 BACKEND = Backend()
 """
 _WHERE = "from gpubench.base import processes; print(processes.run(processes.python('reported'), 60).output)"
-_REPORTED = (
-    "import json, sys, gpubench.base.errors; print(json.dumps([gpubench.base.errors.__file__, sys.path]))"
-)
+_REPORTED = "import json, sys; from gpubench.base import errors; print(json.dumps([errors.__file__, sys.path]))"
 
 
 def backend(folder, devices, name="strange"):

@@ -263,7 +263,6 @@ def test_a_function_that_breaks_while_planning_costs_its_own_cases(gpubench, tmp
     for what in _LATE:
         of_it = [outcome for outcome in outcomes if outcome["case"]["op"] == f"late_{what}"]
         lost = [outcome for outcome in of_it if outcome["case"]["params"]["n"] == 1000]
-        assert lost, what
         assert {outcome["reason"] for outcome in lost if outcome["type"] == "skip"} == {"bad-plugin"}, what
         assert len(of_it) > len(lost), what
         assert all(outcome["type"] != "skip" for outcome in of_it if outcome not in lost), what
@@ -399,16 +398,20 @@ def test_a_name_that_is_taken_is_said_by_each_command(gpubench, tmp_path):
         assert all("another name" in w["hint"] and "package p_" in w["hint"] for w in warnings)
 
 
+_OWN_DEVICES = """
+import numpy
+class B(Backend):
+    def devices(self):
+        return [msgspec.structs.replace(d, name=Text(d.name), memory_bytes=numpy.int64(2**33)) for d in super().devices()]
+BACKEND = B()
+"""
+
+
 def test_a_backend_is_measured_whatever_its_strings_are_made_of(gpubench, tmp_path):
     site = tmp_path / "site"
     names = [f"v{number:02}" for number in range(len(VERSIONS))]
     for name, version in zip(names, VERSIONS, strict=True):
-        module = _BACKEND.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"') + (
-            f"__version__ = {version}\n"
-            "import numpy\nclass B(Backend):\n    def devices(self):\n"
-            "        return [msgspec.structs.replace(d, name=Text(d.name), memory_bytes=numpy.int64(2**33)) for d in super().devices()]\n"
-            "BACKEND = B()\n"
-        )
+        module = f"{_BACKEND}__version__ = {version}\n{_OWN_DEVICES}".replace('"bad', f'"{name}')
         install(site, name, module, backends={name: f"{name}:BACKEND"})
     command = ("run", "--backends", ",".join(names), "--ops", "add", *QUICK, "-o", "r.json")
     gpubench(*command, env={"PYTHONPATH": str(site)}, status=0)

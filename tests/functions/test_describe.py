@@ -281,9 +281,7 @@ def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
     assert answer(lossy, tolerance=0.5)[1] == Allowed(0.5, 0.5)
     assert answer(lossy, same=lambda a, b: True)[1] == Allowed(0.0, 0.0)
     want, allowed = answer(lambda x: lossy(np, x), sum_of)
-    assert (want.dtype, allowed) == (np.float32, Allowed(256 * 2**-24, 0)), (
-        "the CPU's program may know one dtype"
-    )
+    assert (want.dtype, allowed) == (np.float32, Allowed(256 * 2**-24, 0)), "a program may know one dtype"
     assert answer(lambda x: x, sum_of, tolerance=0.5)[1] == Allowed(0.5, 0.5)
 
 
@@ -372,9 +370,7 @@ def test_larger_sizes_are_tried_while_calls_are_short(monkeypatch, first_s, call
     *_, told = trial.describe("timed", UserFunction(timed), request)
     assert [n for n, _ in told.seconds] == tried
     quick = not (first_s or call_s or peak)
-    assert not quick or told.high == (100 << 17 if sizes else 1 << 24), (
-        "the lowest times the largest power of two"
-    )
+    assert not quick or told.high == (100 << 17 if sizes else 1 << 24), "a power of two times the lowest"
     times = [6, *[5] * (len(tried) - 1)]
     assert [calls.count(n) for n in tried] == times or first_s + call_s > 0.1
 
@@ -389,11 +385,9 @@ def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
 def test_the_search_ends_where_memory_does(monkeypatch):
     """Three times the peak of a call is held: the float64 reference takes twice as much."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**20))
-
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"))
     *_, told = trial.describe("hungry", UserFunction(lambda xp, x: x + bytearray(1000 * x.size)[0]), request)
     assert 512 <= told.high <= 2048
-    assert told.high < 6 * 2**20 * 0.6 / 1000
 
 
 @pytest.mark.parametrize(("text", "told"), [

@@ -16,10 +16,8 @@ def call_price(xp, spot, strike):
 
 @pytest.mark.parametrize(("language", "last", "text"), [
     ("wgsl", "return {};", "let step_0 = x * x;\nreturn select(-x, step_0 * x, x > 0.0) / sqrt(1.0 + step_0);"),
-    (
-        "cuda", "return narrow({});",
-        "const auto step_0 = x * x;\nreturn narrow(select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0));",
-    ),
+    ("cuda", "return narrow({});",
+     "const auto step_0 = x * x;\nreturn narrow(select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0));"),
     ("python", "return {}", "step_0 = x * x\nreturn select(x > real(0), step_0 * x, -x) / sqrt(real(1) + step_0)")])  # fmt: skip
 def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last, text):
     def formula(m, x):

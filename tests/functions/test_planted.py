@@ -8,9 +8,7 @@ import pytest
 from tests.functions import planted
 from tests.functions.test_run import reported
 
-BRIEF = (
-    "--quick --sessions 1 --max-samples 4 --max-time 2ms --no-autotune --no-progress --dtypes float32".split()
-)
+BRIEF = "--quick --sessions 1 --max-samples 4 --max-time 2ms --no-autotune --no-progress --dtypes float32".split()  # fmt: skip
 REGIMES = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
 PAIRS = """
 from functools import partial

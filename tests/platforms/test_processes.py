@@ -35,5 +35,4 @@ def test_a_reader_that_went_is_no_failure(computer):
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    assert process.wait(60) == 0
-    assert errors == ""
+    assert (process.wait(60), errors) == (0, "")

@@ -19,31 +19,26 @@ from tests.faults.packages import install
 
 PATIENCE_S = 120
 START_UP = {
-    "writes in each way": (
+    "writes in each way":
         "import ctypes, os, sys; print('hello'); print('hello', file=sys.stderr); os.write(1, bytes(range(256)))\n"
         'ctypes.CDLL(None).printf(b\'hello\'); print(\'{"records": []}\'); print(\'{"kind": "phase", "name": "x"}\')\n'
         "import atexit, pathlib, site, tempfile; atexit.register(print, 'bye')\n"
         "folder = pathlib.Path(tempfile.mkdtemp())\n"
         "(folder / 'x.pth').write_text('import sys; print(1); sys.stdout.flush()'); site.addsitedir(str(folder))\n"
-        "os.write(1, b'no end of a line')"
-    ),
+        "os.write(1, b'no end of a line')",
     "writes much": "import os; [os.write(1, b'x' * 65536) for _ in range(40)]",
-    "goes on": (
-        "import os, threading\n"
-        "def noise():\n while True: os.write(1, b'noise')\n"
-        "threading.Thread(target=noise, daemon=True).start()"
-    ),
-    "keeps a copy": (
+    "goes on":
+        "import os, threading\ndef noise():\n while True: os.write(1, b'noise')\n"
+        "threading.Thread(target=noise, daemon=True).start()",
+    "keeps a copy":
         "import os, threading, time\ncopy = os.dup(1)\n"
         "def noise():\n while True: os.write(copy, b'noise'); time.sleep(0.001)\n"
-        "threading.Thread(target=noise, daemon=True).start()"
-    ),
+        "threading.Thread(target=noise, daemon=True).start()",
     "no streams": "import sys; sys.stdout.close(); sys.stderr = None",
     "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
     "closes descriptors": "import os; os.close(1); os.close(2)",
     "reads": "import sys; sys.stdin.read()",
-    "exits": "raise SystemExit(3)",
-}
+    "exits": "raise SystemExit(3)"}  # fmt: skip
 OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
 # All children start and speak alike; what each of them does with its parent's pipes differs here.
 EVERY_CHILD = ("writes much", "closes descriptors", "reads")
@@ -115,8 +110,7 @@ def test_a_message_of_any_length_comes_whole():
         heard = [len((child.lines.get(timeout=PATIENCE_S) or b"").rstrip(b"\n")) for _ in range(8)]
     finally:
         child.kill()
-    assert heard == [0, 1, 65525, 65526, 65527, 65536, 1 << 20, 3]
-    assert child.noise() == ""
+    assert (heard, child.noise()) == ([0, 1, 65525, 65526, 65527, 65536, 1 << 20, 3], "")
 
 
 # ---------------------------------------------------------------- spare workers

@@ -38,8 +38,7 @@ POSIX_NAMES = {
     "socket": {"AF_UNIX"}}  # fmt: skip
 LINUX_NAMES = {"os": {"sched_getaffinity", "sched_setaffinity", "posix_fadvise", "O_TMPFILE"},
                "select": {"epoll"}}  # fmt: skip
-O_BINARY = 0x8000
-SIGBREAK = 21
+O_BINARY, SIGBREAK = 0x8000, 21
 
 
 class View(types.ModuleType):
@@ -68,8 +67,7 @@ def seen_by_us(number):
         name = frame.f_code.co_filename
         if name.startswith(PRODUCT):
             return True
-        inside = name.startswith((STANDARD, "<frozen", HERE)) and "site-packages" not in name
-        if not inside:
+        if not name.startswith((STANDARD, "<frozen", HERE)) or "site-packages" in name:
             return False
         frame = frame.f_back
     return False
@@ -77,8 +75,7 @@ def seen_by_us(number):
 
 def of_kernel(path):
     """Whether the path is one of a Linux kernel or of its system."""
-    if isinstance(path, bytes):
-        path = os.fsdecode(path)
+    path = os.fsdecode(path) if isinstance(path, bytes) else path
     if not isinstance(path, str) or path == os.devnull or path.startswith("/dev/shm"):
         return False
     return any(path == place or path.startswith(f"{place}/") for place in KERNEL)
@@ -257,8 +254,7 @@ def windows_popen():
         def __init__(
             self, *args, creationflags=0, preexec_fn=None, pass_fds=(), start_new_session=False, **more
         ):
-            assert preexec_fn is None, "preexec_fn is not supported on Windows platforms"
-            assert not pass_fds, "pass_fds not supported on Windows."
+            assert (preexec_fn, pass_fds) == (None, ()), "neither is supported on Windows platforms"
             super().__init__(*args, start_new_session=bool(creationflags & 0x200), **more)
 
         def terminate(self):
@@ -313,7 +309,7 @@ def views():
         instead |= {
             "os": {"name": "nt", "O_BINARY": O_BINARY, "open": windows_open},
             "time": {
-                name: coarse(getattr(time, name)) for name in "monotonic process_time thread_time".split()
+                name: coarse(getattr(time, name)) for name in ("monotonic", "process_time", "thread_time")
             },
             "signal": {"SIGBREAK": SIGBREAK, "signal": windows_signal, "getsignal": signal.getsignal},
             "subprocess": {"Popen": windows_popen(), "CREATE_NEW_PROCESS_GROUP": 0x200},
@@ -343,9 +339,7 @@ def simulate():
             if WINDOWS and name in POSIX_MODULES:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             found = real_import(name, globals, locals, fromlist, level)
-            if name in make:
-                return made.setdefault(name, make[name](found))
-            return found
+            return made.setdefault(name, make[name](found)) if name in make else found
         return real_import(name, globals, locals, fromlist, level)
 
     builtins.__import__ = load
@@ -357,8 +351,9 @@ def simulate():
 
         def rename(source, target, **folders):
             if os.path.lexists(target):
-                why = "Cannot create a file when that file already exists"
-                raise FileExistsError(17, why, source, None, target)
+                raise FileExistsError(
+                    17, "Cannot create a file when that file already exists", source, None, target
+                )
             real_rename(source, target, **folders)
 
         os.rename = rename

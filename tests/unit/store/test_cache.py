@@ -29,8 +29,7 @@ def test_what_is_written_is_read_again_by_its_name_alone(tmp_path):
     assert files.read("folder/name", "it") == b"content\r\n"
     path = tmp_path / "not" / "yet" / "folder" / f"name{SUFFIX}"
     path.rename(path.with_name(f"other{SUFFIX}"))
-    assert files.read("folder/other", "it") is None
-    assert codes() == ["cache-damaged"]
+    assert (files.read("folder/other", "it"), codes()) == (None, ["cache-damaged"])
 
 
 def test_every_damage_of_a_file_is_seen_and_mended(tmp_path):
@@ -55,8 +54,7 @@ def test_every_damage_of_a_file_is_seen_and_mended(tmp_path):
 def test_what_is_no_file_does_not_hang_and_is_replaced(tmp_path, make):
     files = SealedFiles(tmp_path)
     make(tmp_path / f"name{SUFFIX}")
-    assert files.read("name", "it") is None
-    assert codes() == ["cache-damaged"]
+    assert (files.read("name", "it"), codes()) == (None, ["cache-damaged"])
     files.write("name", b"new")
     assert files.read("name", "it") == b"new"
 
@@ -81,8 +79,7 @@ def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
     path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
     os.chown({"root": tmp_path / "cache", "folder": path.parent, "file": path}[level], 1234, 1234)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    assert cache.user_cache().read("folder/name", "it") is None
-    assert codes() == ["cache-not-trusted"]
+    assert (cache.user_cache().read("folder/name", "it"), codes()) == (None, ["cache-not-trusted"])
     assert "belongs to another user" in cache.notes()[0].message
 
 
@@ -94,8 +91,7 @@ def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level):
     {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(0o775)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
     cache.fall_back_to(tmp_path / "run")
-    assert cache.user_cache().read("folder/name", "it") is None
-    assert codes() == ["cache-not-trusted"]
+    assert (cache.user_cache().read("folder/name", "it"), codes()) == (None, ["cache-not-trusted"])
     assert str(tmp_path) not in cache.notes()[0].message
     cache.user_cache().write("folder/name", b"new")
     assert cache.user_cache().read("folder/name", "it") == b"new"

@@ -155,6 +155,4 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatc
 def _half(write, file, data):
     """The first call writes half, the second finds the disk full."""
     _calls["n"] += 1
-    if _calls["n"] % 2:
-        return write(file, bytes(data[: len(data) // 2]))
-    return failing(errno.ENOSPC)()
+    return write(file, bytes(data[: len(data) // 2])) if _calls["n"] % 2 else failing(errno.ENOSPC)()
