@@ -73,8 +73,7 @@ def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, sourc
 
 
 @pytest.mark.parametrize(("name", "status", "codes"), [
-    ("nvml", "mismatch", ["DRIVER_MISMATCH"]),
-    ("nvml", "timeout", []),
+    ("nvml", "mismatch", ["DRIVER_MISMATCH"]), ("nvml", "timeout", []),
     ("cuda", "absent", ["RUNTIME_MISSING"])])  # fmt: skip
 def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, name, status, codes):
     monkeypatch.setattr(inspection, "node_status", lambda path: "present")

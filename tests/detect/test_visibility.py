@@ -46,8 +46,7 @@ def hidden(found, **environ):
     ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
     # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
     ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
-    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]),
-    ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
+    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]), ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
     ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
     ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
 ])  # fmt: skip

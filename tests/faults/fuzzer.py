@@ -274,8 +274,7 @@ def damaged(data, draw):
         1: lambda: data[:at] + draw.randbytes(draw.choice((1, 4, 64))) + data[at + 1 :],
         2: lambda: data + draw.choice((b"x", b"\n\n", data, b"\x00" * 100, b"]" * 100)),
         3: lambda: draw.choice((b"", b" " * 1000, b"[" * 100_000, b"\xef\xbb\xbf" + data, data.decode().encode("utf-16"))),
-        4: lambda: draw.randbytes(draw.randrange(300)),
-        5: lambda: gzip.compress(data, 1)}  # fmt: skip
+        4: lambda: draw.randbytes(draw.randrange(300)), 5: lambda: gzip.compress(data, 1)}  # fmt: skip
     return harms[how]() if how in harms else data
 
 

@@ -22,17 +22,13 @@ def install(folder, name, module, **groups):
 _SCRIPTED = """
 import msgspec
 from gpubench.backends.hidden.fake import FakeBackend
-
 class Scripted(FakeBackend):
     name = {name!r}
-
     def devices(self):
         devices = super().devices()[:2]
         return [msgspec.structs.replace(d, id=f"{name}:{{d.kind}}", backend={name!r}) for d in devices]
-
     def open(self, device_id, threads=None, *, autotune=True):
         return super().open(f"fake:{{device_id.partition(':')[2]}}", threads)
-
 BACKEND = Scripted()
 """
 

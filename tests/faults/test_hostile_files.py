@@ -76,15 +76,11 @@ def test_deeply_nested_toml(in_process, tmp_path, text):
 
 
 @pytest.mark.parametrize(("where", "value", "part"), [
-    ("selection.ops", ["no_such_op"], "no_such_op"),
-    ("selection.implementations", ["tunned"], "tunned"),
+    ("selection.ops", ["no_such_op"], "no_such_op"), ("selection.implementations", ["tunned"], "tunned"),
     ("selection.regimes", ["resident-waited", "nowhere"], "nowhere"),
-    ("selection.dtypes", ["float31"], "float31"),
-    ("selection.devices", ["jax:0"], "jax"),
-    ("selection.devices", ["numpy"], "numpy"),
-    ("case.op", "no_such_op", "no_such_op"),
-    ("case.device_id", "jax:0", "jax"),
-    ("case.regime", "nowhere", "nowhere"),
+    ("selection.dtypes", ["float31"], "float31"), ("selection.devices", ["jax:0"], "jax"),
+    ("selection.devices", ["numpy"], "numpy"), ("case.op", "no_such_op", "no_such_op"),
+    ("case.device_id", "jax:0", "jax"), ("case.regime", "nowhere", "nowhere"),
     ("case.implementation", "tunned", "tunned")])  # fmt: skip
 def test_a_plan_with_an_unknown_word(in_process, tmp_path, where, value, part):
     run = plain_run()

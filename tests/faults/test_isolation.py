@@ -26,7 +26,6 @@ PATIENCE_S = 120  # of a machine that stalls; what is waited for takes parts of 
 BACKEND = """
 import os
 from gpubench.backends.hidden.fake import FakeBackend
-
 class Backend(FakeBackend):
     name = {name!r}
     def devices(self): {devices}

@@ -26,8 +26,7 @@ def _left(reader, writer):
 # The live display is drawn in a terminal.
 LOST = {
     "full disk": lambda: (os.open("/dev/full", os.O_WRONLY), lambda: None),
-    "reader that leaves": lambda: _left(*os.pipe()),
-    "terminal that goes": lambda: _left(*pty.openpty())}  # fmt: skip
+    "reader that leaves": lambda: _left(*os.pipe()), "terminal that goes": lambda: _left(*pty.openpty())}  # fmt: skip
 
 
 def end_of(starter, folder, lost, command):

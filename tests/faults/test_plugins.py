@@ -43,8 +43,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "quits": ("import os; os._exit(9)", "exited with status 9"),
     "crashes": ("import ctypes; ctypes.string_at(0)", "was ended by SIGSEGV"),
     "lingers": ("import threading, time; threading.Thread(target=time.sleep, args=(3600,)).start()\n" + op("lingers"), "thread"),
-    "number": ("OP = 7", "no Op but of the type int"),
-    "empty": ("", "has no attribute 'OP'"),
+    "number": ("OP = 7", "no Op but of the type int"), "empty": ("", "has no attribute 'OP'"),
     "renamed": (op("another_name"), "calls itself 'another_name'"),
     "nameless": (op("nameless", "OP = change(name=None)"), "`$.name`"),
     "endless": (op("endless", "OP = change(sizes=msgspec.structs.replace(OP.sizes, factor=1))"), "factor"),
@@ -186,8 +185,7 @@ INTRUDERS: dict[str, tuple[str, str]] = {
     "raises_warnings": ("import warnings; warnings.simplefilter('error')", ""),
     "replaces_print": ("import builtins\nbuiltins.print = builtins.open = builtins.len = None", ""),
     "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(print)\nsys.excepthook = None", ""),
-    "is_nice": ("import os; os.nice(1)", "the priority"),
-    "forks": ("import os; os.fork()", ""),
+    "is_nice": ("import os; os.nice(1)", "the priority"), "forks": ("import os; os.fork()", ""),
     "prints_while_planned": ("", "")}  # fmt: skip
 
 
@@ -297,8 +295,7 @@ class Backend(FakeBackend):
 class Text(str): pass
 """
 BACKENDS: dict[str, tuple[str, str]] = {
-    "quits": ("import os; os._exit(9)", "exited with status 9"),
-    "empty": ("", "no attribute 'BACKEND'"),
+    "quits": ("import os; os._exit(9)", "exited with status 9"), "empty": ("", "no attribute 'BACKEND'"),
     "number": ("BACKEND = 7", "no Backend"),
     "quits listing": (_BACKEND + "class B(Backend):\n    def devices(self): os._exit(9)\nBACKEND = B()", "exited with status 9"),
     "of another name": (_BACKEND + "class B(Backend):\n    def devices(self): return FakeBackend().devices()\nBACKEND = B()", "fake:cpu"),

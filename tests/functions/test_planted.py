@@ -12,11 +12,9 @@ BRIEF = "--quick --sessions 1 --max-samples 4 --max-time 2ms --no-autotune --no-
 REGIMES = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
 PAIRS = """
 from functools import partial
-
 import gpubench
 import numpy as np
 import planted
-
 for name, (right, wrong) in planted.IMPLEMENTATIONS.items():
     if name in NAMES:
         inputs = vars(planted)[name].make

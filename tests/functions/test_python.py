@@ -104,17 +104,13 @@ def test_detect_is_called_and_stays_a_package():
 SCRIPT = """
 import threading
 import gpubench
-
 SCALE = 3.0
 lock = threading.Lock()
-
 def decay(xp, x):
     return xp.exp(-x) * SCALE
-
 def locked(xp, x):
     with lock:
         return x
-
 result = gpubench.bench(decay, sizes=[256], backends="numpy", max_samples=4, sessions=1, max_time=0.02)
 print(result.ops, len(result.to_pandas()))
 SCALE = 4.0
@@ -192,7 +188,6 @@ def test_an_answer_tells_what_it_rests_on():
 # A kernel, as far as gpubench can tell, that runs each cell and shows the value of its last line.
 KERNEL = """
 import ast, json, sys, types
-
 shell = types.SimpleNamespace(kernel=object())
 sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 cells = json.load(open(sys.argv[1], encoding="utf-8"))["cells"]

@@ -11,11 +11,9 @@ from tests.forking import environment
 
 FILE = """
 import gpubench
-
 @gpubench.function
 def decay(xp, x):
     return xp.exp(-x) * x + 1
-
 @gpubench.function
 def total(xp, x):
     return xp.cumulative_sum(x)

@@ -65,12 +65,10 @@ BAD = """
 def changes(xp, x):
     x += 1
     return x
-
 @gpubench.function
 def crashes(xp, x):
     import os
     os.abort()
-
 @gpubench.function
 def nothing(xp, x): x.sum()
 @gpubench.function
@@ -79,7 +77,6 @@ def small(xp, x):
         raise ValueError("too many")
     print("called")
     return x[::2].sum(), {"most": x.max()}
-
 @gpubench.function
 def twice(xp, x): return x
 @gpubench.function
@@ -92,19 +89,15 @@ add = gpubench.function(lambda xp, a, b: a + b)
 """
 OTHERS = """
 state = []
-
 def annotated(x: int): ...
 assert annotated.__annotations__ == {"x": int}  # no module of gpubench says how the file is compiled
-
 @gpubench.function
 def counts(xp, x):  # global state that its result does not show
     state.append(1)
     return x.sum()
-
 @gpubench.function
 def moving(xp, x):  # global state that it does
     return x.sum() + np.random.random()
-
 @gpubench.function(backends="torch")
 def elsewhere(xp, x): return x.sum()
 @gpubench.function(inputs=lambda rng, n: [rng.random(n, dtype="float32"), np.float32(rng.random())])
@@ -138,7 +131,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     assert (
-        "but 0 were given (mine.py, line 60) at n = 256; its first argument is the array library: f(xp, x)"
+        "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
         in wrong
     )
     details = {case["id"]: case["detail"] for case in report["cases"]}
@@ -146,7 +139,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     def detail(name, n=256):
         return details[f"mine.{name}/n={n}/float32/library/resident@numpy:0"]
 
-    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 21)"
+    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 19)"
     assert detail("elsewhere") == "mine.elsewhere is declared for torch alone"
     assert detail("lossy").startswith("in float32 NumPy's own result is off by")
 
@@ -182,7 +175,6 @@ def sums(table): return [table["value"][table["key"] == key].sum() for key in ra
 def sums_at_once(columns):
     keys, values = columns
     return np.bincount(keys, weights=values, minlength=50)
-
 def columns(table): return table["key"], table["value"]
 def start(columns): return {"sums": sums_at_once(columns), "ready": False}
 def finish(result): result["ready"] = True
@@ -190,7 +182,6 @@ def fetch(result):
     if not result["ready"]:
         raise RuntimeError("nobody waited")
     return result["sums"]
-
 groups = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns)
 waits = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch, wait=finish)
 hurries = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch)
@@ -272,7 +263,6 @@ def slope(xp, x):
     x = x.detach().requires_grad_()
     (x * x).sum().backward()
     return x.grad
-
 recorded = gpubench.function(slope, gradients=True)
 plain = gpubench.function(slope)
 """
@@ -290,13 +280,11 @@ def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp
 
 ENDS = """
 import os
-
 @gpubench.function
 def ends(xp, x):
     if len(x) > 300:
         os._exit(7)
     return xp.sort(x[:64])
-
 @gpubench.function
 def after(xp, x): return xp.sort(x[:64])
 @gpubench.function
@@ -350,7 +338,6 @@ def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_pat
 
 SHAPES = """
 from helper import K
-
 @gpubench.function
 def scale(xp, x): return x * K
 @gpubench.function(flops=lambda n: 2 * n * n)
@@ -358,7 +345,6 @@ def product(xp, weights, x): return weights @ x
 @product.inputs
 def _(rng, n, dtype):
     return [gpubench.stays(rng.random((n, n)).astype(dtype)), rng.random(n).astype(dtype)]
-
 @gpubench.function
 def spectrum(xp, z): return xp.abs(xp.fft.fft(z))
 @spectrum.inputs

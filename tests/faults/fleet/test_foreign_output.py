@@ -36,8 +36,7 @@ START_UP = {
         "threading.Thread(target=noise, daemon=True).start()",
     "no streams": "import sys; sys.stdout.close(); sys.stderr = None",
     "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
-    "closes descriptors": "import os; os.close(1); os.close(2)",
-    "reads": "import sys; sys.stdin.read()",
+    "closes descriptors": "import os; os.close(1); os.close(2)", "reads": "import sys; sys.stdin.read()",
     "exits": "raise SystemExit(3)"}  # fmt: skip
 OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
 # All children start and speak alike; what each of them does with its parent's pipes differs here.
