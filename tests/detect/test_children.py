@@ -24,8 +24,7 @@ def run(*programs, limit=3.0):
     ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
     ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
     ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
-    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON"),
-])  # fmt: skip
+    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON")])  # fmt: skip
 def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
     broken, good = run(code, GOOD)
     assert (broken.provider.status, broken.records) == (status, [])
@@ -61,20 +60,15 @@ def test_nothing_is_said_of_probes_that_answer():
     assert told == []
 
 
-def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monkeypatch):
-    noise = "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"
-    (tmp_path / "threadpoolctl.py").write_text(noise)
+@pytest.mark.parametrize(("library", "text", "probe", "status", "hint"), [
+    ("threadpoolctl", "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list", "blas", "ok", ""),
+    ("cupy", "raise ImportError('libnvrtc is missing')", "cuda", "absent", "pip install")])  # fmt: skip
+def test_a_library_prints_or_lacks_a_part(tmp_path, monkeypatch, library, text, probe, status, hint):
+    (tmp_path / f"{library}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (answer,) = inspection.run_probes([ProbeRequest("blas", 20.0)])
-    assert (answer.provider.status, answer.message.blas) == ("ok", [])
-
-
-def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):
-    (tmp_path / "cupy.py").write_text("raise ImportError('libnvrtc is missing')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (answer,) = inspection.run_probes([ProbeRequest("cuda", 20.0)])
-    assert answer.provider.status == "absent"
-    assert "pip install" in (answer.provider.hint or "")
+    (answer,) = inspection.run_probes([ProbeRequest(probe, 20.0)])
+    assert (answer.provider.status, hint in (answer.provider.hint or "")) == (status, True)
+    assert probe != "blas" or answer.message.blas == []
 
 
 def test_providers_run_side_by_side(tmp_path):

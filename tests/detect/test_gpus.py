@@ -115,8 +115,7 @@ ON_PCI = {
         {"gpu_count": 0, "display_adapters.*.role": ["bmc"], "display_adapters.*.bdf": ["0000:04:00.0"]}),
     "frame buffers of the firmware": (
         {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
-            ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0}),
-}  # fmt: skip
+            ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0})}  # fmt: skip
 # What AMD's kernel driver tells: its nodes, and their memory.
 PARTITIONS = {path: text for n in range(1, 5)
               for path, text in (kfd_node(n, unique_id=77 + (n > 2),
@@ -162,9 +161,7 @@ OF_INTEL = {
         ("0000:03:00.0", "ee00", "i915", LMEM, BARE, "discrete"),
         ("0000:00:02.0", "ee00", "i915", LMEM, BARE, "discrete"),
         ("0000:03:00.0", "ee00", "xe", {TILE: str(GIB)}, BARE, "discrete"),
-        ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"),
-    )
-}  # fmt: skip
+        ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"))}  # fmt: skip
 
 # ---------------------------------------------------------------- GPUs on no PCI bus, and of no known maker
 SOC, PLATFORM = "/sys/devices/platform/soc", "/sys/bus/platform/devices"
@@ -236,8 +233,7 @@ OFF_PCI = {
            (("15ad", "0405", "vmwgfx"), ("card0", "renderD128"), 0),  # an emulated adapter draws on the host
            (("1a03", "2000", "ast"), ("card0",), 0))},
     **{f"Vulkan lists {vendor} beside {name}": (HOST | OF_THE_TREE[name], {"gpu_count": gpus}, [VULKAN | {"vendor_id": vendor}])
-       for name, vendor, gpus in (("msm_dpu", "5143", 1), ("a driver in no list", "5143", 1), ("panthor", "13b5", 1), ("panthor", "10de", 2))},
-}  # fmt: skip
+       for name, vendor, gpus in (("msm_dpu", "5143", 1), ("a driver in no list", "5143", 1), ("panthor", "13b5", 1), ("panthor", "10de", 2))}}  # fmt: skip
 
 
 # ---------------------------------------------------------------- SR-IOV

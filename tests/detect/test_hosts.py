@@ -270,8 +270,7 @@ FIRMWARE = {
     **{f"{nothing!r} is no name": (
         HOST | under(DMI, {"sys_vendor": nothing, "product_name": nothing}) | pci("0000:03:00.0", "1002", "744c", "amdgpu", product_name=nothing),
         {"platform.dmi_vendor": "absent", "platform.dmi_product": "absent", "gpus.0.name_precision": "family"})
-       for nothing in ("To Be Filled By O.E.M.", "Default string", "Not Specified", "None", "System Product Name", "0000", "OEM", "x" * 8)},
-}  # fmt: skip
+       for nothing in ("To Be Filled By O.E.M.", "Default string", "Not Specified", "None", "System Product Name", "0000", "OEM", "x" * 8)}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*PROCESSORS, *MEMORY, *FIRMWARE])
@@ -327,8 +326,7 @@ SPELLINGS = [
     ("cpu : Alpha\ncpu model : EV56\nsystem type : Miata", "EV56", "alpha", None, 0),
     (SPARC, "TI UltraSparc IIIi (Jalapeno)", "sparc64", None, 0),
     ("processor : 0\ncpu family : PA-RISC 2.0\ncpu : PA8700 (PCX-W2)\ncpu MHz : 650.000000", "PA8700 (PCX-W2)", "parisc64", None, 650),
-    ("processor : 0\nvendor : GenuineIntel\narch : IA-64\nfamily : Itanium 2\nmodel name : Madison", "Madison", "ia64", "GenuineIntel", 0),
-]  # fmt: skip
+    ("processor : 0\nvendor : GenuineIntel\narch : IA-64\nfamily : Itanium 2\nmodel name : Madison", "Madison", "ia64", "GenuineIntel", 0)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "model", "arch", "vendor", "mhz"), SPELLINGS)

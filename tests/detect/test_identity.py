@@ -37,9 +37,7 @@ def gpu(ids=("1002", "7480", "1eae", "7601"), *, uuid=None, name="Navi 33", vers
         id=uuid or more.pop("id", f"pci:{bdf}"), uuid=fact(uuid), bdf=fact(bdf), name=fact(name), vendor_id=fact(vendor),
         device_id=fact(device), subvendor_id=fact(subvendor), subdevice_id=fact(subdevice),
         driver=Driver(name=fact("amdgpu"), version=fact(version)), usable=make_fact(True, "t"),
-        memory=GpuMemory(
-            dedicated_bytes=fact(gib and gib * GIB), usable_bytes=fact(16 * GIB), unified=make_fact(False, "t")
-        ),
+        memory=GpuMemory(dedicated_bytes=fact(gib and gib * GIB), usable_bytes=fact(16 * GIB), unified=make_fact(False, "t")),
         kind=make_fact("discrete", "t"), **more)  # fmt: skip
 
 
@@ -111,9 +109,8 @@ def test_another_machine_is_named_by_what_differs_and_its_results_are_left_out(n
     if there.gpus and here.gpus and "two" not in name:
         result(tmp_path, there)
         assert advised(here, tmp_path) == recommend.recommend(here)
-        told = advised(
-            here, *tmp_path.glob("*/*.json")
-        ).reasons  # a file that the user named is not passed over
+        # A file that the user named is not passed over.
+        told = advised(here, *tmp_path.glob("*/*.json")).reasons
         notes = [reason.text for reason in told if reason.code == "RESULT_OTHER_MACHINE"]
         assert [f"{what}: " in text for text in notes] == [True]
 

@@ -25,17 +25,14 @@ def card(bdf, above, node=None):
     return files | {f"{BUS}/{bdf}": f"-> ../../../devices/{above}/{bdf}"}
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "common", "kind"),
-    [  # above each card, its node; what they share
-        ((f"{SWITCH}/0000:12:00.0", 0), (f"{SWITCH}/0000:12:01.0", 0), "switch", "pcie"),
-        ((f"{SWITCH}/0000:12:00.0", 0), ("pci0000:10/0000:10:02.0", 0), "host-bridge", "pcie"),
-        (("pci0000:00", None), ("pci0000:00", None), "host-bridge", "pcie"),
-        (("pci0000:10/0000:10:01.0", 0), ("pci0000:20/0000:20:01.0", 0), "numa-node", "host"),
-        (("pci0000:10/0000:10:01.0", 0), ("pci0000:80/0000:80:01.0", 1), "system", "host"),
-        (("pci0000:10/0000:10:01.0", None), ("pci0000:80/0000:80:01.0", 1), None, None),
-    ],
-)
+# Above each card, its node; what they share.
+@pytest.mark.parametrize(("one", "other", "common", "kind"), [
+    ((f"{SWITCH}/0000:12:00.0", 0), (f"{SWITCH}/0000:12:01.0", 0), "switch", "pcie"),
+    ((f"{SWITCH}/0000:12:00.0", 0), ("pci0000:10/0000:10:02.0", 0), "host-bridge", "pcie"),
+    (("pci0000:00", None), ("pci0000:00", None), "host-bridge", "pcie"),
+    (("pci0000:10/0000:10:01.0", 0), ("pci0000:20/0000:20:01.0", 0), "numa-node", "host"),
+    (("pci0000:10/0000:10:01.0", 0), ("pci0000:80/0000:80:01.0", 1), "system", "host"),
+    (("pci0000:10/0000:10:01.0", None), ("pci0000:80/0000:80:01.0", 1), None, None)])  # fmt: skip
 def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, kind):
     first, second = look(card("0000:13:00.0", *one) | card("0000:23:00.0", *other)).gpus
     (path,) = first.link.paths
@@ -75,8 +72,7 @@ SENSELESS = {"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk", "p2p_link
 @pytest.mark.parametrize(("links", "paths"), [
     (XGMI, [{"kind": "xgmi", "via": "direct", "max_bytes_per_s": 50_000_000_000, "read": True, "write": True, "atomics": True,
              "kind.source": "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"}]),
-    (PCIE, [{"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}]), (SENSELESS, []),
-])  # fmt: skip
+    (PCIE, [{"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}]), (SENSELESS, [])])  # fmt: skip
 def test_kfd_tells_the_links_of_a_node(look, links, paths):
     first, second = look(kfd(links)).gpus
     assert len(first.link.paths) == len(paths)
@@ -92,8 +88,7 @@ def library(**answers):
     numbers = ("nvmlDeviceGetCount", "nvmlSystemGetCudaDriverVersion_v2")
     answers = {
         "nvmlSystemGetCudaDriverVersion_v2": 13000, "nvmlDeviceGetUUID": "GPU-00000000-1111-2222-3333-444444444444",
-        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
-    } | answers  # fmt: skip
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB)} | answers  # fmt: skip
     return Nvml(**{name: Nvml.NVMLError(answer) if isinstance(answer, int) and name not in numbers else answer
                    for name, answer in answers.items()})  # fmt: skip
 
@@ -109,21 +104,16 @@ def host(links, **answers):
     def place(number):
         return SimpleNamespace(busId=f"00000000:0{6 + number}:00.0".encode(), pciDeviceId=0x233510DE)
 
-    return detect.inspect(
-        records=last_answer(nvml.probe_nvml,
-            library(**{
-                "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
-                "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
-                "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
-                "nvmlDeviceGetNvLinkRemoteDeviceType": lambda handle, number: link_of(handle, number)[0],
-                "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, number: place(link_of(handle, number)[1]),
-                "nvmlDeviceGetFieldValues": lambda _handle, fields: [
-                    SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal={90: 26562}[field])) for field in fields],
-                "nvmlDeviceGetTopologyCommonAncestor": lambda _a, _b: 40,
-                "nvmlDeviceGetP2PStatus": lambda _a, _b, _index: 0,
-            } | answers)
-        )["records"]
-    )  # fmt: skip
+    answers = {
+        "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
+        "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
+        "nvmlDeviceGetNvLinkRemoteDeviceType": lambda handle, number: link_of(handle, number)[0],
+        "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, number: place(link_of(handle, number)[1]),
+        "nvmlDeviceGetFieldValues": lambda _handle, fields: [
+            SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal={90: 26562}[field])) for field in fields],
+        "nvmlDeviceGetTopologyCommonAncestor": lambda _a, _b: 40, "nvmlDeviceGetP2PStatus": lambda _a, _b, _index: 0} | answers  # fmt: skip
+    return detect.inspect(records=last_answer(nvml.probe_nvml, library(**answers))["records"])
 
 
 def test_cards_on_a_switch_have_the_fewer_lanes_of_both_sides():
@@ -147,9 +137,8 @@ def test_direct_links_count_for_the_card_at_their_end():
     assert machine.gpus[1].link.peers == [machine.gpus[0].id]
 
 
-@pytest.mark.parametrize(
-    ("code", "common"), [(0, "switch"), (10, "switch"), (20, "switch"), (30, "host-bridge"), (40, "numa-node"), (50, "system"), (60, None)]
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "common"), [
+    *((code, "switch") for code in (0, 10, 20)), (30, "host-bridge"), (40, "numa-node"), (50, "system"), (60, None)])  # fmt: skip
 def test_what_two_cards_share_and_may_do(code, common):
     """P2P of the driver: 0 reads, 1 writes, 3 atomics. Of a card at most 36 links are asked."""
     may = {"read": 0, "write": 1, "atomics": 3}
@@ -183,9 +172,8 @@ def test_the_matrix_shows_each_pair_and_needs_two_gpus(look):
 
 def test_records_carry_their_paths_there_and_back():
     records = last_answer(nvml.probe_nvml, library(nvmlDeviceGetCount=2))["records"]
-    record = parse_record(
-        records[0] | {"paths": [{"to": "no address"}, "junk", {"to": "00:07.0", "kind": 3, "lanes": {"value": 4, "status": "ok"}}]}
-    )  # fmt: skip
+    known = {"to": "00:07.0", "kind": 3, "lanes": {"value": 4, "status": "ok"}}
+    record = parse_record(records[0] | {"paths": [{"to": "no address"}, "junk", known]})
     (path,) = record.paths
     assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "nvml")
     assert parse_record(record_to_json(record)).paths == record.paths

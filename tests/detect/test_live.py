@@ -35,8 +35,7 @@ def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wa
     for tree, options, asked, skipped in (
         ({"/proc/nothing": ""}, {}, ["nvml", "wgpu"], []), (HOST, {}, [], []), (amd, {}, [], []), (HOST, {"deep": True}, ["wgpu"], []), (awake, {}, ["nvml"], []),
         (awake, {"deep": True}, nvidia, []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
-        (asleep, {"deep": True, "wake": True}, nvidia, []),
-    ):  # fmt: skip
+        (asleep, {"deep": True, "wake": True}, nvidia, [])):  # fmt: skip
         assert plan(tree, **options) == (asked, skipped)
 
 
@@ -65,8 +64,7 @@ GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact(
     (make_fact("no_permission", "/dev/nvidia0"), ABSENT, [], False, ["NO_PERMISSION"], "/dev/nvidia0"),
     (NODE, ABSENT, ["DRIVER_MISMATCH"], False, ["DRIVER_MISMATCH"], "probe"),
     (NODE, HIDDEN, [], False, ["HIDDEN_BY_ENV"], "x"), (NOT_PROBED, NOT_PROBED, [], None, [], None),
-    (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl"),
-])  # fmt: skip
+    (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl")])  # fmt: skip
 def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, source):
     gpu = inspection.judge_access(GPU, Access(device_node=node, hidden_by_env=hiding), failed, True)
     assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)

@@ -231,8 +231,7 @@ def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
 @pytest.mark.parametrize(("ids", "role"), [
     ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
     ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
-    ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
-])  # fmt: skip
+    ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other")])  # fmt: skip
 def test_what_a_display_adapter_is_there_for(ids, role):
     """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
     assert merge.role_of_display(*ids) == role

@@ -75,8 +75,7 @@ ADVICE = {
     "no GPU and a late NVML": (advise(late="nvml"), {MODE: "gpu", IDS: [], "reasons.0.code": "SOURCE_LATE"}),
     "no GPU and a late wgpu": (advise(late="wgpu"), {MODE: "cpu"}),
     "nobody lists GPUs": (
-        recommend.recommend(Machine(gpu_count=ABSENT, providers=[Provider(name="wgpu", status="timeout")])), {MODE: "gpu"}),
-}  # fmt: skip
+        recommend.recommend(Machine(gpu_count=ABSENT, providers=[Provider(name="wgpu", status="timeout")])), {MODE: "gpu"})}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ADVICE)

@@ -60,8 +60,7 @@ def library(machine):
         "nvmlDeviceGetComputeMode": lambda handle: MODES[handle["compute_mode"]],
         "nvmlDeviceGetDisplayActive": lambda handle: int(handle["display_active"]),
         "nvmlDeviceGetVirtualizationMode": lambda handle: VIRTUAL[handle["virtualization"]],
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: sum(REASONS[name] for name in said(handle["reasons"])),
-    }  # fmt: skip
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: sum(REASONS[name] for name in said(handle["reasons"]))}  # fmt: skip
     made = Nvml(**answers)
     if not machine["memory_v2"]:
         made.nvmlMemory_v2 = None

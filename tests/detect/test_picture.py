@@ -23,13 +23,11 @@ EQUAL = HOST | pci("0000:09:00.0", "1002", "744c", "vfio-pci")
 for number in range(8):
     own = f"0: {500 + number}Mhz *\n1: 2371Mhz"
     EQUAL |= pci(f"0000:{number:02x}:00.0", *NAVI, **VRAM, board_info="x", pp_dpm_sclk=own)
-CLOCKS = (
-    HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("flags", "cpu MHz : 2499.998\nflags")}
+CLOCKS = (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("flags", "cpu MHz : 2499.998\nflags")}
     | under(f"{CPU}/cpufreq/policy0", {"related_cpus": "0 1", "cpuinfo_max_freq": 4800000, "base_frequency": 1400000, "scaling_governor": "powersave"})
     | pci("0000:03:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz", hwmon__hwmon3__power1_cap="300000000")
     | pci("0000:04:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB),
-          tile0__gt0__freq0__cur_freq="1200", tile0__gt0__freq0__rp0_freq="2850")
-)  # fmt: skip
+          tile0__gt0__freq0__cur_freq="1200", tile0__gt0__freq0__rp0_freq="2850"))  # fmt: skip
 # Files of a machine, what stands in its picture, and what does not.
 PICTURES = {
     "a laptop": (
@@ -54,8 +52,7 @@ PICTURES = {
         ["clock 2.50 GHz now, 1.40 GHz base, 4.80 GHz at most", "governor powersave", "NUMA node 0: CPUs 0-1, 8.0 GiB",
          "clock 0.50 GHz now, 2.37 GHz at most, power limit 300 W, ECC on", "clock 1.20 GHz now, 2.85 GHz at most"], []),
     "kinds of cores": (HOST | big_little(["0xd05"] * 4 + ["0xd41"] * 2, "0-5"), ["kinds: 4 cores on CPUs 0-3; 2 cores on CPUs 4-5"], []),
-    "many nodes": (HOST | {f"{NODE}/node{n}/cpulist": "" for n in range(1, 20)}, ["NUMA ... 20 nodes in all"], ["node 8"]),
-}  # fmt: skip
+    "many nodes": (HOST | {f"{NODE}/node{n}/cpulist": "" for n in range(1, 20)}, ["NUMA ... 20 nodes in all"], ["node 8"])}  # fmt: skip
 
 
 @pytest.fixture
@@ -118,8 +115,7 @@ def test_a_machine_in_one_line(look):
     for tree, line in (
         ({"/proc/nothing": ""}, "unknown CPU, ? of ? CPUs, unknown RAM, GPUs unknown"), (HOST, "Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, no GPU"),
         (HOST | pci("0000:03:00.0", *NAVI, **VRAM) | pci("0000:00:02.0", "8086", "46a6", "i915"),
-         f"Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, Intel {chip} (shares RAM, 6.0 GiB usable), AMD {navi} (8.0 GiB)"),
-    ):  # fmt: skip
+         f"Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, Intel {chip} (shares RAM, 6.0 GiB usable), AMD {navi} (8.0 GiB)")):  # fmt: skip
         assert detect.machine_line(look(tree)) == line
 
 

@@ -71,8 +71,7 @@ def test_the_memory_regions_of_intels_drivers_tell_the_kind(ask, header):
         assert facts["memory.unified"] is (size is None)
     with pytest.raises(struct.error):  # an answer that is cut
         ask(regions(header, 64 * GIB, GIB)[:-80])
-    with pytest.raises(OSError, match="answered 0"):
-        ask(b"")
+    assert "answered 0" in str(raised(OSError, ask, b""))
 
 
 ENTRY = {"MatchingDeviceId": "PCI\\VEN_1002&DEV_73BF&SUBSYS_0E3A1002", "DriverVersion": "32.0.12019.1028",
@@ -149,8 +148,7 @@ PROOFS = {
     "two proofs for two": (TWO, [VENUS, VENUS | {"ordinal": 1}], {"gpu_count": 2, "display_adapters": []}),
     "a passed-through card beside virtio keeps its own adapter": (
         VIRTIO | pci("0000:00:05.0", "8086", "56a0", "i915"), [ARC, VENUS],
-        {"gpus.*.bdf": ["0000:00:03.0", "0000:00:05.0"], "gpus.*.kind": ["vgpu", "discrete"], "gpus.0.name": VENUS["name"], "gpus.1.name": ARC["name"]}),
-}  # fmt: skip
+        {"gpus.*.bdf": ["0000:00:03.0", "0000:00:05.0"], "gpus.*.kind": ["vgpu", "discrete"], "gpus.0.name": VENUS["name"], "gpus.1.name": ARC["name"]})}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROOFS)

@@ -36,8 +36,7 @@ CODES = frozenset(ExitCode)
 HOSTILE = (
     "", " ", "\x00", "\x1b[31mred\x1b[0m", "\n\n# heading", "| a | b |", "<script>alert(1)</script>", "‮abc‬⁦x⁩",
     "../../etc/passwd", "%s%n{}{0}", "a" * 5000, "é̀" * 50, "\ud83d\ude00", "::error::x", "n=", "@", "/", ":", ",", "matmul",
-    "numpy:0", "cupy:0", "hybrid:cupy:0", "hybrid:hybrid:cupy:0", "9999999999999999999999", "-1", "NaN", "2026-01-01", "null",
-)  # fmt: skip
+    "numpy:0", "cupy:0", "hybrid:cupy:0", "hybrid:hybrid:cupy:0", "9999999999999999999999", "-1", "NaN", "2026-01-01", "null")  # fmt: skip
 NUMBERS = (0, -1, 1, 2, 3, 255, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.0, -0.0,
            0.5, 1e-9, -1e-9, 1e-99, 1e99, 5e-324, 1e-308, 1e308, 1.7976931348623157e308, True, False)  # fmt: skip
 WORDS = ("measurement", "skip", "failure", "planned", "main", "sweep", "resident", "transfer-once",

@@ -258,9 +258,7 @@ def test_the_clock_of_a_device_times_functions_of_arrays_alone():
     plain = backends.load("numpy").open("numpy:0", 1)
     assert CallSession(plain, UserFunction(sum_of)).time(None) is None
     plain.close()
-    assert (
-        CallSession(Clocked(), UserFunction(sum_of, sum_of)).time(None) is None
-    )  # a pair's streams are its own
+    assert CallSession(Clocked(), UserFunction(sum_of, sum_of)).time(None) is None, "a pair has its own streams"
     session = CallSession(Clocked(), UserFunction(sum_of))
     assert [session.time(None), session.time(None, 3), session.time(None, 3, cold=True)] == [1.0, 3.0, 6.0]
 
@@ -305,8 +303,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
     (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
-    (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0"),
-])  # fmt: skip
+    (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
 def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
     told = compare(got, want, Allowed(0.0, 0.0))
     assert (told.error, told.place, told.words) == (pytest.approx(error), place, words)
@@ -322,8 +319,7 @@ def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
 @pytest.mark.parametrize(("value", "told"), [
     (SimpleNamespace(__cuda_array_interface__={}, get=lambda: [1.0, 2.0]), [1.0, 2.0]), (SimpleNamespace(get=None, to_numpy=lambda: [3.0]), [3.0]),
     (SimpleNamespace(__cuda_array_interface__={}, toarray=lambda: [4.0]), [4.0]), (SimpleNamespace(array=[5.0]), [5.0]),
-    (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None),
-])  # fmt: skip
+    (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None)])  # fmt: skip
 def test_a_result_of_any_library_comes_to_the_host(value, told):
     if told is None:
         told = str(raised(loading.Unreadable, loading.on_host, value))
@@ -414,8 +410,7 @@ def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_tim
     (note,) = workspace.require_fresh(10.0)
     assert "was not called with other values" in note.message
     for limit_s in (100.0, None):
-        with pytest.raises(Wrong):
-            workspace.require_fresh(limit_s)
+        raised(Wrong, workspace.require_fresh, limit_s)
 
 
 def test_a_module_in_an_archive_is_a_source(tmp_path, monkeypatch):

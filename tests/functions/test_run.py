@@ -130,10 +130,8 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
         "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
-    assert (
-        "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
-        in wrong
-    )
+    given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
+    assert given in wrong
     details = {case["id"]: case["detail"] for case in report["cases"]}
 
     def detail(name, n=256):
@@ -190,9 +188,7 @@ refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns,
 shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
 changes = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x.__iadd__(1))
 texts = gpubench.pair(cpu=lambda x: (x > 0).astype("U5"), gpu=lambda x: (x < 0).astype("U5"))
-dates = gpubench.pair(
-    cpu=lambda x: (x * 0 + 1).astype("datetime64[D]"), gpu=lambda x: (x * 0 + 2).astype("datetime64[D]")
-)
+dates = gpubench.pair(cpu=lambda x: (x * 0 + 1).astype("datetime64[D]"), gpu=lambda x: (x * 0 + 2).astype("datetime64[D]"))
 """
 
 
@@ -320,8 +316,7 @@ FORMULAS = (
     "xp.exp(x) + xp.log(x) * xp.log1p(x) + xp.expm1(x - 1)", "xp.sqrt(x) + xp.sin(x) * xp.cos(x) + xp.tan(x * 0.5)",
     "xp.sinh(x) + xp.cosh(x - 1) * xp.tanh(x - 1)", "xp.asin(x * 0.4) + xp.acos(x * 0.2) * xp.atan(x) + xp.abs(x - 1)",
     "xp.where((x > 1) & (x < 1.5), x**3, -x) + xp.clip(x, 0.8, 1.2)", "xp.minimum(x, 1.0) + xp.maximum(x, 1.1)",
-    "x**-2 + x**0.5 + xp.square(x) + xp.log2(x) * xp.log10(x)", "xp.where(x > 1, x, 0) + xp.log1p(xp.exp(-xp.abs(x)))",
-)  # fmt: skip
+    "x**-2 + x**0.5 + xp.square(x) + xp.log2(x) * xp.log10(x)", "xp.where(x > 1, x, 0) + xp.log1p(xp.exp(-xp.abs(x)))")  # fmt: skip
 
 
 @pytest.mark.vulkan

@@ -251,9 +251,7 @@ def windows_popen():
     class Popen(subprocess.Popen):
         """Knows the flags of Windows, and none of what POSIX alone has; ends a process without asking it."""
 
-        def __init__(
-            self, *args, creationflags=0, preexec_fn=None, pass_fds=(), start_new_session=False, **more
-        ):
+        def __init__(self, *args, creationflags=0, preexec_fn=None, pass_fds=(), start_new_session=0, **more):
             assert (preexec_fn, pass_fds) == (None, ()), "neither is supported on Windows platforms"
             super().__init__(*args, start_new_session=bool(creationflags & 0x200), **more)
 
@@ -308,9 +306,7 @@ def views():
 
         instead |= {
             "os": {"name": "nt", "O_BINARY": O_BINARY, "open": windows_open},
-            "time": {
-                name: coarse(getattr(time, name)) for name in ("monotonic", "process_time", "thread_time")
-            },
+            "time": {name: coarse(vars(time)[name]) for name in ("monotonic", "process_time", "thread_time")},
             "signal": {"SIGBREAK": SIGBREAK, "signal": windows_signal, "getsignal": signal.getsignal},
             "subprocess": {"Popen": windows_popen(), "CREATE_NEW_PROCESS_GROUP": 0x200},
         }
@@ -351,9 +347,7 @@ def simulate():
 
         def rename(source, target, **folders):
             if os.path.lexists(target):
-                raise FileExistsError(
-                    17, "Cannot create a file when that file already exists", source, None, target
-                )
+                raise FileExistsError(17, "Cannot create a file that already exists", source, None, target)
             real_rename(source, target, **folders)
 
         os.rename = rename

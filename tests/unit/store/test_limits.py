@@ -77,8 +77,7 @@ def test_numbers_lie_where_what_is_made_of_two_is_finite(text, read):
 def test_toml(monkeypatch):
     monkeypatch.setattr(limits, "MAX_TOML_BYTES", 10)
     assert limits.toml(b"answer =42") == {"answer": 42}
-    with pytest.raises(ValueError, match="at most 10"):
-        limits.toml(b"answer = 42")
+    assert "at most 10" in str(raised(ValueError, limits.toml, b"answer = 42"))
 
 
 @pytest.mark.parametrize("place", [b"%s = 1", b"[%s]"])
