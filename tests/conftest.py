@@ -233,7 +233,7 @@ def forked_children(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpubench(tmp_path: Path, home: Path, starter: Starter) -> Program:
-    """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
+    """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder without settings; it has to end with `status`."""
 
     def run(
         *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, **options: Any
