@@ -1,15 +1,15 @@
 """Synthetic fleets: nodes of identical GPUs, each as fast as it is told."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench.analysis.machine import connect_marks, marks
 from gpubench.fleet.nodes import Fleet, Node, gather, node_of, refuse_twice
 from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
-from gpubench.result.run import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
+from gpubench.result.run import Environment, Fingerprints, Run, SessionRecord, fingerprint
 from tests.unit.report.builders import CPU, GPU, case, failed, machine, measured, run_of
 
 CASES = (("matmul", 8192), ("copy", 2**26), ("upload", 2**28), ("download", 2**28))
@@ -25,22 +25,20 @@ def gpu(uuid: str, bdf: str = "0000:01:00.0") -> Gpu:
 
 
 def node_run(
-    name: str, uuids: Sequence[str], *, slow: Mapping[str, float] | None = None, sessions: int = 2, number: int = 1,
-    broken: Sequence[str] = (), spread: Callable[[], float] = lambda: 1.0, labelled: bool = True, complete: bool = True,
-    known: Sequence[str] = (), ops: Sequence[tuple[str, int]] = CASES,
+    name, uuids, *, slow=(), sessions=2, number=1, broken=(), spread=lambda: 1.0, labelled=True, complete=True,
+    known=(), ops=CASES,
 ) -> Run:  # fmt: skip
     """A run of the node `name`, whose GPUs are cupy:0 and so on in the order of `uuids`.
 
     `slow`: by what factor a GPU takes longer; `broken`: GPUs on which every case fails; `known`: GPUs that the machine
     has beside those that ran.
     """
-    devices: list[Device] = [CPU]
-    outcomes: list[Outcome] = []
+    devices, outcomes = [CPU], []
     for i, uuid in enumerate(uuids):
-        devices.append(msgspec.structs.replace(GPU, id=f"cupy:{i}", gpu_id=uuid))
+        devices.append(replace(GPU, id=f"cupy:{i}", gpu_id=uuid))
         for op, n in ops:
             what = case(op, n, device=f"cupy:{i}")
-            seconds = 1e-3 * (slow or {}).get(uuid, 1.0) * spread()
+            seconds = 1e-3 * dict(slow).get(uuid, 1.0) * spread()
             outcomes.append(failed(what) if uuid in broken else measured(what, seconds, sessions=sessions))
     found = run_of(outcomes, devices=devices, sessions=sessions, complete=complete)
     prints = Fingerprints(
@@ -49,9 +47,9 @@ def node_run(
     )  # fmt: skip
     gpus = [gpu(uuid, f"0000:{i + 1:02x}:00.0") for i, uuid in enumerate([*uuids, *known])]
     day = f"2026-01-{number:02}"
-    return msgspec.structs.replace(
+    return replace(
         found, id=f"{name}-{number}", started_at=f"{day}T00:00:00Z", fingerprint=prints,
-        machine=msgspec.structs.replace(machine(), gpus=gpus),
+        machine=replace(machine(), gpus=gpus),
         environment=Environment(context={"node": name} if labelled else {}),
         sessions=[SessionRecord(index=i, started_at=f"{day}T00:{i:02}:00Z") for i in range(sessions)],
     )  # fmt: skip

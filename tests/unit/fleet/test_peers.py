@@ -10,13 +10,10 @@ from gpubench.fleet.survey import SEVERE, Figure, compare_gpus, figures
 from tests.unit.fleet.fleets import node_run
 
 
-def figure(
-    gpu: str, *rates: float, case: str = "matmul", reason: str | None = None, size: int = 8192, driver: str = "1",
-    started: str = "a", group: str | None = None,
-) -> Figure:  # fmt: skip
+def figure(gpu, *rates, case="matmul", reason=None, size=8192, driver="1", started="a") -> Figure:
     return Figure(
-        node=f"node of {gpu}", gpu=gpu, device="cupy:0", started_at=started, bdf=None, case=case,
-        group=group or case, driver=driver, size=size, rates=rates, reason=reason,
+        node=f"node of {gpu}", gpu=gpu, device="cupy:0", started_at=started, bdf=None, case=case, group=case,
+        driver=driver, size=size, rates=rates, reason=reason,
     )  # fmt: skip
 
 

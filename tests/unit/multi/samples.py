@@ -15,13 +15,11 @@ from tests.unit.report.builders import GPU, machine, measured, run_of
 WAITED, ALWAYS = "resident-waited", "transfer-always"
 GPUS = [replace(GPU, id=f"cupy:{number}", name="H200", gpu_id=f"GPU-{number}") for number in range(4)]
 PAIR, BACK, OTHERS, ALL = (0, 1), (1, 0), (2, 3), (0, 1, 2, 3)
+GROUP = Device(id="", backend="group", kind="gpu", api="cuda", name="2 x H200")
 GROUPS = [
-    Device(
-        id=group_id("cupy", ranks), backend="group", kind="gpu", api="cuda", name=f"{len(ranks)} x H200",
-        gpu_ids=[f"GPU-{rank}" for rank in ranks],
-    )
+    replace(GROUP, id=group_id("cupy", ranks), name=f"{len(ranks)} x H200", gpu_ids=[f"GPU-{r}" for r in ranks])
     for ranks in (PAIR, BACK, OTHERS, ALL)
-]  # fmt: skip
+]
 MIB = 1 << 20
 
 
@@ -130,10 +128,9 @@ def rows(make):
 
 
 # Golden texts, by file.
+DRAWN = {"txt": partial(draw, format="plain"), "md": partial(draw, format="markdown"), "jsonl": rows}
 TEXTS = {
-    f"{name}.{suffix}": text
+    f"{name}.{suffix}": partial(text, make)
     for name, make in (("gains", gains_run), ("links", links_run), ("search", search_run))
-    for suffix, text in (
-        ("txt", partial(draw, make, "plain")), ("md", partial(draw, make, "markdown")), ("jsonl", partial(rows, make)),
-    )
-}  # fmt: skip
+    for suffix, text in DRAWN.items()
+}

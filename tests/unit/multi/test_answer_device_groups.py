@@ -8,28 +8,20 @@ import pytest
 
 from gpubench.base.units import format_rate
 from gpubench.report import render
-from gpubench.result.case import Case, group_id
-from gpubench.result.run import Device
-from tests.unit.multi.samples import MIB, TEXTS
-from tests.unit.report.builders import measured, run_of
-
-
-def exchange(op, ranks, n, rate):
-    params = {"n": n, "ranks": len(ranks)}
-    case = Case(op, "collective", params, "float32", "library", "resident", group_id("cupy", ranks))
-    return msgspec.structs.replace(measured(case, n / rate), bytes=n)
+from gpubench.result.case import group_id
+from tests.unit.multi.samples import GROUP, MIB, PAIR, TEXTS, exchange
+from tests.unit.report.builders import run_of
 
 
 def screen(outcomes, device_groups, **look):
-    group = Device(id="", backend="group", kind="gpu", api="cuda", name="2 x H200")
-    devices = [msgspec.structs.replace(group, id=group_id("cupy", ranks)) for ranks in device_groups]
+    devices = [msgspec.structs.replace(GROUP, id=group_id("cupy", ranks)) for ranks in device_groups]
     return render([run_of(outcomes, devices=devices)], "plain", sections=("answer",), **look).splitlines()
 
 
 def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
     pairs = list(itertools.permutations(range(4), 2))
     rates = {pair: 3e11 + 1e9 * place for place, pair in enumerate(pairs)}
-    lines = screen([exchange("p2p", pair, MIB, rates[pair]) for pair in pairs], pairs)
+    lines = screen([exchange("p2p", MIB, rates[pair], pair) for pair in pairs], pairs)
     slowest, fastest = pairs[0], pairs[-1]
     assert f"p2p {slowest[0]} to {slowest[1]}, slowest of {len(pairs)}" in lines[3]
     assert f"p2p {fastest[0]} to {fastest[1]}, fastest of {len(pairs)}" in lines[4]
@@ -39,13 +31,13 @@ def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
 
 
 def test_a_narrow_screen_keeps_the_largest_sizes():
-    pair, sizes = (0, 1), [MIB << step for step in range(0, 12, 2)]
-    lines = screen([exchange("p2p", pair, MIB, 5e10), exchange("p2p", pair, 256 * MIB, 4e11)], [pair])
+    sizes = [MIB << step for step in range(0, 12, 2)]
+    lines = screen([exchange("p2p", MIB, 5e10), exchange("p2p", 256 * MIB, 4e11)], [PAIR])
     assert lines[0] == "Between 2 GPUs: p2p 400 GB/s (busbw at 256 MiB)."
     assert lines[1].startswith("2 x H200")
     assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
     assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
-    lines = screen([exchange("allreduce", pair, n, 1e11) for n in sizes], [pair], width=44)
+    lines = screen([exchange("allreduce", n, 1e11) for n in sizes], [PAIR], width=44)
     assert all(len(line) <= 44 for line in lines)
     assert "1 GiB" in " ".join(lines[:4])
 

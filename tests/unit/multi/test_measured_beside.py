@@ -11,9 +11,9 @@ from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import DeviceGone, Loss, WorkerGone
 from gpubench.multi import identical_gpus as beside
 from gpubench.result.case import Case, group_id
-from gpubench.result.run import Block, Device, IdenticalGpuTimes, TogetherTimes
+from gpubench.result.run import Block, IdenticalGpuTimes, TogetherTimes
 from tests.raising import raised
-from tests.unit.multi.samples import GPUS
+from tests.unit.multi.samples import GPUS, GROUP
 
 TARGETS = [Target(device, ("library", "tuned")) for device in GPUS[:3]]
 COPY = Case("copy", "vector", {"n": 4}, "float32", "tuned", "resident-queued", "")
@@ -253,8 +253,7 @@ def test_of_each_curve_the_largest_size_that_moves_data_works_at_once():
 
 def test_device_groups_are_of_gpus_of_one_name_and_at_least_two():
     ranked = ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1), (0, 1, 2), (0, 1, 2, 3))
-    group = Device(id="", backend="group", kind="gpu", name="", api="")
-    every = tuple(replace(group, id=group_id("cupy", ranks)) for ranks in ranked)
+    every = tuple(replace(GROUP, id=group_id("cupy", ranks)) for ranks in ranked)
     listings = [protocol.Listing("cupy", tuple(GPUS), ("tuned",)), protocol.Listing("group", every, ("tuned",))]
 
     def joined(targets, ranks=(), *, pairs=False, required=False):

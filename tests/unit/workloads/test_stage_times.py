@@ -20,14 +20,11 @@ from gpubench.workloads import measured_stages
 from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
-SIDE = {"n": 8, "k": 8, "m": 8}
 # The name of a loop's body stands twice.
 TWICE = workload(
     name="twice", summary="", params={"n": "rows"}, sizes=Ladder(1, 64),
-    stages=tuple(
-        Stage(name, "linear", (x, "w", "b"), (y,), lambda p: SIDE)
-        for name, x, y in (("first", "x", "h"), ("again", "h", "g"), ("again", "g", "y"))
-    ),
+    stages=tuple(Stage(name, "linear", (x, "w", "b"), (y,), lambda p: {"n": 8, "k": 8, "m": 8})
+                 for name, x, y in (("first", "x", "h"), ("again", "h", "g"), ("again", "g", "y"))),
     inputs={"x": "normal"}, weights={"w": "fan-in", "b": "zeros"}, outputs={"y": "activation"},
 )  # fmt: skip
 
