@@ -78,8 +78,7 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`. `extra_records` are further records, for example of a run; a caller that passes them is about to
-    measure, so the BLAS is probed, too. `gathered` is an earlier result of `gather` on this machine. `mode` is
+    `records`. `extra_records` are further records, for example of a run. `gathered` is an earlier result of `gather` on this machine. `mode` is
     the mode that the user chose. `results` is a folder or file of measured results, which `read` turns into
     evidence for a mode. `debug` keeps the raw records. Raises UsageError for an unknown mode and ValueError for
     a malformed record. Faults of the machine itself become statuses in the document."""

@@ -232,7 +232,7 @@ def _cut(
 
     axes = _axes(op, join)
     rows = inputs[0].shape[axes[0]] if axes else 0
-    step = max(1, SLICE * rows // max(1, inputs[0].size))
+    step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
 
     def of(start: int) -> Array:
         part = slice(start, start + step)

@@ -140,8 +140,8 @@ class Kept:
         return self._workloads.get(case.prepared_with)
 
     def of_case(self, case_id: str) -> PreparedWorkload:
-        """Return the workload of a case that was prepared."""
-        return next(workload for workload in self._workloads.values() if case_id in workload.timers)
+        """Return the workload of a case that was prepared. Raises KeyError for another case."""
+        return {name: workload for workload in self._workloads.values() for name in workload.timers}[case_id]
 
     def make_room(self, most_bytes: int) -> bool:
         """Release idle workloads, least recently used first, until the rest takes at most `most_bytes`. Returns

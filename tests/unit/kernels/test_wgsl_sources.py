@@ -190,6 +190,12 @@ def test_a_group_norms_as_many_rows_as_it_can_hold_but_no_less_than_half(k, rows
     assert not rows or program.passes[0].grid[2] == -(-4 // rows)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_without_a_norm_have_a_group_where_memory_is_less_than_webgpu_promises(dtype):
+    limits = msgspec.structs.replace(H200, max_workgroup_bytes=16352)
+    assert few_rows.wgsl_program(few_rows.WeightedRows(("x", "w"), 4, 1024, 512, dtype, normed=False), limits)
+
+
 @pytest.mark.parametrize("name", ["linear", "norm_linear"])
 @given(
     n=st.integers(1, 16), m=st.integers(1, 3000), k=st.integers(1, 3000), dtype=st.sampled_from(DTYPES),

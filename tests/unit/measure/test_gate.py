@@ -12,7 +12,7 @@ from benchmarks import leak_traces as leaks
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import calls_library, random_inputs
 from gpubench.backends.shared.reference import Oddities, not_finite, same_bytes, sentinel_for
-from gpubench.kernels.contract.op import Operand, Range, Tolerance
+from gpubench.kernels.contract.op import Ladder, Op, Operand, Range, Tolerance
 from gpubench.kernels.templates.elementwise import elementwise, vector_shape
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
@@ -167,6 +167,15 @@ def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
     want = np.exp(12 * random_inputs(op, {"n": 1000}, "float16", 1)[0].astype(np.float64))
     assert want.max() > 65520, "the test has no overflow"
     assert gate_of(session, tmp_path, op, "float16").check.ok
+
+
+def test_an_op_without_inputs_has_a_reference(session, tmp_path):
+    op = Op(
+        name="ones", group="vector", summary="out = 1", params={"n": "size"}, sizes=Ladder(64, 2**20), inputs=(),
+        output=Operand("out", vector_shape), flops=lambda params: params["n"], takes=("n",), tolerance=Tolerance(1),
+        expr=lambda xp, n: xp.ones(n, dtype="float32"),
+    )  # fmt: skip
+    assert gate_of(session, tmp_path, op.at({"n": 1000})).check.ok
 
 
 def test_every_op_is_finite_or_says_why_not(tmp_path):

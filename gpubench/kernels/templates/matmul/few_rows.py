@@ -466,7 +466,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
         (step for step in blocks if _wgsl_bytes(product, step, storage, threads) <= limits.max_workgroup_bytes),
         None,
     )
-    if block is None or 2 * block.rows < most:
+    if block is None or (product.normed and 2 * block.rows < most):
         return None
     x, y, _ = fold(ceil_div(m, block.columns), limits)
     bindings = (*product.names, "out", *product.operands, *product.across)

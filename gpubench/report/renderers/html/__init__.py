@@ -126,7 +126,8 @@ class _Page:
 
     def text(self, lightness: int) -> str:
         """Return the HTML of the page. `lightness` is the number of kinds of content that it drops."""
-        views = [view for article in self.articles for view in article["views"]]
+        shown = slice(1) if lightness > 2 else slice(None)
+        views = [view for article in self.articles for view in article["views"][shown]]
         drawn = any(article["charts"].charts for article in self.articles) or any(
             view["panels"] for view in views
         )
@@ -155,7 +156,7 @@ class _Page:
             figures += [
                 {
                     "id": f"all-history{i}", "kind": "history", "title": chart.title, "name": "Time over the runs",
-                    "caption": chart.caption, "specs": [chart.spec],
+                    "lines": (), "letters": "", "caption": chart.caption, "specs": [chart.spec],
                 }
                 for i, chart in enumerate(charts) if chart
             ]  # fmt: skip
@@ -269,7 +270,13 @@ def _warnings_text(sections: Sequence[Section]) -> str:
 def _template() -> jinja2.Template:
     """Return the template of the page. It escapes text from outside and removes characters that cannot be
     shown."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+    )
     environment.filters |= {
         "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
         "drawing": _drawing, "without_long_tables": _without_long_tables,
@@ -283,7 +290,10 @@ def _style() -> Markup:
 
 
 def _fill(**content: Any) -> str:
-    page: str = _template().render({"style": _style(), "version": __version__} | content)
+    absent = {
+        "notebook": None, "together": None, "articles": (), "documents": (), "most_rows": 0, "library": "", "script": "",
+    }  # fmt: skip
+    page: str = _template().render({"style": _style(), "version": __version__} | absent | content)
     return page.strip() + "\n"
 
 

@@ -98,7 +98,7 @@ def _panels(view: MapView, name: str, *, draws: bool) -> Iterator[Content]:
     for regime, (title, rows), spec in zip(view.ends.situations, view.panels.items(), specs, strict=True):
         situation = short_text(regime)
         yield {
-            "id": f"{name}-{situation}", "situation": situation, "title": title, "spec": spec,
+            "id": f"{name}-{situation}", "situation": situation, "title": title, "spec": spec, "picture": "",
             "heading": _gain_heading(rows), "several": any(entry.side for entry in rows),
             "rows": [_lane_row(entry, view) for entry in rows],
         }  # fmt: skip
@@ -188,7 +188,7 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> Content:
     figure = f"{near} of {total} within 2x" if thresholds else "no break-even"
     if answered.named:
         figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
-    return {"head": "How sure", "figure": figure, "text": "; ".join(texts), "tone": "plain"}
+    return {"head": "How sure", "situation": "", "figure": figure, "text": "; ".join(texts), "tone": "plain"}
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:
