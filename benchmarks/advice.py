@@ -160,7 +160,7 @@ class Field(NamedTuple):
         )
 
     def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
-        """Return the cases of all sizes except n."""
+        """Return the group without the cases of size `n`, and with `series` as its times."""
         return CaseGroup(tuple(case for case in self.group.rows if case.case.params["n"] != n), (), series)
 
 

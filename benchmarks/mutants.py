@@ -672,8 +672,8 @@ def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None)
 
 
 def _run(tests: tuple[str, ...], survey: Path | None) -> None:
-    """Run the tests in the fork, and end the process. The fork is a process group, so that all its processes
-    can be ended."""
+    """Run the tests in this forked process, and end it. It gets a process group, so that all its children can
+    be ended with it."""
     os.setsid()
     with open(os.devnull, "r+b") as nothing:
         for stream in (0, 1, 2):

@@ -234,10 +234,8 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 
 def _memory(analyses: Sequence[Analysis]) -> str:
-    """Return the table of the float32 ops except matmul, at the sizes of each op that no cache can contain.
-
-    An op without such a size is shown at all its sizes.
-    """
+    """Return the table of the float32 ops except matmul, at the sizes whose data fit into no cache. An op
+    without such a size is shown at all its sizes."""
     computing = [analysis for analysis in analyses if not overheads(analysis).rows]
     rows = [share for _, share in _rows(computing, _plain_op)]
     large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}

@@ -156,7 +156,8 @@ class EnergyCompanion(Companion):
         )  # fmt: skip
 
     def _read(self, device_id: str, seconds: float) -> list[Reading]:
-        """Return the readings of `seconds` seconds without work."""
+        """Read the counters of the device for `seconds` seconds in which nothing is launched, and return the
+        readings."""
         assert self._monitor is not None
         self._monitor.watch(device_id, every_s=READ_EVERY_S)
         time.sleep(seconds)

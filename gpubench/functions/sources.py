@@ -191,7 +191,8 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
 
 
 def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
-    """Add the report of one attempt to the complete report of a source."""
+    """Add `report`, which one child process sent, to the report of the whole source. `ended` says how that
+    process ended, and so why a function that it was trying is left out."""
     whole.functions += report.functions
     if report.partial is not None:
         whole.functions.append(report.partial)

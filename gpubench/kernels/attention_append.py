@@ -162,8 +162,9 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key: one, or more if all keys fit into one step. Together they read the
-    key, `width` elements per load. Raises Unsupported if a head has more elements than a group has threads."""
+    """Choose how many threads share a key: the largest power of two with which a step still has room for `room`
+    keys. Each load of a thread takes `width` elements of the key. Raises Unsupported if a head has more
+    elements than a group has threads."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")
@@ -177,7 +178,8 @@ def _group(of: Heads, width: int, room: int) -> _Group:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch. Raises Unsupported for heads that are too wide."""
+    """Return the CUDA program of attention_append, with one launch. Raises Unsupported for heads that are too
+    wide."""
     of, room = by_heads(params), _room(params)
     width = math.gcd(of.e, lanes(dtype))
     group = _group(of, width, room)
@@ -289,7 +291,8 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch. Raises Unsupported if the heads or the cache exceed the device's limits."""
+    """Return the WGSL program of attention_append, with one dispatch. Raises Unsupported if the heads or the
+    cache exceed the device's limits."""
     of, room = by_heads(params), _room(params)
     require_storage(dtype, limits, threads=_THREADS, exact=False)
     storage = whole_units(dtype, of.e)
@@ -451,13 +454,15 @@ _APPEND_KERNEL = GpuText(
 
 
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program of cache_append, with one launch. Raises Unsupported beyond CUDA's largest
+    grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
     return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch. Raises Unsupported if an array exceeds the device's limits."""
+    """Return the WGSL program of cache_append, with one dispatch. Raises Unsupported if an array exceeds the
+    device's limits."""
     require_storage(dtype, limits)
     units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
     require_bindings(

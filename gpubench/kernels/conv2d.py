@@ -156,7 +156,8 @@ _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """Choose the tile. In float64 the sums of more groups would not fit into the memory of a block."""
+    """Choose the tile: the small one if too few groups would compute medium ones. In float64 it is a tile of
+    its own, because the sums of more groups of pixels and filters would not fit into the memory of a block."""
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
@@ -175,7 +176,8 @@ def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build Winograd's two launches, or one tiled launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program of conv2d: Winograd's two launches, or one launch of the tiled product. Raises
+    Unsupported beyond CUDA's largest grid."""
     n, (channels, filters, side) = params["n"], _sides(params)
     if _by_winograd(params, dtype, limits):
         return winograd.cuda_program(n, channels, filters, side, dtype, limits)

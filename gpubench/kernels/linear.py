@@ -207,7 +207,8 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
 def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Build one launch if there are few rows, otherwise cuBLAS and a pass over the result."""
+    """Return the CUDA program of a layer: one launch for few rows, otherwise cuBLAS and a pass over the result.
+    `names` are the buffers of the rows and of the weights."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))

@@ -160,7 +160,8 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build a call of cuBLAS that writes into an existing array. A stage of a workload uses it."""
+    """Return the CUDA program of matmul for a stage of a workload: a call of cuBLAS that writes into an
+    existing array."""
     m, n, k = sides(params)
     ta, tb = (bool(params.get(name)) for name in _TURNS)
     return CudaProgram((CudaProduct("a", "b", "out", m, n, k, ta, tb, params.get("batch", 1)),))
@@ -247,8 +248,8 @@ class CudaGemv(msgspec.Struct, frozen=True):
 
 
 def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Build out = A x for A of m x n, as one launch, or as two if rows are divided into parts. Raises
-    Unsupported for more rows than a grid holds."""
+    """Return the CUDA program of gemv, out = A x for A of m x n. It has one launch, or two if rows are divided
+    into parts. Raises Unsupported for more rows than a grid holds."""
     layout = cuda_layout(m, n, dtype, limits)
     blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
     whole = layout.parts == 1
@@ -386,8 +387,8 @@ class WgslGemv(msgspec.Struct, frozen=True):
 
 
 def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build out = A x for A of m x n as one dispatch, or as two for few rows. Raises Unsupported if the dtype
-    or an array exceeds the device's limits."""
+    """Return the WGSL program of gemv, out = A x for A of m x n. It has one dispatch, or two for few rows.
+    Raises Unsupported if the dtype or an array exceeds the device's limits."""
     require_storage(dtype, limits)
     size = ITEMSIZE[dtype]
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)

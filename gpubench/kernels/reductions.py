@@ -150,7 +150,7 @@ def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tu
 
 
 def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch, or two if rows are divided into chunks."""
+    """Return the CUDA program of sum_rows. It has one launch, or two if the rows are divided into chunks."""
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)
     steps = _steps(lambda kernel, *how: kernel.cuda_pass(dtype, *how), n, columns, cut)
@@ -159,8 +159,8 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch, or two if rows are divided into chunks. Raises Unsupported if the dtype or the matrix
-    exceeds the device's limits."""
+    """Return the WGSL program of sum_rows. It has one dispatch, or two if the rows are divided into chunks.
+    Raises Unsupported if the dtype or the matrix exceeds the device's limits."""
     require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)

@@ -165,8 +165,8 @@ def ids_of(count: int) -> list[int]:
 
 @cache
 def encoder() -> Any:
-    """Return tiktoken's encoder with our vocabulary. The vocabularies that tiktoken knows by name would have to
-    be downloaded."""
+    """Return an encoder of tiktoken that has our vocabulary. Those that tiktoken knows by name would have to be
+    downloaded."""
     import tiktoken
 
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})
@@ -248,12 +248,14 @@ _KERNEL = GpuText(
 
 
 def _append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program that appends ids, in one launch. Raises Unsupported beyond CUDA's largest
+    grid."""
     return _KERNEL.cuda_program(dtype, params["n"], (params["n"],))
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch. Raises Unsupported if an array exceeds the device's limits."""
+    """Return the WGSL program that appends ids, in one dispatch. Raises Unsupported if an array exceeds the
+    device's limits."""
     n, room = params["n"], _room(params)
     require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
     return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
@@ -392,7 +394,8 @@ def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
 
 
 def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program of the embedding, with one launch. Raises Unsupported beyond CUDA's largest
+    grid."""
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
     units = n * _width(params) // width
     kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
@@ -400,7 +403,8 @@ def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -
 
 
 def _embedding_wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch. Raises Unsupported if the dtype or an array exceeds the device's limits."""
+    """Return the WGSL program of the embedding, with one dispatch. Raises Unsupported if the dtype or an array
+    exceeds the device's limits."""
     require_storage(dtype, limits)
     n, width = _embedding_rows(params)
     sizes = {

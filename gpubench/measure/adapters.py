@@ -78,10 +78,9 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters.
 
-    One driver lists a card only once through one interface, so two identical cards stay apart. Adapters of
-    different drivers belong to the same card if their UUIDs or their PCI addresses are equal. If they have
-    neither in common, their vendor and device ids decide: the first adapter of one driver is paired with the
-    first of the other.
+    Two adapters with the same driver and interface are two cards, even if they are of the same model. Two
+    others are one card if their UUIDs or their PCI addresses are equal. If neither is known for both, their
+    vendor and device ids decide: the first adapter of one driver is paired with the first of the other.
     """
     grouped: list[Card] = []
     for device in devices:
@@ -106,7 +105,8 @@ def _places(device: Device) -> tuple[str | None, str | None]:
 
 
 def _is_same(a: Device, b: Device) -> bool | None:
-    """Return whether two adapters have the same UUID or address, or None if neither is known for both."""
+    """Return whether two adapters have the same UUID or the same PCI address. Returns None if neither is known
+    for both."""
     places = zip(_places(a), _places(b), strict=True)
     pairs = [(x, y) for x, y in places if x is not None and y is not None]
     return any(x == y for x, y in pairs) if pairs else None

@@ -270,9 +270,9 @@ class TimesSides(Protocol):
 
     @abstractmethod
     def sides(self, launch: Any, repeat: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of both sides. `cpu_alone_s` and `gpu_alone_s` are measured while only
-        this side works, and `cpu_beside_s` is the time of the CPU while both work. With `host_output` the GPU's
-        data is copied in and out, as in the transfer regimes."""
+        """Return the seconds per launch of both sides. `cpu_alone_s` and `gpu_alone_s` are measured while the
+        other side is idle, and `cpu_beside_s` is the time of the CPU while both work. With `host_output` the
+        GPU's data is copied in and out, as in the transfer regimes."""
 
 
 @runtime_checkable

@@ -69,8 +69,9 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the case of one side: the same work with the side's own kernel, or with the library call if that
-    is the best or the only way."""
+    """Return the case that `side` runs when it does all or a part of the op, with the size in `params` and with
+    data that stays on it. It uses the side's own kernel, or the library call if there is no kernel or if a
+    GPU's kernel is that call anyway."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.

@@ -386,7 +386,8 @@ def whole_units(dtype: str, length: int) -> Storage:
 
 
 def real_dtype(dtype: str) -> str:
-    """Return the dtype of the arithmetic and of partial results."""
+    """Return the dtype in which kernels compute with elements of `dtype`, and in which they keep partial
+    results."""
     return "float32" if dtype == "float16" else dtype
 
 

@@ -238,7 +238,8 @@ def sequences_text(of: Heads) -> str:
 
 
 def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch. Raises Unsupported for heads that are too many or too wide."""
+    """Return the CUDA program of the attention, with one launch. Raises Unsupported for heads that are too many
+    or too wide."""
     queries = layout(of, 8 if dtype == "float64" else 4, limits)
     grid, arguments = (ceil_div(of.rows, queries.group_rows), of.heads, 1), ("qkv", "out", of.rows, of.width)
     step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
@@ -385,7 +386,8 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
 
 
 def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch. Raises Unsupported if the dtype, the heads or an array exceed the device's limits."""
+    """Return the WGSL program of the attention, with one dispatch. Raises Unsupported if the dtype, the heads
+    or an array exceed the device's limits."""
     require_storage(dtype, limits, exact=False)
     size = ITEMSIZE[dtype] * of.rows * of.width
     require_bindings({"qkv": 3 * size, "out": size}, limits)

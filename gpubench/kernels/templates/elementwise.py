@@ -240,7 +240,8 @@ BLOCK_THREADS = 256
 
 
 def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
-    """Build one launch over n elements. Raises Unsupported beyond CUDA's largest grid."""
+    """Return the CUDA program that applies the formula to n elements in one launch. Raises Unsupported beyond
+    CUDA's largest grid."""
     blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*formula.names, "out", n)
     step = kernel_pass(op, dtype, _cuda_source(op, formula), blocks, BLOCK_THREADS, arguments)
     if formula.exact:  # a plain division stays correctly rounded; beside an exponential a short one is no worse

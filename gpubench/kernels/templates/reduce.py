@@ -1,10 +1,10 @@
 """Reductions to one number: a formula of the inputs at each place, and a join of two partial results.
 
 - CPU: partial results of blocks on all cores; halves are reduced in float32.
-- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. A ticket tells the
-  last block that it is the last; it joins all partial results in a fixed order. The ticket is an integer and
-  does not affect the result, which is the same in every launch. Few large blocks reach 0.99 of an H200's device
-  copy, 4096 blocks of 256 threads 0.91.
+- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. An atomic counter
+  tells the block that ends last that all partial results are there, and this block joins them in a fixed order.
+  So the result is the same in every launch. Few large blocks reach 0.99 of an H200's device copy, 4096 blocks
+  of 256 threads 0.91.
 - WGSL: grid-stride partial results of 16-byte loads go into scratch memory, then one group joins them. On an
   H200 512 to 4096 groups reach 1.01 of the device copy, whatever the order of the additions. A vector that one
   group can read in a moment takes a single pass.

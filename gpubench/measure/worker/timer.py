@@ -365,7 +365,7 @@ class Timer(Timed):
 
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
-    """Return the smallest step of a clock that was seen, and the mean cost of one reading, in seconds."""
+    """Return the smallest observed step of a clock and the mean duration of a reading, in seconds."""
     count = 2000
     readings = [clock() for _ in range(count)]
     steps = [b - a for a, b in itertools.pairwise(readings) if b > a]

@@ -335,7 +335,8 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """Build one launch. Return None if it does not pay, or if a block cannot hold the rows that it norms."""
+    """Return the CUDA launch that computes the product, or None if other kernels are faster or a block cannot
+    hold the rows that it norms."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None

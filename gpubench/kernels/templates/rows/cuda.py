@@ -188,8 +188,12 @@ class _Body(msgspec.Struct, frozen=True):
         return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
 
     def _store(self) -> str:
-        """Return the stores. Rows that are not kept in registers are read backwards here, because their end is
-        still in the cache. An input with a single row for all rows has no unit after the end of a row."""
+        """Return the statements that compute and store the row.
+
+        A row that is not held in registers is read from its end to its beginning here, because its end is still
+        in the cache. Inputs that have a single row for all rows are read here, too, so a thread first checks
+        that its unit lies within the row.
+        """
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
 {self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
