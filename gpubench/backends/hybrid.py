@@ -242,8 +242,8 @@ class Sides:
         self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
-        """Download the GPU's share of the last result to `host`, and copy the CPU's share. Shares that exist
-        only in a caller's array are computed again, or everything if the data came in pieces."""
+        """Put the whole result of the last launch into `host`. A share that was written only to an array of the
+        caller is computed again. If the GPU's data came in pieces, all of the work is done again."""
         self.gpu.sync()
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             self.together(launch, 1, host, again=True)
@@ -325,7 +325,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._two_sided: dict[str, Any] = {}
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot be split: it is not plain tuned, the op is whole, or a side refuses."""
+        """Return why the case cannot be split. Only the plain tuned implementation of a divisible op can."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
@@ -411,7 +411,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             self._computing[case.workload] = self._choose_cpu(launch)
 
     def _choose_pieces(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> int | OnePiece:
-        """Choose the number of pieces by calls with all work on the GPU, or return why one is best."""
+        """Time calls with all work on the GPU, and return the fastest number of pieces, or why it is one."""
         output = DividedBuffer(op.output.shape(case.params), case.dtype)
         launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
         gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")

@@ -126,10 +126,11 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
-    """Return the sizes by op.
+    """Return the sizes by op. `OP=LIST` is a list for one op or group. An op whose list is `auto` has no entry,
+    and its ladder will be used.
 
-    `OP=LIST` limits a list to one op or group. A list for an op is preferred to one for its group, and that to
-    a plain list. Of two such lists the later one is used. `auto` means the ladder.
+    An op gets the list for itself or, without one, the list for its group or, without that, the plain list. If
+    there are two such lists, the later one is used.
     """
     groups = kernels.groups()
     short = {op.rpartition(".")[2]: op for op in ops}

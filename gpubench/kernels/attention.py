@@ -67,8 +67,8 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)). A score has the error of an inner product, which changes
-    the weights."""
+    """Return the scale of each result: (sum p |v|) (1 + |q| max |k| / sqrt(e)). The second factor stands for
+    the scores, whose errors, those of inner products, change the weights p."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]

@@ -114,7 +114,8 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _
 
 
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
-    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)), the scale of `attention`."""
+    """Return the scale of each result, which is that of `attention`: (sum p |v|) (1 + |q| max |k| /
+    sqrt(e))."""
     cache = _expr(xp, qkv, position, cache, heads)[1]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]

@@ -337,7 +337,8 @@ def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits)
 
 
 def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates of the layer, with the norm. Raises Unsupported."""
+    """Return a candidate of the norm and the layer for each candidate of the layer alone. Raises Unsupported if
+    the device lacks the dtype or cannot bind a whole matrix."""
     product(("x", "w"), False, epilogue, params, dtype).require(limits)
     layers = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
     return tuple(
@@ -346,8 +347,9 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Build one dispatch in which each group computes the norm, if the candidate is the one for few rows.
-    Otherwise build the dispatches of the norm and then those of the layer."""
+    """Return the WGSL program of the norm and the layer for the layer's candidate `of`. It is one dispatch if
+    the candidate is the kernel for few rows, whose groups compute the norm themselves. Otherwise the dispatches
+    of the norm come before those of the layer."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:

@@ -263,10 +263,11 @@ def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
-    """Choose the layout: one row per thread and two loads of a row, with enough parts to give each
-    multiprocessor eight blocks.
+    """Choose the layout. The threads of a row are so many that each makes about two loads of it, and a row is
+    divided into enough parts to give each multiprocessor eight blocks.
 
-    A thread takes four rows for long rows in half precision or with loads of less than 16 bytes.
+    These threads work on four rows at once if rows are long and if elements have half precision or loads have
+    less than 16 bytes. Otherwise they work on one row.
     """
     width = math.gcd(n, lanes(dtype))
     units = n // width
@@ -493,7 +494,7 @@ def _gemv_flops(params: Params) -> int:
 
 
 def _gemv_scale(xp: Array, a: Array, x: Array) -> Array:
-    """Return the norms of the rows of A, times the norm of x."""
+    """Return the scale of each element of A x: the norm of its row of A times the norm of x."""
     return xp.sqrt(xp.sum(a * a, axis=1)) * xp.sqrt(xp.sum(x * x))
 
 

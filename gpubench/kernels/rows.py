@@ -58,7 +58,8 @@ def _softmax_formula(m: Any, x: Any) -> Any:
 
 
 def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
-    """Return |y| (|dy| + sum |y dy|). The terms of the sum may cancel, and so may the difference."""
+    """Return the scale of softmax's gradient: |y| (|dy| + sum |y dy|). The terms of the sum may cancel, and so
+    may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
 
 
@@ -67,7 +68,8 @@ def _softmax_torch(torch: Any, y: Any, dy: Any, out: Any) -> Any:
 
 
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
-    """Return |g| (|x| + mean |x|) / deviation + |c|."""
+    """Return the scale of layernorm: |g| (|x| + mean |x|) / deviation + |c|. The subtraction of the mean may
+    cancel."""
     return xp.abs(g) * _unit_scale(xp, x)[1] + xp.abs(c)
 
 

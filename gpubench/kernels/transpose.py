@@ -115,8 +115,8 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
 
 
 def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
-    """Build one launch from rows x columns to columns x rows. It uses squares of vectors if both sides are
-    multiples of a vector."""
+    """Return the CUDA program that transposes rows x columns to columns x rows, with one launch. It moves
+    squares of vectors if both sides are multiples of a vector, otherwise single elements."""
     width = lanes(dtype)
     if rows % width == 0 and columns % width == 0:
         text, block, side = _SQUARES, (256, 1, 1), 16 * width
@@ -225,8 +225,8 @@ _TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of 
 
 
 def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch from rows x columns to columns x rows. Raises Unsupported if the dtype or an array
-    exceeds the device's limits."""
+    """Return the WGSL program that transposes rows x columns to columns x rows, with one dispatch. Raises
+    Unsupported if the dtype or an array exceeds the device's limits."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     storage = vectors(dtype)

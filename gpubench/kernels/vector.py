@@ -36,7 +36,7 @@ _A = 2.5  # exact in every dtype, and no power of two, so that the product has t
 
 
 def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
-    """Return the product of the two vectors' norms."""
+    """Return the scale of the dot product: the norm of x times the norm of y."""
     return xp.sqrt(x @ x) * xp.sqrt(y @ y)
 
 
@@ -71,7 +71,8 @@ def _sigmoid_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _sigmoid_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return |dy| s (1 + s), because for large x the two terms cancel."""
+    """Return the scale of the gradient dy s (1 - s) with s = sigmoid(x): |dy| s (1 + s). For large x the
+    difference 1 - s cancels."""
     s = _sigmoid(xp, x)
     return xp.abs(dy) * s * (1 + s)
 
@@ -92,7 +93,8 @@ def _tanh_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _tanh_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return |dy| (1 + tanh^2), because for large |x| the two terms cancel."""
+    """Return the scale of the gradient dy (1 - tanh^2): |dy| (1 + tanh^2). For large |x| the difference
+    cancels."""
     return xp.abs(dy) * (1 + xp.tanh(x) ** 2)
 
 
@@ -118,7 +120,8 @@ def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of all absolute terms."""
+    """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of all absolute
+    terms."""
     t = gelu_tanh(xp, x)
     return xp.abs(dy) * (
         0.5 * (1 + xp.abs(t))

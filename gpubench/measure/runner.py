@@ -347,7 +347,8 @@ class Runner:
         return self._budget.left_s(share / max(self._sharing, 1))
 
     def remaining_s(self) -> float | None:
-        """Return the estimated seconds left, by the budget or by the mean time per case. May return None."""
+        """Return the estimated seconds left: the rest of the budget or, without a budget, the mean time per
+        case times the cases left. Returns None if there is no budget and no case is finished yet."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())
         if not self.progress.finished:

@@ -341,8 +341,8 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Return whether the run was interrupted before its search was over. Each session then went on where the
-    last one ended, so that no case was measured in two sessions."""
+    """Return whether the run was interrupted while it still searched for sizes. In such a run no case was
+    measured in two sessions, because each session went on where the one before it had ended."""
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False
     begun = [

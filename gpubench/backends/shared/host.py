@@ -57,8 +57,11 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Set the largest number of CPUs that count as usable in this process. None removes the bound. The affinity
-    does not show the quota of a control group, and all threads of a group stop when its quota is used up."""
+    """Set the largest number of CPUs that count as usable in this process. None removes the bound.
+
+    It is for control groups that limit CPU time. The CPU affinity does not show such a limit, but all threads
+    of the group stop when its time is used up, so more threads than that would slow each other down.
+    """
     global _bound
     _bound = count
 
@@ -428,8 +431,8 @@ def _of_kind(drawn: Values, kind: str) -> Any:
 
 
 def is_plain(operand: Operand) -> bool:
-    """Return whether the operand is an activation of independent values, which depend neither on the op nor on
-    their place."""
+    """Return whether the operand is an activation in the dtype of the case, and its values are drawn
+    independently of each other, without regard to the op."""
     alike = isinstance(operand.values, Range) or operand.values in (
         "uniform",
         "normal",

@@ -258,8 +258,8 @@ class WgpuSession(
         self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a new buffer that has been cleared, which wgpu would otherwise do at its first use. Raises
-        DeviceOutOfMemory."""
+        """Return a new buffer, after clearing it. wgpu would otherwise clear it at its first use, which may be
+        timed. Raises DeviceOutOfMemory."""
         buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
         self.sync()

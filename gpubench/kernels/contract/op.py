@@ -69,7 +69,7 @@ class Given(msgspec.Struct, frozen=True, tag=True):
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
-    """The values of an input that a user's function makes."""
+    """Marks an input whose values are made by a user's function."""
 
     make: Callable[[Params, str, int], Array]  # make(params, dtype, seed) returns the array
 

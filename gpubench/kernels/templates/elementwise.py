@@ -297,7 +297,8 @@ _FULL_GROUPS = 8
 
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch over n elements for each window of the bindings. float16 is computed in float32.
+    """Return the WGSL program that applies the formula to n elements. It has a dispatch for each window of the
+    bindings. float16 is computed in float32.
 
     The text depends on the dtype and on whether a thread takes 1 or 2 vectors, not on n. Raises Unsupported if
     the dtype or the size exceeds the device's limits.

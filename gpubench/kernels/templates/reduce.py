@@ -204,8 +204,8 @@ _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_i
 def build_cuda(
     op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Build one launch over n elements: blocks of 1024 threads with four 16-byte loads in flight per thread, or
-    smaller blocks if there would be too few of those."""
+    """Return a CUDA program with one launch over n elements. It has blocks of 1024 threads with four 16-byte
+    loads in flight per thread, or smaller blocks if there would be too few large ones."""
     n, arrays = params["n"], len(element.names)
     grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
     if grid.tiles(n, dtype) < grid.blocks:
@@ -346,7 +346,8 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 
 
 def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch, or one for each window of the bindings and one over the partial results.
+    """Return a WGSL program with one dispatch for a short input. Otherwise it has a dispatch for each window of
+    the bindings, and a last one that joins the partial results.
 
     Raises Unsupported if the dtype or the size exceeds the device's limits.
     """

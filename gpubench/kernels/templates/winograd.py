@@ -48,8 +48,8 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
 
 
 def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Build two launches, which compute out (n, K, S, S) from x (n, C, S, S) and w (K, C, 3, 3). Sums are in
-    float32. Raises Unsupported beyond CUDA's largest grid."""
+    """Return a CUDA program with two launches, which computes out (n, K, S, S) from x (n, C, S, S) and w (K, C,
+    3, 3). Sums are in float32. Raises Unsupported beyond CUDA's largest grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
@@ -245,8 +245,12 @@ def fits(limits: Limits) -> bool:
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build the WGSL counterpart of `cuda_program`. In WGSL, threads exchange values only through memory, so
-    each thread reads the two rows of a tile from which its row of numbers is computed. Raises Unsupported."""
+    """Return the WGSL counterpart of `cuda_program`.
+
+    In WGSL, threads exchange values only through memory. So each thread reads for itself the two rows of a tile
+    from which its row of numbers is computed. Raises Unsupported if the dtype or an array exceeds the device's
+    limits.
+    """
     require_storage(dtype, limits)
     storage, size = elements(dtype), ITEMSIZE[dtype]
     across, down, _ = grid(n, filters, side)

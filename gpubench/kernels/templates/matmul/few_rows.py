@@ -456,8 +456,8 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """Build one dispatch. Returns None if a group cannot hold at least half of the rows that it has to norm.
-    Raises Unsupported for a dtype that the device lacks."""
+    """Return the WGSL program of the product, with one dispatch. Returns None if a group cannot hold at least
+    half of the rows that it has to norm. Raises Unsupported for a dtype that the device lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)

@@ -94,7 +94,8 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """Build one launch over count x columns elements, which writes to the buffer `into`.
+    """Return the CUDA program for `count` rows of `columns` elements. It has one launch, which writes to the
+    buffer `into`.
 
     The text depends on the layout and not on the number of rows.
     """

@@ -110,9 +110,9 @@ class WgslRows(msgspec.Struct, frozen=True):
 def program(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> WgslProgram:
-    """Build one dispatch over count x columns elements for each window of the bindings, which writes to the
-    buffer `into`. The text does not depend on the number of rows. Raises Unsupported if the dtype or the size
-    exceeds the device's limits."""
+    """Return the WGSL program for `count` rows of `columns` elements, which writes to the buffer `into`. It has
+    a dispatch for each window of the bindings. The text does not depend on the number of rows. Raises
+    Unsupported if the dtype or the size exceeds the device's limits."""
     require_storage(dtype, limits, exact=not formula.powers)
     rows = layout(formula, columns, dtype, limits)
     names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
