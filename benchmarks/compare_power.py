@@ -34,7 +34,8 @@ Side = list[list[float]]  # the logarithms of the low ends, by case and session
 
 
 def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
-    """Return the logarithms of the low ends of one case in `count` sessions, in the order of time."""
+    """Return simulated low ends of one case in `count` sessions, in the order of time, as logarithms. Their
+    standard deviation is `sigma`, without disturbed sessions."""
     part = sigma * math.sqrt(0.5)
     drift, values = chance.gauss(0, part), []
     for _ in range(count):

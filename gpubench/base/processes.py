@@ -458,8 +458,9 @@ def no_cpu_times() -> None:
 def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     """Return the load by other programs between two readings.
 
-    The counters have coarse ticks. So after less than LONG_ENOUGH_S only large shares can be seen: in half of
-    that time, shares twice as large. Smaller shares are then None.
+    The counters advance in coarse ticks, so a small share can only be seen over a long time. If the readings
+    are less than LONG_ENOUGH_S apart, a share that is too small for that time becomes None. The limit is
+    inversely proportional to the time.
     """
     shares = load_in_ticks(before, after)
     if before is None or after is None or shares == Share(None, None):

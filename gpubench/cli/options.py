@@ -508,8 +508,8 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 
 def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
-    """Add the commands of a wing. The options of a wing for an existing command are added to those of the
-    command."""
+    """Add the commands of a wing to `by_name`. If a command exists, it gets the wing's options for it in
+    addition."""
     for name, kind in wings.find_all(wing.commands).items():
         before = by_name.get(name, kind)
         by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})

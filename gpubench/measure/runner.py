@@ -315,8 +315,8 @@ class Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Repeat the sessions that other programs disturbed. The least disturbed session of each group
-        counts."""
+        """Measure the sessions in `busy`, which other programs disturbed, again. Of each of them and its
+        repeats, only the least disturbed one counts. `longest_s` is the time that must be left for a repeat."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:

@@ -183,7 +183,8 @@ class Queue:
         return done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return the callback struct with which the library calls `call` with the number of a wait."""
+        """Return a callback struct of the type `kind`. The library calls `call` with it, and passes `number`,
+        which identifies the wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip

@@ -436,8 +436,8 @@ class OpenDevice:
     def _right(
         self, workload: PreparedWorkload, case: Case, split: float | str | None
     ) -> tuple[CheckedLaunch, float]:
-        """Return the checked launch of the case, and the seconds spent on choosing kernels. For a stage
-        assignment, each side alone is checked first, since it is timed as well."""
+        """Return the checked launch of the case, and the seconds spent on choosing kernels. If `split` is a
+        stage assignment, each side alone is checked first, because it is timed as well."""
         if not isinstance(split, str):
             return self._check(workload, case, case.implementation_id if split is None else case.id)
         session, tune_s = workload.workspace.session, 0.0

@@ -185,7 +185,7 @@ class Timer(Timed):
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
         """Append a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a
-        flush). If launches are long, `turn` is a number and only one of the two is taken.
+        flush). If launches are long, only one is taken: the hot one if the number `turn` is odd.
 
         Without a device clock, the hot sample is derived and there is no cold one.
         """

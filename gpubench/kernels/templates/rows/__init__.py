@@ -120,7 +120,8 @@ def rowwise(
 
 
 def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """Return the formula of layernorm. It is also used to norm rows before a layer."""
+    """Return layernorm(x) with the gain `g` and the bias `c`, as a formula of a row. `m` has the functions of
+    formulas."""
     rest = x - m.mean(x)
     return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 
