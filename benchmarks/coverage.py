@@ -68,8 +68,8 @@ def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) 
 
 
 def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Simulate a speedup of 3. Return whether its interval contains 3, and the width of the interval in
-    percent."""
+    """Simulate a speedup of 3, from `k` sessions of `blocks` blocks of both sides, with the noise of
+    `sessions`. Return whether its interval contains 3, and half the width of the interval in percent of 3."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
     interval = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))

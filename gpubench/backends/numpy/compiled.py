@@ -93,10 +93,11 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import numba with at most `most` threads. The code that all kernels share is imported only if the cache
-    keeps it and the user has set no variable of numba.
+    """Import numba with at most `most` threads. Also import the code that all kernels share, if the cache keeps
+    it and the user has set no variable of numba.
 
-    Otherwise the session compiles that code, since only the session knows the folder of the run.
+    If not, the session compiles that code later. Without a cache the compiled code goes to the folder of the
+    run, which only the session knows.
     """
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 

@@ -516,8 +516,8 @@ class Op(msgspec.Struct, frozen=True):
         return None if units >= 2 else f"{self.name} has {units} unit to cut"
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that one launch has to move: each input read once, each output written once. For a
-        transfer it is n."""
+        """Return the bytes that one launch has to move: each input read once, each output written once, or the
+        bytes that the op's `traffic` states. For a transfer it is n."""
         if self.overhead is not None:
             return self.overhead.bytes(params)
         if self.traffic is not None:

@@ -191,8 +191,8 @@ class Workspace:
 
     @property
     def input_bytes(self) -> int | None:
-        """The bytes of the inputs that move between host and device, or None if everything that is read
-        moves."""
+        """The bytes of the inputs that move between host and device. None means that all operands move and that
+        a launch reads and writes each of them once, as `Op.bytes` counts."""
         plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
         return None if plain else self._travelling(self.op.inputs)
 
