@@ -78,10 +78,11 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`. `extra_records` are further records, for example of a run. `gathered` is an earlier result of `gather` on this machine. `mode` is
-    the mode that the user chose. `results` is a folder or file of measured results, which `read` turns into
-    evidence for a mode. `debug` keeps the raw records. Raises UsageError for an unknown mode and ValueError for
-    a malformed record. Faults of the machine itself become statuses in the document."""
+    `records`. `extra_records` are further records, for example of a run. `gathered` is an earlier result of
+    `gather` on this machine. `mode` is the mode that the user chose. `results` is a folder or file of
+    measured results, which `read` turns into evidence for a mode. `debug` keeps the raw records. Raises
+    UsageError for an unknown mode and ValueError for a malformed record. Faults of the machine itself
+    become statuses in the document."""
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)

@@ -291,7 +291,8 @@ def _style() -> Markup:
 
 def _fill(**content: Any) -> str:
     absent = {
-        "notebook": None, "together": None, "articles": (), "documents": (), "most_rows": 0, "library": "", "script": "",
+        "notebook": None, "together": None, "articles": (), "documents": (), "most_rows": 0, "library": "",
+        "script": "",
     }  # fmt: skip
     page: str = _template().render({"style": _style(), "version": __version__} | absent | content)
     return page.strip() + "\n"
