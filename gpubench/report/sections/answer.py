@@ -89,8 +89,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the answer. On a terminal and in plain text it is the final screen, and in a full
-    report it has sentences and a table."""
+    """Return the section of the answer: the final screen, or in a full report sentences and a table."""
     # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
     screen = make_screen(analysis, options, alone=alone)
@@ -141,9 +140,8 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the lines of the screen. Only file names may exceed `width`. If the table has at most MOST_ROWS
-    rows, notes are left out until the screen has at most `screen.most` lines. If the table is longer and the
-    screen exceeds `height` lines, the sentence is repeated at the end."""
+    """Return the lines of the screen. Only file names may exceed `width`. Notes are left out if there are more
+    than `screen.most` lines. For a long table, the sentence is repeated above `height` lines."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -179,9 +177,8 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the content of the final screen. `saved` holds the files that the run has just saved, and `more`
-    the sections that `--full` adds. `alone` means that no section with details follows the screen. `backend` is
-    shown first instead of the fastest one."""
+    """Return the content of the final screen, with the `saved` files and the sections in `more`, which `--full`
+    adds. `alone` means that no section with details follows. `backend` replaces the fastest backend."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -219,8 +216,7 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences of the screen in several wordings, the longest first. They say what the answer
-    is, or why there is none."""
+    """Return the first sentences in several wordings, the longest first: the answer, or why there is none."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -260,8 +256,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the largest number of lines that the screen may have. There are fewer lines if one or two sizes of
-    a single op were requested."""
+    """Return the most lines that the screen may have: fewer for one or two requested sizes of one op."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -269,15 +264,13 @@ def _most_lines(answered: MachineAnswer) -> int:
 
 
 def _short_command(options: RenderOptions) -> str:
-    """Return the command that prints the report of the run. If it is so long that an option would not fit on
-    its line, return a short form."""
+    """Return the command that reports the run, or a short form if it leaves no room for an option."""
     named = options.command or "gpubench report"
     return named if columns(named) + _OPTION_ROOM <= options.width else "gpubench report FILE"
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return a line with the commands that show more. Other GPU backends are named if the line has room for
-    them."""
+    """Return the commands that show more. Other GPU backends are named if there is room."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -285,8 +278,7 @@ def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
-    """Return sentences on users' functions that are faster in other code than the user's: first on the CPU,
-    then on both sides."""
+    """Return sentences on users' functions that other code than the user's computes faster."""
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
@@ -316,8 +308,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Return a sentence which says that plain NumPy allocates memory for its results. The list is empty unless
-    another implementation of such an op is faster."""
+    """Return a sentence that plain NumPy allocates its results, if another implementation is faster."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -354,8 +345,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences that say which splits over CPU and GPU pay, or that none does. The list is empty if no
-    split was measured."""
+    """Return sentences on which splits over CPU and GPU pay, or that none does, if any was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -409,8 +399,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """Return sentences on cases that failed in some of the sessions. They have a time from the other sessions,
-    but the run counts as failed."""
+    """Return sentences on cases that failed in some sessions only. They have a time, but the run failed."""
     return [
         printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
@@ -431,8 +420,7 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Return the lines with the saved files. For an interrupted run, return the lines that say what was not
-    measured and how to resume it."""
+    """Return lines with the saved files. For an interrupted run, they say how to resume it instead."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
@@ -495,8 +483,7 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Return a sentence that counts the break-evens by their precision, such as
-    `Break-evens: 9 within 1.5x, 5 within 2x.` The list is empty if there are none."""
+    """Return a sentence such as `Break-evens: 9 within 1.5x, 5 within 2x.`, if there are break-evens."""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
@@ -538,8 +525,7 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return the reason why CPU and GPU are not compared, in two wordings: one that names ops, and one that
-    does not."""
+    """Return the reason why CPU and GPU are not compared, with and without the names of ops."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         others = (
@@ -563,8 +549,8 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return two endings of the sentence on CPU implementations: one names the ops that have a faster one, the
-    other does not."""
+    """Return two ends of the sentence on CPU times: one names the ops with a faster implementation, one does
+    not."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -591,8 +577,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with each backend that offers no GPU and the reason, or an empty text if there is no such
-    backend."""
+    """Return a line with the backends that gave no GPU and the reasons, or an empty text."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

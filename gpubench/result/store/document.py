@@ -104,8 +104,7 @@ def require_json(data: bytes, source: str) -> None:
 
 
 def require_runs(runs: Iterable[Run], source: str) -> None:
-    """Raise InputError if `runs`, all runs of one document, are so large that a report of them would take too
-    long."""
+    """Raise InputError if `runs`, all runs of one document, are too large for a report within seconds."""
     runs = list(runs)
     blocks = [
         block
@@ -129,8 +128,7 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError with the reason if the text is invalid or too
-    large."""
+    """Return the tables of a TOML text. Raises ValueError if the text is invalid or too large."""
     if len(data) > MAX_TOML_BYTES:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
     import tomllib
@@ -220,8 +218,7 @@ def loads(data: bytes, source: str) -> Run:
 
 
 def check_run(run: Run, source: str) -> Run:
-    """Return `run` unchanged. Raises InputError if a case is invalid in a way that its types allow, or if the
-    run exceeds the bounds of this module."""
+    """Return `run`. Raises InputError if a case is invalid, or if the run exceeds a bound of this module."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
@@ -330,8 +327,7 @@ def _show(value: Any) -> str:
 
 
 def _round(value: Any, path: str) -> Any:
-    """Return `value` with every float rounded. `path` is its place in the document. Raises ValueError for NaN
-    and infinity."""
+    """Return `value` with floats rounded; `path` is its place. Raises ValueError for NaN and infinity."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
@@ -435,8 +431,7 @@ def is_part(data: bytes) -> bool:
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """Put the lines of a `.part` file together and return the result so far as JSON. Raises InputError if this
-    is not possible."""
+    """Return the result so far, as JSON, from the lines of a `.part` file. Raises InputError."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -518,8 +513,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Upgrade a result to version 3. The blocks of a search for a break-even are dropped, and so are the cases
-    that have no other blocks. The protocol is added to the settings."""
+    """Upgrade a result to version 3: drop the blocks of a search for a break-even and the cases that have no
+    other blocks, and add `protocol` to the settings."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {
