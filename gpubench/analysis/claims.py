@@ -42,9 +42,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; empty: gpubench has no such op
     also: str | None = None  # the selector of a case that is shown beside the result and decides nothing
     device: DeviceKind | None = None  # the kind of device that is judged; None: GPUs, and selected splits
-    # The baseline of the speedup: the fastest CPU implementation (`cpu`), the fastest GPU implementation
-    # (`gpu`, for a split over both), or a selector of cases on the same device.
-    against: str = "cpu"  # the baseline of the speedup: `cpu`, `gpu` or a selector
+    # the baseline of the speedup: the fastest CPU implementation (`cpu`), the fastest GPU implementation
+    # (`gpu`, for a split over both), or a selector of cases on the same device
+    against: str = "cpu"
     speedup: float | None = None  # the claimed speedup
     cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")  # the claimed time of the CPU
     gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")  # the claimed time of the GPU

@@ -168,7 +168,8 @@ class Allowed(NamedTuple):
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors in a dtype, derived from the errors of NumPy's own result `got`.
+    """Return the allowed errors of results in `dtype`: 256 roundings, or more if NumPy's own result `got` in this
+    dtype is further off from the float64 result `want`.
 
     Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
     number on the edge of two bins.

@@ -144,7 +144,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._wait()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
-        """Return a launch that calls the function with the current content of the holders."""
+        """Return a launch that calls the function with the objects that `inputs` hold at the time of each call. The
+        launch is kept, and returned again for the same case and the same inputs."""
         key = (id(case), *map(id, inputs))
         owner, launch = self._launches.get(key, (None, None))
         if launch is None or owner is not case:

@@ -90,8 +90,9 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
 
 
 def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return the sums of the absolute terms of dq, dk and dv. A score has the error of an inner product, which
-    changes the weights, and dp has the error of another inner product."""
+    """Return the scales of the allowed errors of dq, dk and dv: the sums of their absolute terms, in which dp is
+    replaced by its bound |g| |v|. Each weight is multiplied by 1 + the bound of its score, because an error of the
+    score changes the weight."""
     by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)

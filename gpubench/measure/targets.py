@@ -39,9 +39,10 @@ def list_devices(
     listing, too.
 
     `deadline_s` is the time limit of each backend. None means the limit that the user set, or `DEADLINE_S` if
-    there is none. Raises UsageError if the user's limit is no number. If `yielding` is true, ask a backend that
-    yields to another one for its GPUs only if the other one has none, since asking may take seconds. `spares`:
-    keeps the workers for the listed devices. `threads`: number of threads of each worker.
+    there is none. Raises UsageError if the user's limit is not a duration of more than 0 and at most 30 days.
+    `yielding`: a backend that yields to others (torch to cupy) is at first asked only for its CPU, and for its GPUs
+    only if the others have none. `spares`: takes over the workers of built-in backends that have devices, so that a
+    session can use them. `threads`: number of threads of each worker.
     """
     if not names:
         return []
