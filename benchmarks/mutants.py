@@ -226,6 +226,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
         ("within = largest <=", "<", "no largest error is that very number"),
     ),
+    "functions/loading.py": (
+        ("if not {got.dtype.kind", "< {*'biu'}", "two kinds are never all three"),
+    ),
     "backends/shared/blocks.py": (
         ("self.written[start:", "+= 2", "any write empties a cache"),
     ),
@@ -274,6 +277,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "curves/threshold.py": (
         ("if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
+        ("if stretches and stretches", "1.5000000000000002e-09", "no two ends lie so close to each other"),
         ("return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
         ("inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
         ("for i in range(steps + 1)", "steps + 2", "beyond the last size no curve is looked at"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.base import streams
+from gpubench.base.processes import FRAME, Ended
 from gpubench.base.streams import inert, json_in_order
 
 # As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
@@ -146,3 +147,11 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
     """A wide character takes two; no line is narrower than twenty."""
     assert made == expected
+
+
+@pytest.mark.parametrize(("output", "message", "noise"), [
+    ("hello\nFRAME{1}\nFRAME{2}\nbye\n", "{2}", False), ("hello\nyou", "hello\nyou", True), ("", "", False),
+])  # fmt: skip
+def test_the_last_message_of_a_child_counts_and_without_one_its_whole_output(output, message, noise):
+    ended = Ended(0, output.replace("FRAME", FRAME.decode()), "", 1.0)
+    assert (ended.message, bool(ended.noise)) == (message, noise)
