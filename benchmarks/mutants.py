@@ -226,6 +226,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
         ("within = largest <=", "<", "no largest error is that very number"),
     ),
+    "kernels/templates/formula.py": (
+        ("return ((number or language.number)", "4 if operand < 1 else 5", "brackets about a number change no value"),
+    ),
     "functions/loading.py": (
         ("if not {got.dtype.kind", "< {*'biu'}", "two kinds are never all three"),
     ),

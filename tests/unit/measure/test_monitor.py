@@ -304,6 +304,16 @@ def test_only_devices_that_somebody_is_on_are_told(monkeypatch):
     assert session.absent() == {"wgpu:0": "why"}
 
 
+@pytest.mark.parametrize(("absent", "watched"), [({}, ["cupy:0"]), ({"cupy:0": "why"}, None)])
+def test_devices_that_are_known_and_can_be_read_are_watched(monkeypatch, absent, watched):
+    orders = []
+    monkeypatch.setattr(Begun, "write", lambda self, line: orders.append(line))
+    session = begun(monkeypatch, Ready(absent))
+    session.users()
+    session.watch("cupy:0", "numpy:0", every_s=1.0)
+    assert orders[1:] == ([monitor.encode(monitor.Watch(watched, 1.0))] if watched else [])
+
+
 def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):
     session = begun(monkeypatch)
     assert (session.users(), session.absent()) == ({}, {})
