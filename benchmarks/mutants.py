@@ -96,6 +96,7 @@ PARTS = {
             "tests/consumers/test_pytest_benchmark.py", "tests/unit/workloads/test_stages_report.py",
             "tests/unit/multi/test_answer_device_groups.py",
             "tests/unit/fleet/test_fleet_report.py",
+            "tests/functions/test_reports.py::test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results",
         ),
     ),
     "hybrid": (
@@ -170,7 +171,7 @@ PARTS = {
         tuple(
             f"tests/fake/test_{name}.py"
             for name in (
-                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_run",
+                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_runforeign_backend",
             )
         ),
     ),

@@ -130,6 +130,16 @@ def test_a_large_fleet_refers_to_the_files_of_its_nodes(gpubench, large):
         assert (large / name).read_bytes() == (large / "one.json").read_bytes()
 
 
+def test_each_result_of_a_node_has_a_file_of_its_own(gpubench, large, tmp_path):
+    save(node_run("n07", ["V7"], ops=[("copy", 2**26)], number=2), tmp_path / "later.json")
+    done = gpubench("merge", "fleet.json", str(tmp_path / "later.json"), "-o", "two.json", cwd=large)
+    assert done.returncode == 0, done.stderr
+    (node,) = (node for node in json.loads((large / "two.json").read_text())["nodes"] if node["label"] == "n07")
+    assert len({file["path"] for file in node["files"]}) == 2
+    done = gpubench("report", "two.json", "--node", "n07", "--format", "json", cwd=large)
+    assert {source["run_id"] for source in json.loads(done.stdout)["sources"]} == {"n07-1", "n07-2"}
+
+
 def test_a_file_of_a_node_that_changed_or_lies_elsewhere_is_not_used(gpubench, large, tmp_path):
     fleet = json.loads((large / "fleet.json").read_text())
     (tmp_path / "own.d").mkdir()

@@ -7,6 +7,7 @@ import pytest
 
 from gpubench.measure.worker import device
 from gpubench.measure.worker.device import CpuTurns
+from tests.unit.measure.builders import opened_worker
 
 ALL = set(range(8))
 
@@ -78,3 +79,11 @@ def test_the_thread_of_this_system_is_free_afterwards():
     for _ in range(len(before)):
         turns.next()
     assert os.sched_getaffinity(0) == before
+
+
+def test_the_blocks_of_a_gpu_have_turns_and_those_of_the_cpu_none(monkeypatch, tmp_path):
+    seeds = []
+    monkeypatch.setattr(device, "CpuTurns", lambda alike, seed: seeds.append(seed))
+    for device_id in ("fake:cpu", "fake:gpu"):
+        opened_worker(device_id, tmp_path).device.close()
+    assert seeds == ["fake:gpu 0.0"]

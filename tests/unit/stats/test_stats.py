@@ -115,6 +115,13 @@ def test_an_interval_around_another_estimate_has_the_same_relative_width():
     assert stats.Interval(1.0, 2.0, 6.0, "prior").around(4.0) == (2.0, 4.0, 12.0, "prior")
 
 
+@pytest.mark.parametrize(("a", "b", "kind"), [
+    ("sessions", "sessions", "sessions"), ("sessions", "prior", "prior"), ("prior", "sessions", "prior"), ("prior", "prior", "prior"),
+])  # fmt: skip
+def test_two_intervals_together_are_as_weak_as_the_weaker(a, b, kind):
+    assert stats.weaker(a, b) == kind
+
+
 def test_without_a_prior_one_block_tells_nothing():
     assert stats.run_interval([[2.0]], None)[:3] == (0.0, 2.0, math.inf)
     assert stats.ratio_interval([([2.0, 2.1], [1.0])], None)[0] == 0.0
