@@ -171,7 +171,8 @@ PARTS = {
         tuple(
             f"tests/fake/test_{name}.py"
             for name in (
-                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_runforeign_backend",
+                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_run",
+                "foreign_backend",
             )
         ),
     ),
