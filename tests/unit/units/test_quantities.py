@@ -56,7 +56,7 @@ def test_arbitrary_text_never_crashes(text):
         (12345.0, "12300 s"))),
     (format_seconds(0.0123, unit="us", digits=2), "12000 us"),
     *((format_bytes(n), said) for n, said in (
-        (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"))),
+        (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"), (2**60, "1024 PiB"))),
     (format_rate(4.22e12, "B/s"), "4.22 TB/s"), (format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
     (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
     *((format_size(n, table=True), said) for n, said in (
