@@ -126,19 +126,19 @@ class _Page:
 
     def text(self, lightness: int) -> str:
         """Return the HTML of the page. `lightness` is the number of kinds of content that it drops."""
-        shown = slice(1) if lightness > 2 else slice(None)
-        views = [view for article in self.articles for view in article["views"][shown]]
-        drawn = any(article["charts"].charts for article in self.articles) or any(
-            view["panels"] for view in views
-        )
+        articles = self.articles
+        if lightness > 2:
+            articles = [article | {"views": article["views"][:1]} for article in articles]
+        views = (view for article in articles for view in article["views"])
+        drawn = any(article["charts"].charts for article in articles) or any(view["panels"] for view in views)
         library = self.library if drawn or (self.together and self.together["figures"]) else ""
         script = verbatim("script", _file("page.js"))
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
         return _fill(
             title=f"gpubench report: {machines}", heading="gpubench report", script=script, full=f"{FULL:.0f}",
-            library=_pack_library() if library else "", together=self.together, articles=self.articles,
+            library=_pack_library() if library else "", together=self.together, articles=articles,
             digests=Markup(" ").join(map(_digest, filter(None, (script, library)))), meaning=MEANING,
-            themes={"light": theme(), "dark": theme(dark=True)}, folded=len(self.articles) >= MANY, most_rows=MOST_ROWS,
+            themes={"light": theme(), "dark": theme(dark=True)}, folded=len(articles) >= MANY, most_rows=MOST_ROWS,
             lightness=lightness,
         )  # fmt: skip
 
