@@ -47,7 +47,7 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
 def clock(text: str, mark: str = "") -> int | None:
     """Return the highest clock, in hertz, in a table with lines such as "1: 2371Mhz *". Only lines that end in
     `mark` count. Return None if there is no such line. Raises ValueError if any line has another form."""
-    step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
+    step = matching(r"\w{1,2}: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 

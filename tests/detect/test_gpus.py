@@ -42,7 +42,7 @@ ON_PCI = {
         {**ONE, SIZE: 8 * GIB, "gpus.0.power.state": "suspended", "gpus.0.memory.free_bytes": "not_probed",
          "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", "gpus.0.compute.now_hz": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
     "a card tells its step and its highest": (
-        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz *\n2: 2371Mhz"),
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz *\n10: 2371Mhz"),
         {"gpus.0.compute.now_hz": 900_000_000, "gpus.0.compute.max_hz": 2_371_000_000}),
     "a spoiled table of steps": (
         HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz *\n1: much"),
