@@ -284,7 +284,7 @@ def partitions(device: MergedDevice) -> list[Partition]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:

@@ -169,10 +169,9 @@ def lacks(machine: Machine, target: str) -> Lack | None:
     if target == "cpu" or backend == "numpy":
         return None
     usable = [gpu for gpu in machine.gpus if gpu.usable.value is not False]
-    if target == "gpu" or backend in ("cupy", "wgpu"):
+    if target == "gpu" or (backend in ("cupy", "wgpu") and (number.isdecimal() or not colon)):
         fit = [gpu for gpu in usable if backend != "cupy" or gpu.vendor.value == "nvidia"]
-        need = int(number) + 1 if colon and number.isdigit() else 1
-        return None if len(fit) >= need else _why_none(machine)
+        return None if len(fit) > int(number or 0) else _why_none(machine)
     ids = [gpu.id for gpu in machine.gpus]
     for gpu in machine.gpus:
         if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):

@@ -39,6 +39,7 @@ def test_json_is_one_document_and_nothing_else_whatever_the_environment_says(in_
     *((f"--sysroot . --require {typed}", 2, f"did you mean {meant!r}?")
       for typed, meant in (("gppu", "gpu"), ("CPU", "cpu"), ("cuppy", "cupy"), ("wpgu:1", "wgpu"))),
     ("--sysroot . --require bogus", 2, "possible: cpu, gpu, numpy, cupy, wgpu"),
+    *((f"--sysroot root --require cupy:{typed}", 5, "no device has this id") for typed in ("²", "x", "")),
     ("--sysroot root --require pci:0000:30:00.0", 5, "did you mean 'pci:0000:03:00.0'?")])  # fmt: skip
 @pytest.mark.check
 def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
