@@ -69,8 +69,9 @@ def locate(text: str) -> str:
     if not installs(text):
         return text
     for extra in ("", *EXTRAS):
-        for platform in ("linux", "win32"):
-            text = text.replace(_command_for(extra, platform), _pip(f"install {_source(extra)}"))
+        # The command without an extra is the same on both systems and must be replaced once.
+        for command in {_command_for(extra, platform) for platform in ("linux", "win32")}:
+            text = text.replace(command, _pip(f"install {_source(extra)}"))
     return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
 
 

@@ -1,7 +1,10 @@
 """Commands that somebody may paste: quoted for the shells of the system, and the right PyTorch for a GPU."""
 
+import sys
+
 import pytest
 
+from gpubench.base import installation
 from gpubench.base.installation import EXTRAS, locate, quote, torch_command, torch_hint
 from gpubench.detect import inspection
 from gpubench.detect.facts import make_fact
@@ -49,6 +52,15 @@ def test_a_command_of_another_system_is_located_too(quotes):
         text = f"pip install {quotes}.[{extra}]{quotes} (in the checkout of gpubench)"
         assert "in the checkout" not in locate(text)
     assert "-m pip install torch --index-url" in locate(torch_command("amd", "linux"))
+
+
+def test_a_command_of_the_package_index_is_located_once(monkeypatch):
+    monkeypatch.setattr(installation, "checkout", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert [locate(installation.install_command(extra)).count(sys.executable) for extra in ("", "ray")] == [
+        1,
+        1,
+    ]
 
 
 def gpu(vendor, kind="discrete"):
