@@ -217,6 +217,8 @@ def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discr
         return _compare_integers(name, got, want, allowed.integers)
     values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
     finite = np.isfinite(expected)
+    largest = float(np.max(np.abs(expected[finite]), initial=0.0)) or 1.0
+    values, expected = values / largest, expected / largest  # else squares overflow or underflow
     mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
     with np.errstate(all="ignore"):
         error = np.abs(values - expected) / (np.abs(expected) + (mean or 1.0))
