@@ -203,7 +203,8 @@ def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> No
     whole.trying = report.trying
     if report.trying == "":
         whole.trying, whole.broken = None, _end(ended)
-    whole.functions.sort(key=lambda description: whole.known.index(description.name))
+    if not whole.broken:
+        whole.functions.sort(key=lambda description: whole.known.index(description.name))
 
 
 def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.Ended]:

@@ -73,6 +73,21 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     assert raised(UsageError, sources.declare, [sources.CodePlace(str(tmp_path / "mine.py"), "")]).why == why
 
 
+def test_a_file_that_is_imported_once_alone_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "mine.py").write_text("", encoding="utf-8")
+    tried = Description("mine", "good", "", "", [], [], [], [(64, 1e-3)], 64, 256, ["float32"])
+    reports = [
+        trial.TrialReport([tried], known=["good", "dies"], trying="dies"),
+        trial.TrialReport(broken="a folder exists", trying=None),
+    ]
+    monkeypatch.setattr(processes, "run_all", lambda _: [
+        processes.Ended(7, msgspec.json.encode([reports.pop(0)]).decode(), "", 1.0)])  # fmt: skip
+    assert (
+        raised(UsageError, sources.declare, [sources.CodePlace(str(tmp_path / "mine.py"), "")]).why
+        == "a folder exists"
+    )
+
+
 @pytest.mark.parametrize(("function", "why"), [
     (slept, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
     (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append")])  # fmt: skip
@@ -299,6 +314,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
 @pytest.mark.parametrize(("got", "want", "error", "place", "words"), [
     ((THREE, 1), (THREE,), np.inf, [], "it returns 2 results, not 1"), (THREE[:2], THREE, np.inf, [], "out has the shape (2,), not (3,)"),
     (THREE + np.array([0, 0, 0.1]), THREE, 0.1 / (2 + 3**0.5), [2], ""), (THREE + np.array([0.1j, 0, 0]), THREE, 0.1 / (1 + 3**0.5), [0], ""),
+    (THREE * 2e200, THREE * 1e200, 2 / (2 + 3**0.5), [1], ""), (THREE * 0, THREE * 1e-200, 2 / (2 + 3**0.5), [1], ""),
     (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
     (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
