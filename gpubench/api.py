@@ -302,7 +302,7 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
         words["sizes"] = _size_texts(words["sizes"])
     for name in ("budget", "max_time"):
         if isinstance(words.get(name), int | float):
-            words[name] = f"{words[name]:g}s"
+            words[name] = f"{words[name]:f}s"
     return commands()["run"](ops=ops, **words)
 
 
