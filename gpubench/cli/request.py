@@ -400,6 +400,7 @@ class Request:
             # By so much at most the budget grows with what a machine's first run does once.
             once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
             whole=named,
+            adds_sessions=named and options.sessions is None,
             repeats=not options.no_repeats
             and (options.sessions is not None or options.rigorous or options.append is not None),
         )  # fmt: skip

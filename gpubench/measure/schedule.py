@@ -56,6 +56,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     # Most seconds by which the budget grows for choosing kernels, which only the first run on a machine does.
     once_s: float = 0.0
     whole: bool = False  # the user named the budget, so all of it is used
+    adds_sessions: bool = False  # sessions are added while the budget has time for another
     repeats: bool = True  # repeat a session that other programs disturbed
     # Identical GPUs that the search leaves out. Each group begins with the one that is measured for all of
     # them.

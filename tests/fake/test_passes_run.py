@@ -66,6 +66,14 @@ def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer(sessions):
     assert len(measured(carry_out(msgspec.structs.replace(asked, run=run, began=asked.began - 100)))) > 1
 
 
+def test_a_named_budget_is_used_up_by_further_sessions():
+    asked = spec(8.0, 2**22, whole=True, adds_sessions=True)
+    run = msgspec.structs.replace(asked.run, settings=msgspec.structs.replace(asked.settings, sessions=2))
+    ended = carry_out(msgspec.structs.replace(asked, run=run))
+    assert len(ended.sessions) > 2
+    assert (ended.exit_code, ended.warnings) == (0, [])
+
+
 def running_ahead(monkeypatch):
     """By how many seconds the clock of a run is ahead, in a list that a test changes."""
     ahead, clock = [0.0], time.monotonic
