@@ -72,6 +72,8 @@ LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 COMPOSED = ("hybrid",)
 # The backend whose devices are groups of GPUs of another backend. The members of a group are its ranks.
 DEVICE_GROUP = "group"
+_RANKS = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_MOST_RANKS = 1000  # more GPUs than any host has; the id of a hostile file must not take all memory
 _OLD_GROUP = re.compile(r"^gang(?=[:?]|$)|(?<=@)gang(?=:)")
 FUNCTIONS = "function"  # the group of users' functions
 
@@ -199,20 +201,20 @@ def group_id(backend: str, ranks: Sequence[int]) -> str:
 
 def group_ranks(device_id: str) -> tuple[int, ...]:
     """Return the numbers of the GPUs in a device group, in the order of its ranks. An id such as
-    `group:NAME:4`, with a single number, means the GPUs 0 to 3. An id with another word in that place means the
-    GPUs 0 and 1. Return an empty tuple for an id that is not a device group."""
+    `group:NAME:4`, with a single number, means the GPUs 0 to 3. An id with another word in that place, or with
+    far too many GPUs, means the GPUs 0 and 1. Return an empty tuple for an id that is not a device group."""
     own, _, rest = device_id.partition(":")
     if own != DEVICE_GROUP:
         return ()
     text = rest.partition(":")[2]
-    if text.isdecimal():
+    if re.fullmatch(r"\d{1,4}", text):
         return tuple(range(int(text)))
     ranks: list[int] = []
     for part in text.split("+"):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        match = _RANKS.fullmatch(part)
+        if match is None or len(ranks) > _MOST_RANKS:
             return (0, 1)
-        ranks += range(int(first), int(last or first) + 1)
+        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(ranks)
 
 
