@@ -450,7 +450,9 @@ def _short(run_id: str) -> str:
 def _free_name(part: Path, word: str) -> Path:
     """Return `r.WORD.json.part` for `r.json.part`. A number is added if that name is taken."""
     whole = part.name.removesuffix(PART_SUFFIX)
-    suffix = next(whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
+    # The result may be a link to a file of any name.
+    suffixes = (whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
+    suffix = next(suffixes, RESULT_SUFFIXES[0])
     stem, number = whole.removesuffix(suffix), 1
     while True:
         name = f"{stem}.{word}{f'-{number}' if number > 1 else ''}{suffix}"

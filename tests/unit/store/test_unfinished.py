@@ -92,8 +92,8 @@ def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path
     assert store.set_aside(path, resumed=False) == tmp_path / "a.unreadable.json.part"
 
 
-@pytest.mark.parametrize("suffix", [".json", ".Json.Gz"])
-def test_what_is_kept_has_the_suffix_of_a_result(tmp_path, run, suffix):
-    path = tmp_path / f"a{suffix}"
+@pytest.mark.parametrize(("suffix", "kept"), [(".json", ".json"), (".Json.Gz", ".Json.Gz"), ("", ".json")])
+def test_what_is_kept_has_the_suffix_of_a_result(tmp_path, run, suffix, kept):
+    path = tmp_path / f"a{suffix}"  # without a suffix it is what a link leads to
     store.Journal(store.part_of(path)).write(with_sessions(run, 1))
-    assert store.set_aside(path, resumed=False) == tmp_path / f"a.123e4567{suffix}.part"
+    assert store.set_aside(path, resumed=False) == tmp_path / f"a.123e4567{kept}.part"
