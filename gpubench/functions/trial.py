@@ -21,7 +21,7 @@ import msgspec
 
 from gpubench.base.child_main import Messages
 from gpubench.base.plugins import PluginError, error_text
-from gpubench.base.units import format_bytes
+from gpubench.base.units import format_bytes, split_words
 from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
@@ -40,7 +40,7 @@ from gpubench.functions.loading import (
     where,
 )
 from gpubench.kernels.templates.formula import Untraceable
-from gpubench.result.case import LONG_DTYPES
+from gpubench.result.case import LONG_DTYPES, SHORT_DTYPES
 
 # The sizes that are tried: the first size that works, and up to two larger sizes while a call is shorter than
 # SHORT_S
@@ -122,16 +122,18 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
         seconds=[(t.n, t.seconds) for t in trials], low=low, high=_highest(trials),
         dtypes=_dtypes(function), pair=function.gpu is not None,
-        backends=[word.strip() for word in function.backends.split(",")] if function.backends else None,
+        backends=split_words(function.backends) or None,
         flops=[(t.n, float(function.flops(t.n))) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
     )  # fmt: skip
 
 
 def _dtypes(function: UserFunction) -> list[Any]:
-    if function.dtypes is None:
-        return list(DTYPES)
-    return [LONG_DTYPES.get(word.strip(), word.strip()) for word in function.dtypes.split(",")]
+    dtypes: list[Any] = [LONG_DTYPES.get(word, word) for word in split_words(function.dtypes)]
+    for dtype in dtypes:
+        if dtype not in SHORT_DTYPES:
+            raise PluginError(f"there is no dtype {dtype!r}: take {', '.join(SHORT_DTYPES)}")
+    return dtypes or list(DTYPES)
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:

@@ -110,6 +110,8 @@ def lossy(xp, x): return xp.sort((x + 1e6) - 1e6)
 def wide(xp, x): return x.sum()
 @gpubench.function
 def alone(x): return np.tanh(x)
+@gpubench.function(dtypes="f31")
+def misspelt(xp, x): return x
 """
 
 
@@ -128,6 +130,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "changes": "it changes x", "crashes": "its first call ended the process, which was ended by SIGABRT",
         "nothing": "it returns nothing", "twice": "two functions are called twice",
         "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
+        "misspelt": "there is no dtype 'f31': take float64, float32, float16, bfloat16",
         "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
