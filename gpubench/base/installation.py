@@ -82,25 +82,19 @@ _TORCH = "torch --index-url https://download.pytorch.org/whl/"
 _WHEELS = {
     ("amd", "linux"): "rocm7.2", ("intel", "linux"): "xpu", ("intel", "win32"): "xpu", ("nvidia", "win32"): "cu130",
 }  # fmt: skip
-# The wheel for drivers that support CUDA 12 but not 13.
-_OLD_CUDA = "cu126"
 # PyTorch's own index has no wheel for AMD's GPUs on Windows.
 _AMD_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen"
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
-def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
+def torch_command(vendor: str, platform: str = sys.platform) -> str:
     """Return the command that installs PyTorch for the GPUs of a vendor: "nvidia", "amd", "intel" or "apple".
-
-    `cuda` is the newest CUDA version that the driver supports, such as 13000.
-    """
+    `platform` is a value of sys.platform."""
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
         return f"AMD's own wheels, as {_AMD_ON_WINDOWS} tells"
     if wheel is None:
         return install_command("torch")
-    if vendor == "nvidia" and cuda is not None and cuda < 13000:
-        wheel = _OLD_CUDA
     return f"pip install {_TORCH}{wheel}"
 
 

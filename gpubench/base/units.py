@@ -174,8 +174,8 @@ def _bounded_power(base: int, exponent: int) -> int:
     return power
 
 
-def _shorten(text: str, width: int = 60) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def parse_duration(text: str, *, option: str = "--max-time") -> float:
@@ -230,36 +230,34 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
     raise ValueError(f"not a unit of time: {unit!r}")
 
 
-def format_joules(joules: float, *, digits: int = 3) -> str:
+def format_joules(joules: float) -> str:
     """Return an energy such as `1.23 mJ`, with the prefixes of `format_seconds`."""
-    return f"{format_seconds(joules, digits=digits)[:-1]}J"
+    return f"{format_seconds(joules)[:-1]}J"
 
 
-def format_bytes(count: float, *, digits: int = 3) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`."""
     index, value = 0, float(count)
-    while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, max(digits, 4))) >= 1024:
+    while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, 4)) >= 1024:
         value /= 1024
         index += 1
-    digits = max(digits, 4) if abs(value) >= 1000 else digits
-    text = _significant(value, digits)
+    text = _significant(value, 4 if abs(value) >= 1000 else 3)
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return f"{text} {_MEMORY_UNITS[index]}"
 
 
-def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
+def format_rate(per_second: float, unit: str) -> str:
     """Return a rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
     index, value = 0, float(per_second)
-    while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, digits)) >= 1000:
+    while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, 3)) >= 1000:
         value /= 1000
         index += 1
-    return f"{_significant(value, digits)} {_RATE_PREFIXES[index]}{unit}"
+    return f"{_significant(value, 3)} {_RATE_PREFIXES[index]}{unit}"
 
 
-def format_size(n: int, *, table: bool = False) -> str:
-    """Return a size as a plain integer. With `table`, exact multiples from 16 K on become `64 K`, `16 M` or `2
-    G`."""
-    if table and n >= 2**14:
+def format_size(n: int) -> str:
+    """Return a size as an integer. From 16 K on, exact multiples of a unit become `64 K`, `16 M` or `2 G`."""
+    if n >= 2**14:
         for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
                 return f"{n // scale} {suffix}"

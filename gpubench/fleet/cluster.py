@@ -21,7 +21,7 @@ from gpubench.base.errors import (
     UsageError,
     require_choice,
 )
-from gpubench.base.units import parse_duration
+from gpubench.base.units import parse_duration, split_words
 from gpubench.cli import delivery, selection
 from gpubench.cli.exit import tell
 from gpubench.cli.options import DetectedOptions
@@ -41,7 +41,13 @@ from gpubench.fleet.driver import (
 from gpubench.fleet.merge import parse_nodes, report_fleet
 from gpubench.fleet.node import RUN, Engine, RayEngine
 from gpubench.fleet.nodes import Fleet, Node
-from gpubench.fleet.options import ClusterDetectOptions, ClusterRunOptions, FleetReportOptions
+from gpubench.fleet.options import (
+    INCOMPLETE,
+    SLOW_GPU,
+    ClusterDetectOptions,
+    ClusterRunOptions,
+    FleetReportOptions,
+)
 from gpubench.fleet.survey import Inventory
 from gpubench.fleet.tables import inventory_document
 from gpubench.report.layout import RenderOptions
@@ -72,9 +78,8 @@ def run_cluster(options: ClusterRunOptions) -> int:
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
-    for word in (options.fail_on or "").split(","):
-        if word.strip():
-            require_choice(word.strip(), ("slow-gpu", "incomplete"), "--fail-on, with --cluster")
+    for word in split_words(options.fail_on):
+        require_choice(word, (SLOW_GPU, INCOMPLETE), "--fail-on, with --cluster")
     if options.append and options.output:
         raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
     limits, output = fleet_limits(options), _output(options)

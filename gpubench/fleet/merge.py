@@ -17,7 +17,7 @@ from gpubench.analysis.machine import RunOutline, connect_marks, marks
 from gpubench.base import disk
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.base.streams import visible
-from gpubench.base.units import parse_percent
+from gpubench.base.units import parse_percent, split_words
 from gpubench.cli import ci, delivery
 from gpubench.cli.report import document
 from gpubench.fleet.nodes import (
@@ -34,7 +34,7 @@ from gpubench.fleet.nodes import (
     open_node,
     refuse_twice,
 )
-from gpubench.fleet.options import INCOMPLETE, SLOW_GPU, FleetReportOptions, MergeOptions, parse_words
+from gpubench.fleet.options import INCOMPLETE, SLOW_GPU, FleetReportOptions, MergeOptions
 from gpubench.fleet.survey import Figure, figures, survey_fleet
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.renderers import render_documents
@@ -118,7 +118,7 @@ def parse_nodes(text: str | None) -> list[str]:
     UsageError."""
     if text is None:
         return []
-    words = text.split(",")
+    words = split_words(text)
     if text.startswith("@"):
         try:
             words = disk.read_regular(text[1:], MAX_BYTES).decode().split()
@@ -128,7 +128,7 @@ def parse_nodes(text: str | None) -> list[str]:
                 "unreadable-input", f"--nodes: cannot read {text[1:]}", why=why,
                 hint="name a file with a node's name on each line",
             ) from error  # fmt: skip
-    return list(dict.fromkeys(word.strip() for word in words if word.strip()))
+    return list(dict.fromkeys(words))
 
 
 def _missing(fleet: Fleet) -> str:
@@ -241,7 +241,7 @@ def report_fleet(
     saved = None if options.known_good is None else _figures_of(options.known_good)
     nodes = (open_node(node, source) for node in fleet.nodes)
     report = survey_fleet(nodes, expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
-    gates = parse_words(options.fail_on)
+    gates = split_words(options.fail_on)
     if SLOW_GPU in gates and saved is None and not report.peers.compared:
         raise InputError(
             "gate-impossible", "--fail-on slow-gpu could not fail",

@@ -4,15 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubench.base.errors import UsageError
+from gpubench.base.units import split_words
 from gpubench.cli.declaration import GATES, LONG, OUTPUT, WHERE, CommandOptions, argument, option
 from gpubench.cli.options import CommonOptions, DetectOptions, ReportOptions, RunOptions
 
 SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"  # the gates of a fleet
-
-
-def parse_words(text: str | None) -> set[str]:
-    """Return the words in a list separated by commas."""
-    return {word.strip() for word in (text or "").split(",") if word.strip()}
 
 
 # fmt: off
@@ -90,7 +86,7 @@ class FleetReportOptions(ReportOptions):
 
         of_nodes = (
             self.sections, self.filter, self.skip, self.baseline, self.by_device, self.plots, self.claims,
-            self.min_speedup, self.sort, self.columns, self.node, parse_words(self.fail_on) - {SLOW_GPU, INCOMPLETE},
+            self.min_speedup, self.sort, self.columns, self.node, {*split_words(self.fail_on)} - {SLOW_GPU, INCOMPLETE},
         )
         # The test uses `hasattr` so that the types of a fleet need not be loaded for a result.
         if len(files) != 1 or not hasattr(files[0][1], "nodes") or format not in DOCUMENT_FORMATS or any(of_nodes):
@@ -104,7 +100,7 @@ class FleetReportOptions(ReportOptions):
         option applies only to a whole fleet."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
-            "--fail-on slow-gpu": SLOW_GPU in parse_words(self.fail_on),
+            "--fail-on slow-gpu": SLOW_GPU in split_words(self.fail_on),
         }
         for name, value in fleet_only.items():
             if value:

@@ -160,9 +160,7 @@ def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, 
 
 def size_text(entry: CaseResult) -> str:
     """Return n, followed by the other params of the op, such as `4096 batch=8`."""
-    return with_params(
-        format_size(entry.case.params.get("n", 0), table=True), dict(beside_size(entry.case.params))
-    )
+    return with_params(format_size(entry.case.params.get("n", 0)), dict(beside_size(entry.case.params)))
 
 
 def series_name(entry: Case) -> str:

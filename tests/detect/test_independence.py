@@ -110,7 +110,7 @@ class Cupy:
 
 
 def test_one_cuda_device_that_fails_costs_the_others_nothing():
-    answer = last_answer(libraries.probe_cuda, Cupy(), check=False)
+    answer = last_answer(libraries.probe_cuda, Cupy())
     assert [record["ordinal"] for record in answer["records"]] == [0, 2]
     assert answer["hint"] == "cuda:1: cudaErrorDevicesUnavailable"
 

@@ -190,5 +190,5 @@ def refuse():
 
 @pytest.mark.parametrize("served", [lambda: [50, 60, 61], list, refuse])
 def test_nothing_is_too_old_without_a_source_that_says_so(served):
-    (record,) = last_answer(libraries.probe_cuda, Cupy(served), check=False)["records"]
+    (record,) = last_answer(libraries.probe_cuda, Cupy(served))["records"]
     assert "why_not" not in record

@@ -84,7 +84,7 @@ def _bytes(size: Any) -> int | None:
 _NO_DEVICE, _OLD_DRIVER = 100, 35
 
 
-def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
+def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
     """Yield the answers of `ask_each` for the devices that CuPy lists. Raises ProbeFailure if CuPy or its
     driver does not work."""
     cupy = cupy or _library()
@@ -99,8 +99,13 @@ def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]
             raise ProbeFailure("invalid", str(error), str(error)) from error
         hint = f"the {'AMD' if _is_hip(cupy) else 'NVIDIA'} driver is too old for this CuPy"
         raise ProbeFailure("mismatch", str(error), hint) from error
-    checked = (lambda index: _check_cuda(cupy, index)) if check else None
-    yield from ask_each(cupy.__version__, "cuda:", range(count), lambda _, index: _device(cupy, index), checked)
+    yield from ask_each(
+        cupy.__version__,
+        "cuda:",
+        range(count),
+        lambda _, index: _device(cupy, index),
+        lambda index: _check_cuda(cupy, index),
+    )
 
 
 def _is_hip(cupy: Any) -> bool:
@@ -208,8 +213,6 @@ def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
 
 def _check_adapter(adapter: Any) -> bool:
     """Compute 2 x + 1 for 0..999 on the adapter, and tell whether every element is right."""
-    import array
-
     import wgpu
 
     try:

@@ -496,7 +496,7 @@ def _amortization_table(rows: Sequence[Amortization], unit: str) -> Table:
 
 
 def _size(result: Amortization | WeightLoad) -> str:
-    return with_params(format_size(result.n, table=True), result.params)
+    return with_params(format_size(result.n), result.params)
 
 
 def calls_text(result: Amortization) -> str:

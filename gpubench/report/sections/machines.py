@@ -139,7 +139,7 @@ def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [_at(side.newest, name, n) for side in sides]
-        size = with_params(format_size(n, table=True), dict(name[2]))
+        size = with_params(format_size(n), dict(name[2]))
         cpu = [time_text(rows[0].baseline.time, unit) + mark(rows[0].baseline.label) for rows in compared]
         body.append(cells(name[0], name[1], size, "CPU", *cpu))
         for data in regimes(entry.case.case for rows in compared for entry in rows):

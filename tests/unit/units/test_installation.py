@@ -24,19 +24,14 @@ def test_a_word_is_quoted_for_the_shells_of_the_system(text, posix, windows):
     assert (quote(text, "linux"), quote(text, "darwin"), quote(text, "win32")) == (posix, posix, windows)
 
 
-@pytest.mark.parametrize(("vendor", "platform", "cuda", "command"), [
-    ("amd", "linux", None, f"pip install torch {INDEX}rocm7.2"),
-    ("intel", "win32", None, f"pip install torch {INDEX}xpu"),
-    ("nvidia", "win32", None, f"pip install torch {INDEX}cu130"),
-    ("nvidia", "win32", 13000, f"pip install torch {INDEX}cu130"),
-    ("nvidia", "win32", 12080, f"pip install torch {INDEX}cu126"),
-    (
-        "nvidia", "linux", None, "pip install '.[torch]' (in the checkout of gpubench)",
-    ),  # it brings CUDA along
-    ("apple", "darwin", None, "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
+@pytest.mark.parametrize(("vendor", "platform", "command"), [
+    ("amd", "linux", f"pip install torch {INDEX}rocm7.2"), ("intel", "win32", f"pip install torch {INDEX}xpu"),
+    ("nvidia", "win32", f"pip install torch {INDEX}cu130"),
+    ("nvidia", "linux", "pip install '.[torch]' (in the checkout of gpubench)"),  # it brings CUDA along
+    ("apple", "darwin", "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
 ])  # fmt: skip
-def test_the_pytorch_of_a_gpu(vendor, platform, cuda, command):
-    assert torch_command(vendor, platform, cuda=cuda) == command
+def test_the_pytorch_of_a_gpu(vendor, platform, command):
+    assert torch_command(vendor, platform) == command
 
 
 def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive():

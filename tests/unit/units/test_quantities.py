@@ -58,8 +58,8 @@ def test_arbitrary_text_never_crashes(text):
     *((format_bytes(n), said) for n, said in (
         (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"), (2**60, "1024 PiB"))),
     (format_rate(4.22e12, "B/s"), "4.22 TB/s"), (format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
-    (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
-    *((format_size(n, table=True), said) for n, said in (
+    (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"),
+    *((format_size(n), said) for n, said in (
         (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
     *((" ".join(scale_size(n)), said) for n, said in (
         (972, "972 "), (973, "1 K"), (10_178, "9.9 K"), (10_240, "10 K"), (10_700, "10 K"), (24_536_678, "23.4 M"), (2**20, "1 M"),
