@@ -50,12 +50,13 @@ def require_text(options: RunOptions) -> None:
             )  # fmt: skip
 
 
-def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
+def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
     """Check, before measuring, that every output file can be written. Raises UsageError if one cannot.
 
     Returns the paths without `-`, because the report is written to standard output in any case.
     """
     output = [path for path in output if path != "-"]
+    places: dict[str, str] = {}
     for path in output:
         if not store.is_result_name(path):
             # Refuses a suffix that no format has.
@@ -63,8 +64,9 @@ def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions)
         store.check_writable(path)
         if store.is_result_name(path):
             store.check_part(path)
+        places.setdefault(os.path.realpath(path), path)
     check_folder(output, options)
-    return output
+    return [*places.values()]  # a file named twice would be locked twice, and the run would wait for itself
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:

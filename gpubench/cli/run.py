@@ -39,8 +39,8 @@ def run(options: RunOptions) -> int:
     append = resume.result_file(options.append)
     style = delivery.report_style(options)
     expected = delivery.loaded_claims(options.claims or default_claims(options))
-    gates = ci.parse_gates(options.min_speedup or [], options.fail_on)
-    outputs = delivery.check_outputs([*([append] if append else []), *(options.output or [])], style, options)
+    gates = ci.parse_gates(options.min_speedup, options.fail_on)
+    outputs = delivery.check_outputs([*([append] if append else []), *(options.output or [])], options)
     channels = ci.channels(options, os.environ)
     plan_options = options.replace(append=append)
     if options.dry_run:

@@ -54,6 +54,12 @@ def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):
     gpubench("run", *PLAN, "-o", "r.json", "-q", "--lock-timeout", "10s", status=0)
 
 
+def test_a_run_does_not_wait_for_itself(tmp_path, gpubench):
+    gpubench(
+        "run", *PLAN, "-o", "r.json", "-o", str(tmp_path / "r.json"), "-q", "--lock-timeout", "100ms", status=0
+    )
+
+
 @pytest.mark.check
 def test_a_file_of_somebody_else_beside_the_result_is_not_touched(tmp_path, gpubench, start):
     (tmp_path / "r.json.part").write_text("half a download")
