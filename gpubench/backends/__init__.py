@@ -45,8 +45,8 @@ _ORDER = (*KNOWN, *COMPOSED, DEVICE_GROUP)
 
 
 def names() -> tuple[str, ...]:
-    """List the built-in backends by the names of their files or folders, the baseline first, without importing
-    any."""
+    """List the built-in backends and those of the wings, the baseline first, without importing any. A built-in
+    backend has the name of its file or folder."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
@@ -93,8 +93,8 @@ def usual() -> tuple[str, ...]:
 
 
 def facts(name: str) -> Facts | None:
-    """Return the facts of a built-in backend without importing its library. Returns None for a backend of
-    another package, which only a worker may load."""
+    """Return the facts of a backend that `built_in` lists, without importing its library. Returns None for any
+    other backend: one that is hidden or composed, that of device groups, or one of another package."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -110,7 +110,7 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 
 def may_drive_cpu(name: str) -> bool:
-    """Return whether the backend may have a CPU. A backend of another package may."""
+    """Return whether the backend may have a CPU. One without `facts` may."""
     facts_of = facts(name)
     return facts_of is None or "cpu" in facts_of.kinds
 

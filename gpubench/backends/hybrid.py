@@ -58,8 +58,9 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return how many of `units` the GPU gets for a share from 0 to 1. If the work is split, each side gets at
-    least half a granule, so that the share in a file, which has six digits, differs from 0 and 1."""
+    """Return how many of `units` the GPU gets for a share from 0 to 1, in whole granules. A share between 0 and
+    1 gives the GPU at least one granule and leaves the CPU at least half of one, if there are enough units. So
+    the share in a file, which has six digits, differs from 0 and 1."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
     step = granule(units)
@@ -73,7 +74,8 @@ class SplitLaunch(DividedLaunch):
     def __init__(
         self, op: Op, case: Case, operands: Sequence[DividedBuffer], sides: tuple[Session, Session], on_gpu: int
     ) -> None:
-        """Divide the launch between the GPU and the CPU of `sides`. The last operand is the output."""
+        """Give `on_gpu` units to the GPU of `sides` (GPU, CPU), and the others to the CPU. The last operand is
+        the output."""
         super().__init__(op, case, operands[:-1], operands[-1])
         gpu, self.cpu = sides
         self.units = op.units(case.params)
@@ -95,7 +97,8 @@ CpuPart = Callable[[int], None]
 
 
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
-    """Return views of the last `on_cpu` units of each input. A copy would cost as much as a split saves."""
+    """Return a view of the last `on_cpu` units of each input, or the whole input if it is not divided. A copy
+    would cost as much as a split saves."""
     return [
         split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
@@ -161,7 +164,8 @@ class Sides:
         """Compute on this thread while a second thread moves the GPU's data and runs its kernel. This thread
         moves small data itself, since waking the second thread would take longer.
 
-        `host_output` gets the whole result. `again` means that unchanged inputs are sent, too.
+        `host_output` gets the whole result. If it is None, each side keeps its own part of it. `again` means
+        that unchanged inputs are sent, too.
         """
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
@@ -289,18 +293,14 @@ class Sides:
         self.cpu_s += self.gpu.clock() - start
 
     def _join(self, launch: SplitLaunch) -> Array:
-        if launch.gpu is None:
-            return launch.partial
-        return (
-            join_partials(launch.split, launch.gpu.partial, launch.partial)
-            if launch.on_cpu
-            else launch.gpu.partial
-        )
+        parts = [launch.gpu.partial] if launch.gpu is not None else []
+        parts += [launch.partial] if launch.on_cpu else []
+        return functools.reduce(partial(join_partials, launch.split), parts)
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute. If `several` is true, several threads move the
-    data, not one call of the driver."""
+    """Return how many cores move data while the others compute, or 0 if there are fewer than FEWEST_THREADS
+    threads. If `several` is true, several threads move the data, not one call of the driver."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
@@ -322,7 +322,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._gpu_shares: dict[str, float] = {}
         self.held_pieces: dict[str, int | OnePiece] = {}  # by workload
         self._waiting: tuple[SplitLaunch, int] | None = None
-        self._two_sided: dict[str, Any] = {}
+        self._two_sided: dict[str, Session] = {}  # the wing's session by workload op
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Return why the case cannot be split. Only the plain tuned implementation of a divisible op can."""
@@ -341,8 +341,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             return self
         if op.name not in self._two_sided:
             self._two_sided[op.name] = two_sided(self.device, self.gpu, self.cpu, op)
-        session: Session = self._two_sided[op.name]
-        return session
+        return self._two_sided[op.name]
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return an array of the GPU's session, which may be page-locked. The CPU can compute in it, too."""
@@ -387,14 +386,13 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return self.held_pieces.get(case.workload) if case.regime == "transfer-always" else None
 
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
-        """Set the GPU's share for launches of this case that are compiled from now on. Returns the share after
-        rounding to whole units."""
         self._gpu_shares[case.id] = gpu_share
         units = op.units(case.params)
         return gpu_units(units, gpu_share) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Choose the kernel of each side, the number of pieces, and the session of the CPU."""
+        """Choose the kernel of the GPU. If trials are allowed, also choose the number of pieces, the kernel of
+        the CPU, and the session of the CPU."""
         launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
@@ -433,7 +431,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the CPU session that computes the CPU's share faster, with all threads."""
+        """Return the CPU session that computes the CPU's share faster, with all threads. It is this session's
+        own one if the other one cannot be opened or refuses the op."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -498,7 +497,6 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self.gpu.sync()
 
     def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of each side alone, and of the CPU while the GPU works too."""
         self.sync()
         sides, seconds, travels = self._sides, {}, host_output is not None
         sides.share_cores(launch, travels=travels)

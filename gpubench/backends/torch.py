@@ -116,8 +116,9 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None: the op runs on the host, the implementation is tuned, TF32
-        is missing, the operands are too large, or PyTorch does not compute the op in this dtype."""
+        """Return why the case cannot run, or None if it can. An op on the host cannot, nor can the tuned
+        implementation, a variant other than TF32 on CUDA, operands that are too large, or a dtype that PyTorch
+        does not compute."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -305,7 +306,8 @@ class TorchSession(
 
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Return the device seconds between two events around `repeat` launches, queued so that no host time is
-        measured. Returns None if the device has no clock."""
+        measured. Returns None if the device has no clock. `cold` changes nothing, since the caches are emptied
+        before every measurement."""
         if self._clock is None:
             return None
         with _vendor_errors():
@@ -384,9 +386,9 @@ class TorchClock:
         return max(1e-6, self._between())
 
     def time(self, call: Callable[[], Any], repeat: int) -> float:
-        """Return the seconds of `repeat` launches. If the device caught up with the host, the delay before the
-        launches is doubled, up to a tenth of a second. No delay is long enough once the queue is full, because
-        the host then waits for the device."""
+        """Return the seconds of `repeat` launches. If the device caught up with the host, time them again
+        behind a delay at least twice as long, up to a tenth of a second. No delay is long enough once the queue
+        is full, because the host then waits for the device."""
         delay_s = self._launch_s * repeat
         while True:
             self._driver.synchronize()

@@ -46,7 +46,7 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
     opened = worker.ask(
         protocol.Open(
             id=worker.next_id, device_id=device_id, threads=None, seed=1, inputs="random", scratch=scratch,
-            since=time.monotonic(), autotune=False,
+            since=time.perf_counter(), autotune=False,
         ), DEADLINE_S,
     )  # fmt: skip
     if not isinstance(opened, protocol.Opened):
@@ -157,8 +157,8 @@ def _inner(device: Device) -> str:
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the fastest adapter of the card. Returns the first adapter that passed its trial if the fastest
-    one is not more than MARGIN times as fast, and the first adapter of the card if none passed."""
+    """Return the fastest adapter of the card, but the first one that passed its trial unless the fastest is
+    more than MARGIN times as fast. If no adapter passed, return the first of the card."""
     passed = [device for device in card if times.get(device.id) is not None]
     if not passed:
         return card[0]

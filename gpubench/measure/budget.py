@@ -97,8 +97,9 @@ def stop_reason(
 
 
 def estimate(values: list[float]) -> tuple[float, float | None]:
-    """Return the geometric mean of `values` (the medians of blocks, in seconds) and the relative half-width of
-    the interval of their median. The half-width is None for fewer than two values."""
+    """Return the geometric mean of `values`, and the relative half-width of the interval in which their median
+    lies. `values` are medians of blocks in seconds. The half-width is None for fewer than two values. The mean
+    is 0 if there are none."""
     if not values:
         return 0.0, None
     middle = stats.geometric_mean(values)

@@ -98,7 +98,8 @@ BUILDING = ("compile", "autotune")  # a compiler may take long
 
 
 def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
-    """Return whether a worker was ended because the budget was over, not because a launch hung."""
+    """Return whether a worker was ended because the budget was over, not because a launch hung. `launch_s` is
+    the expected seconds of a launch."""
     late = gone.reason == "timeout" and budget.over
     return late and (gone.phase in BUILDING or gone.phase_s < HANG_S + SLOW * launch_s)
 
@@ -214,7 +215,8 @@ class CaseRun:
             self._ask_ahead(worker, self._prepare_request)
 
     def prepare(self, *, first: bool) -> None:
-        """Have the worker prepare the case. A refusal ends the case as a Skip, an error as a failure."""
+        """Have the worker prepare the case. A refusal ends the case as a Skip, an error as a failure. If
+        `first` is true, enter the case as a measurement."""
         reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
@@ -326,7 +328,7 @@ class CaseRun:
             self._ask_ahead(self.worker, self._finish_request)
 
     def finish(self) -> None:
-        """Check the output that the last launch left."""
+        """Wait for the last check, if there is one, and report the outcome if the case is `measured`."""
         if not self._to_be_finished:
             if self.measured:
                 self._announce()
@@ -503,8 +505,8 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, by block. If throttling leaves too few, they are all samples of the
-        session."""
+        """The samples that count, by block: those that were not throttled. If too few are left after all tries,
+        all samples count, each as a block of its own."""
         enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
         return self.clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 
@@ -534,14 +536,13 @@ class CaseRun:
     def _enter(self, reply: protocol.Prepared) -> None:
         outcome = self._outcome
         if not isinstance(outcome, Measurement):
-            measurement = Measurement(
+            self.runtime.recorder.put(Measurement(
                 id=self.case.id, case=self.case, flops=reply.flops, bytes=reply.bytes, output_bytes=reply.output_bytes,
                 input_bytes=reply.input_bytes, op_hash=reply.op_hash, kernel_hash=reply.kernel_hash,
                 kernel=reply.kernel, blas=reply.blas, check=reply.check, staging=reply.staging, sets=reply.sets,
                 one_piece=reply.one_piece, answer=UNSET if reply.answer is None else reply.answer,
                 failures=failures_of(outcome) or UNSET,
-            )  # fmt: skip
-            self.runtime.recorder.put(measurement)
+            ))  # fmt: skip
         if self._workload.explained and not self.unsettled:
             self.runtime.recorder.add(self.case.id, parts=reply.parts)
 
@@ -549,11 +550,10 @@ class CaseRun:
         if reply.fatal:
             self.runtime.pool.drop(self.case.device_id)
         if reply.reason == WRONG_RESULT:
-            failure = Failure(
+            self._end(Failure(
                 id=self.case.id, case=self.case, reason=reply.reason, detail=reply.detail, hint=reply.hint or None,
                 phase=reply.phase, check=reply.check,
-            )  # fmt: skip
-            self._end(failure)
+            ))  # fmt: skip
         else:
             self._fail(reply.reason, reply.detail, hint=reply.hint, phase=reply.phase)
 
@@ -589,7 +589,6 @@ class CaseRun:
         self._announce()
 
     def _announce(self) -> None:
-        """Report the outcome of the case in this session."""
         outcome, progress = self._outcome, self.runtime.progress
         assert outcome is not None
         sampled = isinstance(outcome, Measurement) and bool(self.kept)

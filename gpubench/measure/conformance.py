@@ -9,6 +9,7 @@ checks an op or a backend.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 import tempfile
@@ -121,11 +122,6 @@ def suite(
         return trial.report
 
 
-def members_of(kind: type) -> dict[str, object]:
-    """Return all members of a class, its bases' included, by name."""
-    return {name: value for base in reversed(kind.mro()) for name, value in vars(base).items()}
-
-
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
     """Return random values for a transfer. They repeat after a prime number of values, so no two pieces are
     alike."""
@@ -182,7 +178,7 @@ class _Trial:
                 for name in dir(part)
             }
         )
-        for name, value in members_of(type(thing)).items():
+        for name, value in inspect.getmembers_static(type(thing)):
             if callable(value) and not name.startswith("_") and name not in names:
                 near = suggest(name, names) or "a method of its own begins with an underscore"
                 self.expect(
@@ -346,8 +342,8 @@ class _Trial:
         return True
 
     def launch(self, case: Case, drawn: Inputs, workspace: Workspace) -> None:
-        """Check that the output is right although the buffer was full of sentinels, that a second run gives the
-        same output, and that the inputs are unchanged."""
+        """Check three promises: the output is right although the buffer was full of sentinels, two more runs
+        give the same output, and the inputs are unchanged."""
         where, name = f"{case.id}, {drawn[1]} inputs, seed {drawn[0]}", case.op
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch

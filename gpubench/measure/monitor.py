@@ -30,8 +30,8 @@ INTERVAL_S = 0.1
 
 
 class Monitor:
-    """Reads the GPUs of a session while blocks are measured. `since` is the monotonic time at which the session
-    started. `absent` gives the devices that cannot be read, each with the reason."""
+    """Reads the GPUs of a session while blocks are measured. `since` is the time by `perf_counter` at which the
+    session started. `absent` gives the devices that cannot be read, each with the reason."""
 
     def __init__(
         self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None
@@ -94,7 +94,8 @@ class Monitor:
         return block
 
     def seconds(self, moment: float) -> float:
-        """Convert a monotonic time to seconds since the session's start, which is what the file stores."""
+        """Convert a time by `perf_counter` to seconds since the session's start, which is what the file
+        stores."""
         return moment - self._since
 
     def records(self) -> list[Telemetry]:
@@ -161,7 +162,8 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Mon
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the devices that can be read, and the reason for each GPU that cannot."""
+    """Return the GPUs and splits that can be read, and the reason for each GPU that cannot. Other devices are
+    ignored."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
@@ -231,12 +233,13 @@ def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
     """Return the block with its throttled samples discarded, and with the throttle reasons and the clock of
-    each sample. The clock is left as it is if the device counted cycles itself.
+    each sample. The clock is left as it is if the device counted cycles itself. Without readings the block is
+    returned as it is.
 
-    `times_s` contains the beginning of the block and the end of each entry of `wall_s`, on the clock of the
-    readings. A sample is judged by the readings during it, or by the nearest reading if there is none.
-    `usual_hz`: the usual SM clock of the device in this run. If it is None, a low clock alone does not discard
-    a sample.
+    `times_s` contains the time at which the block began, and then the end of each entry of `wall_s`, on the
+    clock of the readings. A sample is judged by the readings during it, or by the nearest reading if there is
+    none. `usual_hz`: the usual SM clock of the device in this run. If it is None, a low clock alone does not
+    discard a sample.
     """
     if not readings:
         return block
@@ -264,11 +267,7 @@ def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
 
 def _near(begin_s: float, end_s: float, readings: Sequence[Reading]) -> list[Reading]:
     inside = [reading for reading in readings if begin_s <= reading.t_s <= end_s]
-    return inside or [min(readings, key=lambda reading: _distance(reading.t_s, begin_s, end_s))]
-
-
-def _distance(t_s: float, begin_s: float, end_s: float) -> float:
-    return max(begin_s - t_s, t_s - end_s, 0.0)
+    return inside or [min(readings, key=lambda reading: max(begin_s - reading.t_s, reading.t_s - end_s))]
 
 
 # ---------------------------------------------------------------- messages

@@ -34,9 +34,9 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.points import Cell, CostModel, Points, Rows, Rungs, Slot, cells, slot
-from gpubench.measure.recorder import Recorder
+from gpubench.measure.recorder import Recorder, is_out_of_time
 from gpubench.result.case import FUNCTIONS, Case, copies, own_names
-from gpubench.result.run import Planned, RunWarning, Skip
+from gpubench.result.run import RunWarning
 
 # A step is begun if this many times its predicted seconds fit the time left, since predictions may be too low.
 MARGIN = 1.1
@@ -142,7 +142,8 @@ class Contenders(curves.Side):
         return super().__new__(cls, fitted.values())
 
     def competing(self, x: float) -> set[Slot]:
-        """Return the contenders that are not far behind the fastest at x."""
+        """Return the contenders that take at most exp(NEAR) times as long as the fastest at x = ln(n). A
+        contender whose timed sizes do not reach x is left out."""
         heights = {
             name: curve.at(x).mean
             for name, curve in self.fitted.items()
@@ -160,8 +161,8 @@ NOBODY = Contenders({})
 class Passes:
     """The steps of a session that chooses its sizes.
 
-    After each step is measured, call `note_times` before the next step is taken, and `took` with the seconds of
-    the step before the one after that. If `whole` is true, the user named the budget, so all of it is used.
+    Once a step is measured, call `note_times` before taking the next step. Call `took` with its seconds later,
+    but before taking the step after that. If `whole` is true, the user named the budget, so all of it is used.
     """
 
     def __init__(
@@ -204,7 +205,8 @@ class Passes:
                 self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
-        """Learn from the seconds that a step took with its checks."""
+        """Learn from the seconds that a step took with its checks. Steps with an op that has no ladder teach
+        nothing."""
         if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
@@ -234,8 +236,7 @@ class Passes:
 
     def _has_outcome(self, case: Case) -> bool:
         outcome = self._recorder.outcome(case.id)
-        unreached = outcome is None or isinstance(outcome, Planned)
-        return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
+        return outcome is not None and not is_out_of_time(outcome)
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
         """Yield the steps that measure each rung once, as far as there is time. `reserve_s` is the time to
@@ -496,9 +497,9 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return one more size of the op, with the contenders to measure there, or an empty dict. It is just
-        above a power of two, where padded and tiled kernels are slower or wrong, and above the break-evens if
-        the ladder is long enough. An op gets it once, so later calls return an empty dict."""
+        """Return one more size of the op, with the contenders to measure there, or an empty dict. An op gets it
+        once, so later calls return an empty dict. It is just above a power of two, where padded and tiled
+        kernels are slower or wrong. It is also above the break-evens if the ladder is long enough."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -519,10 +520,8 @@ class Passes:
 
     def _checks(self) -> Iterator[Step]:
         """Yield steps with the size of `_check` for each op that has not had it."""
-        sizes = {rungs.series.key: self._check(rungs) for rungs in self._ladders.values()}
-        yield from self._fitting(
-            [self._worth(self._ladders[key], slots) for key, slots in sizes.items() if slots]
-        )
+        ladders = self._ladders.values()
+        yield from self._fitting([self._worth(x, slots) for x in ladders if (slots := self._check(x))])
 
     def _again(self) -> Iterator[Step]:
         """Yield all ladders again in newly allocated buffers, to use up a budget that the user named."""
@@ -561,8 +560,9 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
-    """Return only the curves of the user's own code if NumPy on the CPU and a library on a GPU both run it,
-    since the answer compares these two. Curves of compiled code and of PyTorch on the CPU are then left out."""
+    """Return only the curves of the user's own code, without those of compiled code and of PyTorch on the CPU.
+    The answer compares NumPy on the CPU with a library on a GPU. If not both have a curve, return all
+    curves."""
     written = {slot: fitted[slot] for slot in fitted if slot[1] == "library" and slot[0] != "torch:cpu"}
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 

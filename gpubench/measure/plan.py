@@ -121,7 +121,8 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder. If sizes of it do not fit the shape, it is a ladder of multiples that do."""
+        """The op's ladder. If sizes of it do not fit the shape, it is a ladder of multiples that do, unless
+        there is none."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -130,10 +131,14 @@ class Series(msgspec.Struct, frozen=True):
         fitting = low <= high and self.op.fits(self.params(low)) is None
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
+    def has(self, case: Case) -> bool:
+        """Return whether the case belongs to this series."""
+        return case.series == (self.op.name, self.dtype, beside_size(self.shape))
+
     def work(self, n: int) -> int:
-        """Return the number of operations or of bytes of a launch at size `n`, whichever is larger. For an op
-        that declares its seconds, the number of bytes that a slow machine moves in that time counts, too.
-        Returns 0 if the op does not allow the size together with the other params."""
+        """Return the number of operations of a launch at size `n`, or its number of bytes if that is larger.
+        For an op that declares its seconds, the number of bytes that a slow machine moves in that time counts,
+        too. Returns 0 if the op does not allow the size together with the other params."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -147,7 +152,7 @@ class Constraints(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...]  # the devices
     selection: Selection  # ops, sizes, dtypes, implementations and regimes
     host_bytes: int | None  # the free memory of the host; None if it is unknown
-    keep: Callable[[Case], bool] | None = None  # returns False for a case to leave out
+    keep: Callable[[Case], bool] | None = None  # returns False for a case to leave out; None keeps all
     settings: Settings = Settings()  # the settings of the measurement
     # The user chose the implementations. If a backend lacks one, its case is a Skip; otherwise it is left out.
     named_implementations: bool = False
@@ -160,9 +165,7 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
     cases: list[Case] = []
     skips: list[Skip] = []
     for target in constraints.targets:
-        for case in _cases(series, params, target, constraints):
-            if constraints.keep is not None and not constraints.keep(case):
-                continue
+        for case in filter(constraints.keep, _cases(series, params, target, constraints)):  # None keeps all
             skip = _refusal(series.op, case, target, constraints)
             if skip is None:
                 cases.append(case)
@@ -172,8 +175,8 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return a list with the workload reduced to the chosen cases, or an empty list if no case was chosen.
-    Removed cases get no explanation."""
+    """Return a list with the workload reduced to the chosen cases, without skips and not `explained`. The list
+    is empty if no case was chosen."""
     cases = tuple(filter(chosen, item.cases))
     return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
@@ -181,17 +184,12 @@ def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
 def _cases(series: Series, params: dict[str, int], target: Target, constraints: Constraints) -> list[Case]:
     device, selection, op = target.device, constraints.selection, series.op
     on_device = device.kind != "cpu" and op.overhead is None
-    best = op.kernel(device.backend, series.dtype)
+    best = None if constraints.named_implementations else op.kernel(device.backend, series.dtype)
     cases = []
     for implementation, variant in _kernels(series, target, constraints):
         for regime in _regimes(op, device, constraints) if on_device else [RESIDENT]:
-            again = (
-                implementation == "tuned"
-                and variant is None
-                and best is not None
-                and best.repeats_library(regime)
-            )
-            if again and not constraints.named_implementations:
+            plain = (implementation, variant) == ("tuned", None)
+            if plain and best is not None and best.repeats_library(regime):
                 continue  # measured once, as library
             fields = {
                 "op": op.name, "group": op.group, "params": params, "dtype": series.dtype,
@@ -215,20 +213,17 @@ def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """Return pairs (implementation, variant): each selected implementation, then its requested variants."""
+    """Return pairs (implementation, variant): each selected implementation, then its requested variants. The
+    list is empty if the device does not measure the op at all."""
     op, backend = series.op, target.device.backend
+    if op.collective is not None:
+        measured = _joins(series, target, constraints)
+    elif op.overhead is not None:  # the costs of several devices are those of each
+        measured = backend not in (*backends.COMPOSED, DEVICE_GROUP)
+    else:
+        measured = backend != DEVICE_GROUP or constraints.settings.scales("strong")
     kernels: list[tuple[str, str | None]] = []
-    if op.overhead is not None and backend in backends.COMPOSED:
-        return kernels  # the costs of its devices are theirs
-    if op.collective is not None and not _joins(series, target, constraints):
-        return kernels
-    if (
-        backend == DEVICE_GROUP
-        and op.collective is None
-        and not (op.overhead is None and constraints.settings.scales("strong"))
-    ):
-        return kernels
-    for implementation in IMPLEMENTATIONS:
+    for implementation in IMPLEMENTATIONS if measured else ():
         if implementation in constraints.selection.implementations and (
             implementation in _implementations(op, target) or constraints.named_implementations
         ):
@@ -362,12 +357,12 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
     if op.collective is not None:
         # What a rank sends and gets; ranks of software share the host's memory.
-        held = 2 * case.params["n"]
+        held = 2 * case.n
         ranks = case.params["ranks"] if device.kind == "software" else 1
         return _fits(op, case, ranks * held, held, device, host_bytes)
     if op.overhead is not None:
         # What is sent and where it lands, held by both implementations on two devices side by side.
-        return _fits(op, case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
+        return _fits(op, case, 8 * case.n, 2 * case.n, device, host_bytes)
     on_host, on_device = needs(op, case.params, case.dtype)
     if case.regime == STREAMED:
         more = LEAST_SETS * op.held_bytes(case.params, case.dtype)
@@ -447,17 +442,19 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
-    """Group the workloads. Memory holds a whole group at once, so that its rounds can be interleaved."""
-    rooms = [t.device.usable_bytes for t in constraints.targets if t.device.usable_bytes is not None]
-    limits = [constraints.host_bytes, min(rooms, default=None)]
+    """Group the workloads in their order. Memory holds a whole group at once, so that its rounds can be
+    interleaved."""
+    rooms = [constraints.host_bytes], [target.device.usable_bytes for target in constraints.targets]
+    limits = [
+        MEMORY_SHARE * min((room for room in of_side if room is not None), default=math.inf)
+        for of_side in rooms
+    ]
     groups: list[list[Workload]] = []
     used = [0, 0]
     for item in workloads:
         needed = needs(item.op, item.params, item.dtype)
         used = [a + b for a, b in zip(used, needed, strict=True)]
-        if not groups or any(
-            limit is not None and a > MEMORY_SHARE * limit for a, limit in zip(used, limits, strict=True)
-        ):
+        if not groups or any(a > limit for a, limit in zip(used, limits, strict=True)):
             groups.append([])
             used = list(needed)
         groups[-1].append(item)
@@ -475,7 +472,8 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 def sizes(op: Op, selection: Selection) -> list[int]:
     """Return the sizes that the user gave for the op. Without them the list is empty, because sizes are
-    searched. For an overhead it is then the op's ladder, since an overhead has no break-even."""
+    searched. An overhead has no break-even, so it has its ladder instead. An overhead with a single size always
+    has that one."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()

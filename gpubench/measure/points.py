@@ -58,7 +58,7 @@ class Rungs:
 
     @property
     def top(self) -> int:
-        """The largest size of the ladder that has not been dropped."""
+        """The largest size of the ladder that has not been dropped, or the smallest size if all were."""
         return max((n for n in self.sizes if n not in self.dropped), default=self.sizes[0])
 
     @property
@@ -212,15 +212,14 @@ def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
     for outcome in outcomes:
         case = outcome.case
         apart = case.variant or case.shared_with or case.backend == DEVICE_GROUP
-        if not isinstance(outcome, Measurement) or case.op != series.op.name or apart:
+        if not isinstance(outcome, Measurement) or apart or not series.has(case):
             continue
-        if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
-            sessions: dict[int, list[float]] = {}
-            for block in outcome.blocks:
-                if block.phase == "main" and (middle := _middle(block)) is not None:
-                    sessions.setdefault(block.session, []).append(middle)
-            if sessions:
-                times.setdefault(case.params["n"], {})[slot(case)] = sessions
+        sessions: dict[int, list[float]] = {}
+        for block in outcome.blocks:
+            if block.phase == "main" and (middle := _middle(block)) is not None:
+                sessions.setdefault(block.session, []).append(middle)
+        if sessions:
+            times.setdefault(case.n, {})[slot(case)] = sessions
     return times
 
 
@@ -293,7 +292,7 @@ class Pace:
     def note(self, case: Case, seconds: float) -> None:
         """Store the seconds of a launch of the case."""
         if seconds > 0:
-            self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
+            self._seconds.setdefault(self._curve(case), {})[case.n] = seconds
 
     def expected_s(self, case: Case) -> float | None:
         """Return the expected seconds of a launch, rather too many than too few, since a sample with too few
@@ -301,12 +300,13 @@ class Pace:
 
         Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of
         the smallest. Above all of them it grows from the time of the largest, with the slope between the last
-        two sizes, or in proportion to the size if only one was measured. Returns None if no size was measured.
+        two sizes. If only one was measured, it grows in proportion to the size. Returns None if no size was
+        measured.
         """
         times = self._seconds.get(self._curve(case))
         if not times:
             return None
-        n, sizes = case.params["n"], sorted(times)
+        n, sizes = case.n, sorted(times)
         if (seconds := between(times, n)) is not None:
             return seconds
         power = min(max(_power(times, *sizes[-2:]), 1.0), STEEPEST) if len(sizes) > 1 else 1.0
@@ -315,7 +315,7 @@ class Pace:
     def least_s(self, case: Case) -> float:
         """Return the expected seconds of a launch, rather too few than too many: the seconds at the nearest
         measured size, changed in proportion to the size. Returns 0 if no size was measured."""
-        n, times = case.params["n"], self._seconds.get(self._curve(case), {})
+        n, times = case.n, self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
 
@@ -442,5 +442,5 @@ class CostModel:
         return min([grown_s, *bounds])
 
     def _cpu_s(self, series: Series, n: int) -> list[float]:
-        """Return the seconds of a launch of each contender of the CPU."""
+        """Return the seconds of a launch by each contender of the CPU."""
         return [self._launch_s(series, name, n) for name in self._points.times(series) if name[0] in self._cpu]

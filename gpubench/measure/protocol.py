@@ -76,7 +76,7 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     seed: int  # seed of the inputs
     inputs: str  # kind of inputs: how they are drawn
     scratch: str  # the folder of the references that workers share
-    since: float  # monotonic time at which the session started
+    since: float  # time by `perf_counter` at which the session started
     autotune: bool = True  # kernels may be chosen by trials
     page_locked: bool = False  # keep the caller's arrays in page-locked memory if the GPU has it
     # Bytes of memory to overwrite before every sample, which empties caches; None: caches stay warm.
@@ -168,7 +168,7 @@ class Work(WorkerRequest, frozen=True):
     """Warm up a prepared case, wait until `start_at`, then work. All workers begin at the same moment."""
 
     case_id: str  # the case
-    start_at: float  # the monotonic time at which work begins
+    start_at: float  # the time by `perf_counter` at which work begins
     warmup_s: float  # seconds of work before that
     work_s: float  # seconds of work
 
@@ -225,7 +225,8 @@ class Listing(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()  # the devices of the backend
     implementations: tuple[str, ...] = ()  # the implementations of the backend
     version: str | None = None  # version of its library
-    default_devices: tuple[str, ...] | None = None  # the devices to measure by default; None means all
+    # The devices that the backend's name alone stands for (`Backend.default_devices`); None means all.
+    default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs and are preferred
     scripted: tuple[str, ...] = ()  # devices with a scripted clock
     kernels: dict[str, tuple[KernelFacts, ...]] = {}  # kernels that it brings, by op
@@ -298,7 +299,8 @@ class Sampled(Reply, frozen=True):
     """Reply to Sample: one block."""
 
     block: Block  # the block for the file
-    times_s: list[float] = []  # monotonic times at which it began and at which each entry of `wall_s` ended
+    # The time by `perf_counter` at which the block began, then the end of each entry of `wall_s`.
+    times_s: list[float] = []
     parts: dict[str, list[float]] = {}  # seconds of the parts of calls that were timed between its samples
 
 

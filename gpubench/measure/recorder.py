@@ -51,8 +51,8 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Progress:
-    """The numbers of cases begun, finished and planned, and a function that returns the seconds left, for
-    displays."""
+    """The numbers of cases begun (`number`), finished and planned (`cases`), for displays. `remaining` returns
+    the seconds left, or None if they are unknown."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
@@ -231,18 +231,14 @@ def without_uuids(document: Document) -> Document:
 
 
 def _machine_fields(machine: Machine) -> dict[str, str]:
+    total = machine.memory.total_bytes.value
     facts = {
         "cpu": machine.cpu.model.value,
         "usable_cpus": machine.cpu.available.value,
-        "memory_gib": _gib(machine.memory.total_bytes.value),
+        # In whole GiB, because the kernel's own share of RAM changes from boot to boot.
+        "memory_gib": None if total is None else round(total / 2**30),
     }
     return {name: str(value) for name, value in facts.items()}
-
-
-def _gib(count: int | None) -> int | None:
-    """Return the bytes in whole GiB, because the kernel's own share of RAM changes from boot to boot. None
-    stays None."""
-    return None if count is None else round(count / 2**30)
 
 
 def _base_name(argument: str) -> str:
@@ -310,7 +306,14 @@ def settled_block(measurement: Measurement) -> Block | None:
 FAILURES_IN_A_ROW = 2
 # Reason of a skip for a lost device, which may come back in the next session.
 DEVICE_LOST = DeviceLost.reason
+# The reason of a skip, of a stop or of the run's end if there was no time left. It is no failure.
+OUT_OF_TIME = "budget"
 WRONG_RESULT = WrongResult.reason
+
+
+def is_out_of_time(outcome: Outcome) -> bool:
+    """Return whether there was no time left for the case."""
+    return isinstance(outcome, Planned) or (isinstance(outcome, Skip) and outcome.reason == OUT_OF_TIME)
 
 
 def has_samples(outcome: Outcome | None) -> bool:
@@ -331,8 +334,11 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Return whether this session measures the case. `since` is the index of the first session of this call. A
-    case that failed in an earlier call is tried again, unless its result was wrong."""
+    """Return whether this session measures the case. `since` is the index of the first session of this call.
+
+    A skipped case is tried again only if its device was lost, and a wrong result never. Other failures are
+    tried again in a later session, unless the case failed FAILURES_IN_A_ROW times in a row in this call.
+    """
     if outcome is None or isinstance(outcome, Planned):
         return True
     if isinstance(outcome, Skip):
@@ -368,19 +374,14 @@ def verdict(
     late: list[Outcome] = [*planned_cases(run)]
     if not check_only:
         late += [o for o in measured if _too_few(o, run.settings.min_samples)]
-        late = [o for o in late if _has_named_size(run, o)]
+        # If a search left a case of another size open, that is no failure.
+        late = [o for o in late if o.case.n in run.selection.sizes.get(o.case.op, ())]
     return (ExitCode.BUDGET, "budget") if late else (ExitCode.OK, "ok")
 
 
 def planned_cases(run: Run) -> list[Planned]:
     """Return the cases that are planned but were not reached."""
     return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
-
-
-def _has_named_size(run: Run, outcome: Outcome) -> bool:
-    """Return whether the user gave the size of this case. If a search left a case of another size open, that is
-    no failure."""
-    return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
 
 
 def _too_few(outcome: Measurement, least: int) -> bool:
@@ -409,7 +410,7 @@ class CaseUnderWay(msgspec.Struct, frozen=True):
     cases: int  # the number of all cases, as far as it is known
     session: int  # the index of the session
     sessions: int  # the number of all sessions
-    remaining_s: float | None  # until the end, if that is known
+    remaining_s: float | None  # estimated seconds until the end; None if unknown
 
 
 class CaseStarted(CaseUnderWay, frozen=True):
@@ -420,7 +421,7 @@ class BlockDone(CaseUnderWay, frozen=True):
     """Event: a case has one more block."""
 
     estimate_s: float  # median seconds per launch
-    precision: float | None  # relative half-width of its interval
+    precision: float | None  # relative half-width of its interval; None for a single block
     samples: int  # number of samples of the estimate
 
 
@@ -431,8 +432,8 @@ class CaseDone(msgspec.Struct, frozen=True):
     cases: int  # the number of all cases, as far as it is known
     session: int  # the index of the session
     estimate_s: float | None  # the seconds per launch; None if there are no samples
-    precision: float | None  # relative half-width of its interval
-    remaining_s: float | None  # until the end, if that is known
+    precision: float | None  # relative half-width of its interval; None for fewer than two blocks
+    remaining_s: float | None  # estimated seconds until the end; None if unknown
 
     @property
     def failure(self) -> Failure | SessionFailure | None:

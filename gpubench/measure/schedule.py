@@ -33,9 +33,9 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.points import Cell, Rows, Rungs, cells, ratios
-from gpubench.measure.recorder import Progress, Recorder, settled_block
+from gpubench.measure.recorder import OUT_OF_TIME, Progress, Recorder, is_out_of_time, settled_block
 from gpubench.measure.worker_pool import Spares, WorkerPool
-from gpubench.result.case import DEVICE_GROUP, Case
+from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
@@ -80,8 +80,9 @@ class RunSpec(msgspec.Struct, frozen=True):
 
 
 def plan_workloads(spec: RunSpec) -> list[Workload]:
-    """Return the workloads that are known before measuring: those of the given sizes, and all sizes of the
-    ladder of each other op. A run that only checks takes only some sizes of a ladder."""
+    """Return the workloads that are known before measuring: the given sizes of some ops, and the whole ladder
+    of each other op. A run that only checks takes only some sizes of a ladder. If a file is resumed, return the
+    workloads of its plan."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
     scope = alone(spec.constraints)
@@ -247,9 +248,6 @@ def worth_trying(
 
 # ---------------------------------------------------------------- the plan of a file
 
-# The reason of a skip, of a stop or of the run's end if there was no time left. It is no failure.
-OUT_OF_TIME = "budget"
-
 
 class Resume(msgspec.Struct, frozen=True):
     """The plan for going on with a file."""
@@ -287,7 +285,7 @@ def resume_plan(
     `sessions` is the number of sessions to add. None means the missing sessions of the run or, if it is
     complete, the sessions that one call of the program adds.
     """
-    if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
+    if run.complete and run.exit_reason != OUT_OF_TIME and not any(is_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)
     most = max((1, *map(len, finished.values())))
@@ -309,17 +307,14 @@ def _is_of_plan(outcome: Outcome) -> bool:
     return any(block.phase == "main" for block in outcome.blocks)
 
 
-def _out_of_time(outcome: Outcome) -> bool:
-    return isinstance(outcome, Planned) or (isinstance(outcome, Skip) and outcome.reason == OUT_OF_TIME)
-
-
 def _finished_sessions(run: Run) -> dict[str, set[int]]:
-    """Return, by workload of the plan, the sessions in which each of its cases was measured or failed."""
+    """Return, by workload of the plan, the sessions in which each of its cases has enough samples or failed. A
+    repeat counts as the session that it repeats. A workload with a case that was out of time has no session."""
     planned = {session.index: session.planned_index for session in run.sessions}
     unused = {session.index for session in run.sessions if session.superseded}
     sessions: dict[str, set[int]] = {}
     for outcome in run.outcomes:
-        if _out_of_time(outcome):
+        if is_out_of_time(outcome):
             sessions[outcome.case.workload] = set()
         elif isinstance(outcome, Measurement) and _is_of_plan(outcome):
             done = {
@@ -382,7 +377,7 @@ def _drop_last_session(run: Run) -> Run:
 
 
 def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Outcome:
-    if isinstance(outcome, Skip) and _out_of_time(outcome):
+    if isinstance(outcome, Skip) and is_out_of_time(outcome):
         return Planned(id=outcome.id, case=outcome.case)
     if not isinstance(outcome, Measurement) or outcome.case.workload not in unfinished:
         return outcome
@@ -406,16 +401,10 @@ def _workloads(
     within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
     workloads = []
     for curve in series(ops, run.selection):
-        for n in sorted({o.case.params["n"] for o in outcomes if _on(o.case, curve)}):
+        for n in sorted({o.case.n for o in outcomes if curve.has(o.case)}):
             item = workload(curve, n, within)
             workloads.append(msgspec.structs.replace(item, explained=not clocks or item.key in clocks))
     return tuple(workloads)
-
-
-def _on(case: Case, curve: Series) -> bool:
-    return (case.op, case.dtype) == (curve.op.name, curve.dtype) and case.params == curve.params(
-        case.params["n"]
-    )
 
 
 def _on_device(outcome: Measurement) -> bool:

@@ -80,8 +80,8 @@ def _memory(room: int) -> Path | None:
     """Return the folder of the file system in memory (/dev/shm). Returns None if it has less than twice `room`
     bytes free, or if the user named a folder for temporary files.
 
-    References are kept in memory because the system may write files on a disk while something is timed, and
-    take a CPU from a kernel that uses all of them.
+    References are kept in memory because the system may write files to a disk while something is timed. That
+    would take a CPU from a kernel that uses all of them.
     """
     named = tempfile.tempdir is not None or any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     with contextlib.suppress(OSError):

@@ -40,9 +40,10 @@ def list_devices(
 
     `deadline_s` is the time limit of each backend. None means the limit that the user set, or `DEADLINE_S` if
     there is none. Raises UsageError if the user's limit is not a duration of more than 0 and at most 30 days.
-    `yielding`: a backend that yields to others (torch to cupy) is at first asked only for its CPU, and for its GPUs
-    only if the others have none. `spares`: takes over the workers of built-in backends that have devices, so that a
-    session can use them. `threads`: number of threads of each worker.
+
+    If `yielding` is true, a backend that yields to others (torch to cupy) is at first asked only for its CPU.
+    It is asked for its GPUs if the others have none. `spares` takes over the workers of built-in backends that
+    have devices, so that a session can use them. `threads` is the number of threads of each worker.
     """
     if not names:
         return []
@@ -184,9 +185,9 @@ def choose(
     """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if a named
     device or backend is missing.
 
-    If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named,
-    because a search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card
-    that one backend lists several times, and the fastest is taken. Without `trial` it is the first.
+    If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named.
+    A search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one
+    backend lists several times, and the fastest is taken. Without `trial` it is the first.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
@@ -306,8 +307,8 @@ def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
 
 
 def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
-    """Return the ids of the devices that were asked for by id, backend or mode. The run fails if one of them
-    cannot be opened."""
+    """Return the ids of the devices that were asked for: by id, by a required backend, or by the mode `gpu` or
+    `hybrid` unless the request is lenient. The run fails if one of them cannot be opened."""
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
@@ -400,9 +401,9 @@ def _hexadecimal(number: int | None) -> str | None:
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
     """Return the devices with the bytes that each device's worker may use.
 
-    The memory of a GPU is divided by the number of devices on it, because the workers of two backends hold the
-    same workload on the same GPU at the same time. `usable_bytes` is the usable memory of each GPU, by its id
-    in the machine.
+    The memory of a GPU is divided by the number of devices on it. The workers of two backends may hold the same
+    workload on the same GPU at the same time. `usable_bytes` is the usable memory of each GPU, by its id in the
+    machine.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []
@@ -415,8 +416,9 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
 
 def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
-    """Return whether the request includes the device. A software adapter must be named by id or backend, unless
-    `allow_software` is set."""
+    """Return whether the request includes the device. The name of a backend with default devices includes
+    these, unless the request has ids. Its other devices must be named by id, and so must other hidden devices.
+    A software adapter needs its id, a required backend, or `allow_software`."""
     if request.devices and device_id in request.devices:
         return True
     by_backend = listing.backend in (*request.required, *request.optional)

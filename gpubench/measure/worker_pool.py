@@ -173,15 +173,17 @@ class Spares:
         self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
-        """Start the import of the backend's libraries in the worker, and keep the worker."""
+        """Start the import of the backend's libraries in the worker, and keep the worker. A worker that has
+        ended is not kept."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
-        with contextlib.suppress(WorkerGone):  # the one that takes it will find out
+        with contextlib.suppress(WorkerGone):  # a new worker is started in its place
             worker.send(request)
             self._waiting.append(Spare(backend, worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
-        """Start workers that import for the `sessions` to come, at most `cpus` for each of the `needed`
-        backends. They import at the same time, so this takes about as long as one import."""
+        """Start workers that import for the `sessions` to come. For each of the `needed` backends there are
+        then at most `cpus` workers, and at most AHEAD. They import at the same time, so this takes about as
+        long as one import."""
         for backend in needed:
             for _ in range(min(sessions, cpus, AHEAD) - sum(x.backend == backend for x in self._waiting)):
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
@@ -245,7 +247,7 @@ class Loss(NamedTuple):
     """A worker that ended before its cases were prepared."""
 
     gone: WorkerGone  # the error that describes the end of the worker
-    case: Case | None  # the case that it worked on
+    case: Case | None  # the case that it worked on; None if its request was about no case
 
 
 Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device
@@ -340,8 +342,8 @@ class WorkerPool:
                 self.worker(device_id)
 
     def _wait_until_open(self, device_ids: Sequence[str]) -> None:
-        """Wait until these devices are open. A device that cannot be opened is remembered, and its cases become
-        skips."""
+        """Wait for those devices that were asked to open. A failed start is counted, and the device is tried
+        again when it is needed."""
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 try:
@@ -513,7 +515,7 @@ class WorkerPool:
 
     def _asked_to_open(self, device_id: str) -> Start:
         """Return a worker that was asked to open the device, a spare if there is one. The worker dies with the
-        calling thread. Raises WorkerGone if it ends before."""
+        calling thread. Raises WorkerGone if no worker can be started."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
         request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)
@@ -522,8 +524,8 @@ class WorkerPool:
         return Start(worker, request, ahead=spare is not None)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
-        """Wait until the device is open, and return its worker and its record. Raises WorkerGone or
-        DeviceGone."""
+        """Wait until the device is open, and return its worker and its record. If a spare crashes, a new worker
+        is tried in its place. Raises WorkerGone or DeviceGone."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
         worker, request, ahead = self._starting[device_id]

@@ -127,7 +127,8 @@ class Transfers:
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
         """Enqueue a copy to a host array for which `is_direct` holds, in order with launches. The copy is
-        complete when the session's `sync` returns."""
+        complete when the session's `sync` returns. The default is never called, since its `is_direct` never
+        holds."""
         raise NotImplementedError
 
 
@@ -228,13 +229,15 @@ class Links(ABC):
 
     @abstractmethod
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Copy the array of the first rank of each pair to the second rank."""
+        """Copy the array of the first rank of each pair to the second rank. `sent` and `got` have an array for
+        each rank."""
 
     @abstractmethod
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Do the collective `name`. `allreduce` gives each rank the sum of all arrays, `reducescatter` one part
-        of that sum, `allgather` all arrays in a row, `alltoall` one part of every array, and `broadcast` the
-        array of rank 0."""
+        """Do the collective `name` on `sent` and `got`, which have an array for each rank. `allreduce` gives
+        each rank the sum of all arrays. `reducescatter` gives it one part of that sum. `allgather` gives it all
+        arrays in a row. `alltoall` gives it one part of every array. `broadcast` gives it the array of rank
+        0."""
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
@@ -263,14 +266,15 @@ class Session(ABC):
 
     device: Device  # the open device
     limits: Limits  # the limits of its kernels
-    threads: int | None = None  # number of threads of a CPU
-    blas: Blas | None = None  # the BLAS that the library calls for matrix products
-    lacks: str | None = None  # the reason why the CPU is slow, known after a case was compiled
+    threads: int | None = None  # number of CPU threads that compute; None if no CPU takes part
+    blas: Blas | None = None  # the BLAS that the library calls for matrix products; None if unknown
+    # Why the CPU is slower than it could be; None if it is not, or before a case was compiled.
+    lacks: str | None = None
 
     @abstractmethod
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run here, or None if it can. It allocates nothing and looks only at
-        declarations and limits."""
+        """Return why the case cannot run here, or None if it can. It looks at declarations and limits, and
+        allocates no operands of the case."""
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return a C-contiguous host array: in pageable memory for the library implementation, in the backend's
@@ -312,9 +316,10 @@ class Session(ABC):
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Do all work that is not timed: prepare the library call, or build the kernel of `case.variant` (None
-        means the first kernel). The result is cached by `case.implementation_id`, so a repeated call with the
-        same buffers is cheap. Raises BuildError."""
+        """Return a launch of the case on these buffers, after all work that is not timed. That is to prepare
+        the library call, or to build the kernel of `case.variant` (None means the first kernel). If `output` is
+        None, each launch makes an output of its own. A repeated call is cheap, because programs are cached.
+        Raises BuildError."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
@@ -421,8 +426,9 @@ class Backend(ABC):
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
     # Tuned kernels that it brings. They are preferred to those that the op declares for it.
     kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels of the backend by the name of the op
-    # The devices that the name of the backend alone stands for, by the part of the id after the colon.
-    default_devices: tuple[str, ...] | None = None  # the devices of a default run; None means all
+    # The devices that the backend's name alone stands for, by the part of the id after the colon. A run measures
+    # them only if the user names the backend. None means all devices, also in a run that names none.
+    default_devices: tuple[str, ...] | None = None
     # Backends that are preferred on a GPU that both drive, unless the user names this one.
     yields_to: tuple[str, ...] = ()  # names of backends
     # Whether its sessions have a scripted clock, which the load of the machine does not affect.
@@ -477,7 +483,7 @@ class Joins(Protocol):
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
         """Return the links among the devices of these ordinals. `word` is the word of `device_groups` in the id
-        of the device group. Raises BackendUnavailable."""
+        of the device group, or empty if the id lists ordinals. Raises BackendUnavailable."""
 
     @abstractmethod
     def members(

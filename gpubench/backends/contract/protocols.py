@@ -117,8 +117,8 @@ class JudgesBlocks(Protocol):
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
         """Return the largest error of each block of `got`, for `backends.shared.reference.judge`. The error of
-        an element is |got - want| / scale, where `scale` is raised to `smallest`, and |want| is used if it is
-        None. Returns None if compiled code cannot read these arrays."""
+        an element is |got - want| / max(scale, smallest). If `scale` is None, |want| replaces it. Returns None
+        if compiled code cannot read these arrays."""
 
 
 @runtime_checkable
@@ -172,8 +172,8 @@ class KnownPeaks(Protocol):
 
     @abstractmethod
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the peaks that are asked for: of memory, of arithmetic in each dtype in `compute`, and of the
-        link to the host."""
+        """Return the requested peaks. `memory` requests that of memory, `link` those of the link to the host,
+        and `compute` those of arithmetic in these dtypes."""
 
 
 @runtime_checkable
@@ -183,8 +183,9 @@ class MultiplyAdds(Protocol):
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """Return a launch of multiply-adds alone, whose number `backends.shared.peaks` gives. The caller frees
-        the launch's output. Raises Unsupported if the device lacks the dtype."""
+        """Return a launch that does only multiply-adds. `rounds` is how often each thread repeats its steps;
+        `backends.shared.peaks.chain_flops` gives the number of operations. The caller frees the launch's
+        output. Raises Unsupported if the device lacks the dtype."""
 
 
 # ---------------------------------------------------------------- workloads
@@ -269,10 +270,15 @@ class TimesSides(Protocol):
     """A session of several devices that times each of them."""
 
     @abstractmethod
-    def sides(self, launch: Any, repeat: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of both sides. `cpu_alone_s` and `gpu_alone_s` are measured while the
-        other side is idle, and `cpu_beside_s` is the time of the CPU while both work. With `host_output` the
-        GPU's data is copied in and out, as in the transfer regimes."""
+    def sides(self, launch: Any, launches: int, host_output: Array | None) -> dict[str, float]:
+        """Return the seconds per launch of each part of a split or a device group, from `launches` launches in
+        a row.
+
+        For a split, `cpu_alone_s` and `gpu_alone_s` are measured while the other side is idle. `cpu_beside_s`
+        is the time of the CPU while both work. A side without work has no time. With `host_output` the GPU's
+        data is copied in and out, as in the transfer regimes. For a device group, `rankN_s` is the time of rank
+        N alone.
+        """
 
 
 @runtime_checkable

@@ -5,9 +5,9 @@ Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 GB/s (docs/kerne
 implementation several threads copy the array into page-locked chunks, while the device moves earlier chunks.
 The time of these copies belongs to the transfer.
 
-With unified addressing a page-locked allocation has the same address on both sides, and the device reads it
-over the link each time (CUDA C++ programming guide, section mapped memory). A page of managed memory moves to
-the side that touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
+With unified addressing a page-locked allocation has the same address on both sides (CUDA C++ programming guide,
+section mapped memory). The device reads it over the link each time. A page of managed memory moves to the side
+that touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class DevicePool(BufferPool):
 
 
 class PinnedMemory:
-    """A source of page-locked host arrays. They come from CuPy's pool, whose idle memory is freed after every
-    `IDLE_BYTES`."""
+    """A source of page-locked host arrays from CuPy's pool. Idle memory of the pool is freed each time that
+    more than `IDLE_BYTES` bytes were handed out."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -111,8 +111,8 @@ class PinnedTransfers(Transfers):
     page-locked chunks.
 
     Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the
-    other. A thread takes the interpreter's lock only a few times per piece, and no step waits for all threads,
-    because each wait for the lock is long while other threads compute with NumPy.
+    other. A thread takes the interpreter's lock only a few times per piece, and no step waits for all threads.
+    Each wait for the lock would be long while other threads compute with NumPy.
     """
 
     staging: Staging = "pinned"

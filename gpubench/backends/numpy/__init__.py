@@ -184,7 +184,8 @@ class NumpySession(
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
         """Import numba and compile the kernels of each op for its largest size. Smaller sizes use some of them,
-        too."""
+        too. Returns the seconds of loading and compiling, or 0 if the cache had all kernels or numba does not
+        work."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)

@@ -165,8 +165,9 @@ class NumbaThreads:
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
         """Load the kernels of these programs. Kernels that are not in the cache are compiled by several
-        processes, because numba compiles one kernel at a time in a process. Returns the seconds of compiling. A
-        kernel that does not compile raises nothing here."""
+        processes, because numba compiles one kernel at a time in a process. A kernel that does not compile
+        raises nothing here. After about AHEAD_S seconds the rest is left for later. Returns the seconds that it
+        took, or 0 if the cache had all kernels."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
         missing = [source for source in sources if not self._at_hand(source)]

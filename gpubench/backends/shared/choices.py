@@ -76,7 +76,7 @@ class Choices:
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return all choices that are remembered for an op at a size, whatever the candidates were."""
+        """Return all choices that are remembered at `place` (`_place`), whatever the candidates were."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
@@ -134,7 +134,7 @@ def key(case: Case, names: Sequence[str]) -> str:
 
 def _place(case: Case, away: int = 0) -> str:
     """Return the key without the candidates, for the size that is `away` half octaves from that of the case."""
-    params = {**case.params, "n": round(case.params["n"] * 2 ** (away / 2))}
+    params = {**case.params, "n": round(case.n * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
 
@@ -180,7 +180,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         settled = earlier.load <= _LOADED if busy else not choices.outlives(earlier)
         if settled:
             return earlier.name
-    elif case.params["n"] not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):
+    elif case.n not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):
         return near
     names = _around(case, trials, choices) if earlier is None else ()
     if len(names) == 1:

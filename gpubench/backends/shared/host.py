@@ -59,26 +59,27 @@ _bound: int | None = None
 def bound_cpus(count: int | None) -> None:
     """Set the largest number of CPUs that count as usable in this process. None removes the bound.
 
-    It is for control groups that limit CPU time. The CPU affinity does not show such a limit, but all threads
-    of the group stop when its time is used up, so more threads than that would slow each other down.
+    It is for control groups that limit CPU time, which the CPU affinity does not show. When the time is used
+    up, all threads of the group stop. So more threads than the limit allows would slow each other down.
     """
     global _bound
     _bound = count
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return how many CPUs the calling thread may use, at most the bound of `bound_cpus`."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, _bound or count)
 
 
 def set_up_threads() -> None:
-    """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run.
+    """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run. A variable
+    that the user has set stays.
 
-    Waiting threads then spin for half a millisecond. By default they spin for 4 to 9 ms or 120 ms, and take
-    cores from the next work, such as another BLAS or a GPU's driver. In half a millisecond they are still awake
-    for the next launch. Each OpenMP thread gets a CPU of its own, since two threads on one CPU wait for each
-    other in every launch.
+    Waiting threads then spin for half a millisecond, so they are still awake for the next launch. By default
+    they spin for 4 to 9 ms or 120 ms. That takes cores from the next work, such as another BLAS or a GPU's
+    driver. Each OpenMP thread gets a CPU of its own, since two threads on one CPU wait for each other in every
+    launch.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
@@ -145,7 +146,7 @@ def others_run() -> bool:
 
 def _processor_clock() -> Callable[[], float]:
     """Return a clock of this process's processor time in seconds. On Windows `process_time` moves in steps of
-    1/64 s, so cycles are counted there and converted as if the CPU ran at 1 GHz, which is slower than any
+    1/64 s, so cycles are counted there. They are converted as if the CPU ran at 1 GHz, which is slower than any
     CPU."""
     import ctypes
 
@@ -309,8 +310,8 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Make the calls one after the other, each followed by a call of `behind`, and return the seconds of each
-    such pair by the clock of the session's host."""
+    """Make the calls one after the other, each followed by a call of `behind`. Return the seconds of each call
+    together with `behind`, by the session's host clock."""
     readings = [session.clock()]
     for call in calls:
         call()
@@ -371,7 +372,7 @@ class SingleDevice(Session):
         if case.dtype not in op.dtypes:
             return Unsupported(f"{op.name} is declared for {', '.join(op.dtypes)}", reason="no-dtype")
         limit = self.limits.max_buffer_bytes
-        if case.params["n"] > limit:
+        if case.n > limit:
             why = f"{case.params['n']} bytes; a buffer of {self.device.id} holds at most {limit}"
             return Unsupported(why, reason="limit")
         return None
@@ -399,9 +400,9 @@ def repeat_values(values: Array, count: int) -> Array:
 
 def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
     """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
-    made of the op, the operand, the params other than the size, the dtype and `seed`. For a weight, its shape
-    replaces the params. Values follow each other in the order of memory, so that a larger array begins with the
-    values of a smaller one.
+    made of the op, the operand, the params other than the size, the dtype and `seed`. If the operand is no
+    activation, its shape replaces the params. Values follow each other in the order of memory, so that a larger
+    array begins with the values of a smaller one.
 
     `kind` is how values are drawn: "random" as the operand declares, or zeros, ones or normal. With zeros and
     ones, ids stay in their range. normal replaces only uniform values.
@@ -431,8 +432,8 @@ def _of_kind(drawn: Values, kind: str) -> Any:
 
 
 def is_plain(operand: Operand) -> bool:
-    """Return whether the operand is an activation in the dtype of the case, and its values are drawn
-    independently of each other, without regard to the op."""
+    """Return whether the operand is an activation in the dtype of the case whose values depend neither on the
+    op nor on each other."""
     alike = isinstance(operand.values, Range) or operand.values in (
         "uniform",
         "normal",
@@ -464,7 +465,8 @@ _DRAWN = 1 << 20
 
 
 def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
-    """Fill the array with values as the operand declares them."""
+    """Fill the array in place by the rule `drawn`, with `key` as the seed. If `wide` is true, draw in float64,
+    otherwise in float32."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
         return
@@ -541,7 +543,8 @@ def op_hash(op: Op) -> str:
     inputs or reference.
 
     The digits depend on behaviour, not on source text, so that results stay comparable after a file is
-    reformatted.
+    reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its
+    dtypes.
     """
     import numpy as np
 

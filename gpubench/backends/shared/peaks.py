@@ -1,9 +1,9 @@
 """The means to measure peaks: large arrays that are quick to make, a check of products too large for a
 reference, and chains of multiply-adds in WGSL.
 
-A chain has no memory access between its steps. Each thread has eight independent vectors of four elements, so
-that no step waits for the one before it, and replaces x by b - x again and again. With b = 1 and x a multiple
-of 1/1024 every step is exact, and an even number of steps changes nothing.
+A chain has no memory access between its steps: it replaces x by b - x again and again. Each thread has eight
+chains, each of a vector of four elements, so that no step waits for the one before it. With b = 1 and x a
+multiple of 1/1024 every step is exact, and an even number of steps changes nothing.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
     """Return whether c = a b within rounding.
 
     Every element of c is checked in n^2 steps instead of n^3: c r is compared with a (b r) for a vector r of
-    random signs. Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. Each element
-    may have an error of 8 u times the norms of its row of a and its column of b, where u is the unit round-off
-    of `dtype`. The limit for a row is four standard deviations of the sum of such errors with random signs.
+    random signs. Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. With the unit
+    round-off u of `dtype`, an element may have an error of 8 u |row of a| |column of b|, in Euclidean norms.
+    The limit for a row is four standard deviations of the sum of such errors with random signs.
     """
     import numpy as np
 

@@ -104,7 +104,8 @@ ANSWER_SAMPLES = 16  # elements of each output that a file stores
 
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
-    """Return some elements of each numeric output, evenly spaced from its beginning to its end."""
+    """Return some elements of each numeric output as float64, evenly spaced from its beginning to its end.
+    Complex numbers give their real parts, and NaN gives 0."""
     import numpy as np
 
     samples: list[float] = []
@@ -195,8 +196,9 @@ def _publish(
     """Apply `function` to the inputs in float64, and write each result to a file, which appears only when it is
     complete.
 
-    If slices of the inputs give slices of the output along its first dimension, or partial results that `join`
-    joins, the work is done slice by slice on all CPUs, so that the float64 copies stay in the caches.
+    The work is done slice by slice on all CPUs if slices of the inputs give slices of the output along its
+    first dimension. The same holds if they give partial results that `join` joins. Then the float64 copies stay
+    in the caches.
     """
     import numpy as np
 
@@ -225,9 +227,9 @@ def _slice_of(flat: Array, start: int) -> Array:
 def _cut(
     function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
 ) -> tuple[int, int, Callable[[int], Array]]:
-    """Return the number of rows of the inputs, the number of rows in a slice, and a function that applies
-    `function` to the slice that begins at a given row. The number of rows is 0 if the op cannot be computed
-    slice by slice."""
+    """Return three things: the number of rows of the inputs, the number of rows in a slice, and a function. It
+    takes the first row of a slice and returns `function` of that slice. The number of rows is 0 if the op
+    cannot be computed slice by slice."""
     import numpy as np
 
     axes = _axes(op, join)
@@ -331,8 +333,8 @@ def on_host(op: Op, inputs: Sequence[Array]) -> Any:
 
 
 def exact(op: Op, np: Any, *inputs: Array) -> Any:
-    """Return the float64 results of an op. An op without matrix products is computed slice by slice on all
-    CPUs, so that temporaries stay in the caches."""
+    """Return the float64 results of an op. An op without matrix products that can be cut into slices is
+    computed on all CPUs, so that temporaries stay in the caches."""
     rows, step, of = _cut(op.exact(), op, inputs, None)
     if op.blas or rows <= step:
         return op.exact()(np, *inputs)

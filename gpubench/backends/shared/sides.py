@@ -69,9 +69,9 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the case that `side` runs when it does all or a part of the op, with the size in `params` and with
-    data that stays on it. It uses the side's own kernel, or the library call if there is no kernel or if a
-    GPU's kernel is that call anyway."""
+    """Return the case that `side` runs with the params `params`, for all or a part of the op. Its data stays on
+    that side. It uses the side's own kernel. It uses the library call if there is no kernel, or if a GPU's
+    kernel is that call anyway."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
@@ -92,8 +92,8 @@ def ask(side: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Return why one of the sides cannot do all of the work, or None if each of them can, with its own kernel
-    or by the library call."""
+    """Return why one of the sides cannot do all of the work, or None if each of them can. A side may do it with
+    its own kernel, by the library call, or by the plain expression if nothing compiles its kernel."""
     for side in sides:
         refused = ask(side, op, side_case(op, case, case.params, side))
         if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
@@ -109,7 +109,7 @@ class StageCase(NamedTuple):
 
     stage: Stage  # the stage of the workload
     op: Op  # the op of the stage with its params
-    case: Case  # resident
+    case: Case  # the stage as a case of its own, with data that stays on the session
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
@@ -124,7 +124,8 @@ def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
 
 
 def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tuple[Stage, BackendError]]:
-    """Yield each stage that the session cannot run, with the reason. Equal stages are asked about once."""
+    """Yield each stage that the session cannot run, with the reason. Equal stages are asked about once, and
+    stages on the host never."""
     for stage, op, case in {own.case.id: own for own in stages}.values():
         refused = ask(session, op, case) if op.host is None else None
         # Without compiled kernels a stage runs its plain expression.
@@ -133,8 +134,8 @@ def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tu
 
 
 def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]) -> tuple[Launch, Buffer]:
-    """Return the launch of a stage and the buffer of its result. `values` maps the names of the values to
-    buffers."""
+    """Return the launch of a stage, and the buffer of its result or a tuple of several. `values` maps the names
+    of the values to buffers."""
     stage, op, case = own
     reads, made = [values[name] for name in stage.reads], tuple(values[name] for name in stage.writes)
     target = made if op.more_outputs else made[0]
@@ -195,8 +196,8 @@ class DividedBuffer:
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the part of the operand that the session holds for the launches of `key`. A part is made when
-        it is first needed, and replaced if it has another shape."""
+        """Return the session's part of the operand for the launches of `key`, which have a part of their own. A
+        part is made when it is first needed, and replaced if it has another shape."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:

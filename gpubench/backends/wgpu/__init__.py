@@ -103,7 +103,7 @@ class StampSet:
 
 
 class Stamps:
-    """Reads the timestamps of one pass, or of each of several passes.
+    """Times the passes of one submit by their timestamps.
 
     There is a StampSet for each number of passes. The last few sets are kept. If one were dropped at once, wgpu
     would free it during the next submit, and that submit is timed.
@@ -225,8 +225,9 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None: the implementation is `library`, the device lacks the dtype,
-        or the operands exceed a limit, which the error names."""
+        """Return why the case cannot run, or None if it can. The implementation `library` cannot, nor can a
+        case without a kernel, with an operand larger than a buffer, or with a kernel that refuses the device's
+        limits."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)

@@ -2,7 +2,7 @@
 by wgpu-py's.
 
 wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call.
-Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and its
+Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps. Its
 thread wakes up 30 to 100 us after the device is done (on the host of an H200), which is longer than a small
 kernel. So here the host polls the device for a while, as CUDA's own wait does.
 """
@@ -191,7 +191,8 @@ class Queue:
         return ffi.new(kind, fields)
 
     def _ask(self, number: int) -> bool:
-        """Poll the device for at most ASK_S. Returns whether the library has reported on wait `number`."""
+        """Poll the device for at most ASK_S, and record ahead the call of `record_next` meanwhile. Returns
+        whether the library has reported on wait `number`. Returns at once if this queue does not poll."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         launch: WgpuLaunch | None = None

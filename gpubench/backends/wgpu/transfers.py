@@ -253,8 +253,8 @@ class MappableMemory(HostMemory):
     """Host memory of storage buffers that the host can map. By the rules of WebGPU no shader may touch a mapped
     buffer.
 
-    `on_host` says whether the adapter uses the host's memory. On an H200, which does not, a call on such
-    buffers is as fast as a call on data on the GPU, because the driver has put the buffers there.
+    `on_host` says whether the adapter uses the host's memory. Other adapters are refused. On an H200 a call on
+    such buffers is as fast as on data on the GPU, because the driver has put them there. Raises Unsupported.
     """
 
     def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:

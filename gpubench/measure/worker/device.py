@@ -47,7 +47,8 @@ _HOST_SHARE = 0.5
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
     """Return how many bytes of workloads the device may keep. A composed device or a device group keeps none,
-    since its memory belongs to other devices. `host_bytes` is the host memory that this worker may use."""
+    since its memory belongs to other devices. `host_bytes` is the host memory that this worker may use. If the
+    memory is unknown, UNKNOWN_MEMORY_BYTES replaces it."""
     if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
@@ -165,7 +166,7 @@ class Kept:
             return make()
 
     def release(self, name: str) -> None:
-        """Release a workload."""
+        """Check the inputs of the cases that were sampled, then release a workload."""
         self.suspects.look()
         self.suspects.passed.clear()
         self._workloads.pop(name).release()
@@ -223,8 +224,8 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of the sampled cases. If one was changed, run each case alone to find out which
-        case did it. If none changes it again, all of them count as guilty."""
+        """Compare the inputs of the sampled cases, and restore those that were changed. If one was, run each
+        case alone to find out which case did it. If none changes it again, all of them count as guilty."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
@@ -473,8 +474,8 @@ class OpenDevice:
         return self.kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return the seconds of each side of a split, or of each rank of a device group, `count` times. Returns
-        an empty dict if `count` is 0."""
+        """Return the seconds of each part of a split or a device group, `count` times. Returns an empty dict if
+        `count` is 0."""
         if not count:
             return {}
         self._announce("parts")
@@ -502,8 +503,8 @@ class OpenDevice:
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
         """Return the seconds of the parts of a launch, timed once per implementation, as they do not depend on
-        the regime. Returns an empty dict for a CPU. The stages of a pipeline are timed each time. A
-        `transfer-always` case gets its steps from its own samples."""
+        the regime. The stages of a pipeline are timed each time. A `transfer-always` case gets its steps from
+        its own samples. Returns an empty dict for that, for a CPU, for calls in place, and if `count` is 0."""
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}

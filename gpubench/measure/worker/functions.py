@@ -70,7 +70,7 @@ class CallOperands(Operands):
         """Make the inputs of a case. Each value of `others` above 0 gives other values."""
         names = [operand.name for operand in self.op.inputs]
         with Translated(self.op.calls):
-            return make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed + others)
+            return make_inputs(self.op.calls, names, case.n, case.dtype, self._seed + others)
 
     def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
         """Return other inputs of the same size, each with its expected result and the allowed errors. If
@@ -161,7 +161,7 @@ class CallWorkspace(Workspace):
         operands = self._operands
         answer_s = operands.answer(self.case)[2]
         if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:
-            n, seconds = self.case.params["n"], FRESH_ANSWERS * answer_s
+            n, seconds = self.case.n, FRESH_ANSWERS * answer_s
             message = (
                 f"{self.case.op} was not called with other values at n = {n}, about {seconds:.0f} s:"
                 " a function that keeps its results goes unnoticed"

@@ -317,7 +317,7 @@ class OverheadTimer(Timed):
         self.transfers = session.transfers(case.implementation)
         self.staging: Staging = self.transfers.staging
         self._empty: Launch = session.empty_launch()
-        self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)
+        self._shape: Shape = (-(-case.n // ITEMSIZE[case.dtype]),)
         self._buffer: Buffer = None
         self._host: Array = None
         self._host_output: Array = None

@@ -93,8 +93,8 @@ class SharedArray:
 
 
 class SharedInputs:
-    """The shared arrays of one worker. Operands have the same array if they have the same kind of values, the
-    same number among the op's inputs of that kind, and the same dtype.
+    """The shared arrays of one worker. An operand gets its array by three things: the kind of its values, its
+    number among the op's inputs of that kind, and its dtype.
 
     An array is drawn again if a larger size is needed. Inputs that are bound to the shorter array keep it.
     """
@@ -180,8 +180,8 @@ def copies_bytes(device: Device) -> int:
 class Passed:
     """The copies of outputs that passed the whole comparison. The most recently used copies stay.
 
-    An output is right if its bits equal those of a copy, or those of the beginning of a larger copy if the op's
-    outputs of different sizes begin alike. Outputs of the lowest, a middle and the top size of the ladder are
+    An output is right if its bits equal those of a copy. If an op's outputs of different sizes begin alike, the
+    beginning of a larger copy is enough. Outputs of the lowest, a middle and the top size of the ladder are
     compared with the reference all the same.
     """
 
@@ -191,10 +191,11 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy with the same bits as these outputs, or None if there is none."""
+        """Return the check of a copy with the same bits as these outputs. Returns None if there is no such
+        copy, and for outputs below LEAST_BYTES."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
-        implementation, n, whole = _implementation(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
+        implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())
         sizes = sorted(
             size
             for implementation_of, size in self._copies
@@ -219,7 +220,7 @@ class Passed:
             or not isinstance(session, ComparesBuffers)
         ):
             return
-        key = (_implementation(case), case.params["n"])
+        key = (_implementation(case), case.n)
         if key in self._copies:
             self._drop(key)
         self._make_room(self._most_bytes - size)
@@ -289,11 +290,6 @@ _WEIGHTS_SHARE, _WEIGHTS_BYTES = 0.05, 128 * 2**20
 Key = tuple[Any, ...]
 
 
-def spare_bytes(device: Device) -> int:
-    """Return how many bytes of weights a session may keep for later sizes."""
-    return _at_most(device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
-
-
 class Weight:
     """A weight on the host. Once an op has borrowed it, it is on the device, too."""
 
@@ -335,8 +331,8 @@ class Weights:
         return weight.buffer
 
     def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
-        """Return the bytes of all weights of the op and the seconds of their upload. The seconds are None if
-        the op has no weights or not all of them are on the device."""
+        """Return the total bytes of the op's weights, and the total seconds of their uploads. The seconds are
+        None if the op has no weights or not all of them are on the device."""
         weights = [self._weight(op, operand, case) for operand in op.inputs if operand.role == "weight"]
         times = [weight.load_s for weight in weights if weight.load_s is not None]
         size = sum(weight.array.nbytes for weight in weights)
@@ -371,7 +367,8 @@ class Weights:
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
     """Return the weights of a session, with the outputs that passed, which all its workspaces share."""
     # A split keeps weights on the device once for each regime.
-    spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
+    spare = _at_most(session.device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
+    spare //= len(REGIMES) if session.device.composed else 1
     weights = Weights(seed, kind, spare)
     weights.passed = Passed(session, copies_bytes(session.device))
     return weights

@@ -21,8 +21,8 @@ SIDES_LIMIT_S = 0.5
 
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Return the seconds per launch of each side of a split alone, and of the CPU's side while the GPU works.
-    See `TimesSides.sides`."""
+    """Return the seconds per launch of each part of a split or a device group, `count` times, or as often as
+    fit SIDES_LIMIT_S. See `TimesSides.sides`."""
     session = timer.session
     assert isinstance(session, TimesSides)
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
@@ -52,7 +52,7 @@ PARTS_WARM_UP = 2
 
 
 def time_parts(timer: Timer, count: int) -> Times:
-    """Return the seconds of each part of `count` calls, or of as many as fit `PARTS_LIMIT_S`."""
+    """Return the seconds of each part of a call, from `count` calls or from as many as fit `PARTS_LIMIT_S`."""
     return _repeat(lambda: parts_of_call(timer), count, PARTS_WARM_UP, PARTS_LIMIT_S)
 
 
@@ -86,9 +86,9 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 def parts_of_call(timer: Timer) -> dict[str, float]:
     """Return the seconds of each part of one `transfer-always` call, with a wait before and after each step.
 
-    The steps follow each other as in a real call. A step that was timed alone took up to three times as long,
-    because the interpreter had waited for the device and the caches held other data. The upload ends with a
-    wait of its own, whose seconds (`sync_s`) are subtracted.
+    The steps follow each other as in a real call. A step that was timed alone took up to three times as long:
+    the interpreter had waited for the device, and the caches held other data. The upload ends with a wait of
+    its own, whose seconds (`sync_s`) are subtracted.
     """
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
     steps: dict[str, float] = {}

@@ -50,7 +50,7 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """Base class of timers. As it is, it times a call of a session with a repeat count that is found once."""
+    """Base class of timers, which take samples of one case with a repeat count."""
 
     case: Case  # the case that is sampled
     session: Session  # the session that runs it
@@ -87,7 +87,7 @@ class Timed:
             self.repeat = calibrate(self, target_s)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Append samples of the device's clock to `hot_s` and `cold_s`, if there is such a clock."""
+        """Append samples of the device's clock to `hot_s` and `cold_s`. This base class has none."""
 
 
 class Timer(Timed):
@@ -156,7 +156,8 @@ class Timer(Timed):
             self.split = before
 
     def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
-        """Make the functions in `self.sides`, each of which takes a sample of one of `sides` alone."""
+        """Put into `self.sides` a function for each of `sides`, which takes a sample of that side alone.
+        `sides` maps names to splits."""
         chosen = self.split
         for name, split in sides.items():
             self.split = split
@@ -182,10 +183,11 @@ class Timer(Timed):
         if self.case.queued and request.device_clock:
             announce("calibrate")
             self.hot_repeat = calibrate_hot(self)
+            keep_queue(self)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
         """Append a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a
-        flush). If launches are long, only one is taken: the hot one if the number `turn` is odd.
+        flush). If `turn` is not None, take only one of them: the hot one if `turn` is odd.
 
         Without a device clock, the hot sample is derived and there is no cold one.
         """
@@ -274,8 +276,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check the results of this case: an output on the device as it is, then one more sample over sentinels
-        on device and host. Raises Wrong."""
+        """Check the results of this case. An output on the device is checked as it is. Then one more sample is
+        taken over sentinels on device and host, and checked. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
@@ -403,20 +405,15 @@ def calibrate(timer: Timed, target: float) -> int:
 
 
 def count(target: float, seconds: float) -> int:
-    """Return how many launches of `seconds` each last `target` seconds."""
+    """Return how many launches of `seconds` each last `target` seconds: from 1 to LONGEST_REPEAT."""
     return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the number of launches per sample on the device's clock to the number on the wall clock, if that is
-    larger."""
+    """Raise the number of launches per sample on the device's clock to the number on the wall clock, but not
+    above QUEUED_LAUNCHES. A longer queue is faster. A derived number is left as it is."""
     if timer.hot_repeat is not None and not derives(timer.session):
-        timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
-
-
-def _no_fewer(timer: Timed, hot_repeat: int) -> int:
-    """Return `hot_repeat`, or the launches of a wall sample if these are more: a longer queue is faster."""
-    return max(hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
+        timer.hot_repeat = max(timer.hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
 
 def calibrate_hot(timer: Timer) -> int | None:
@@ -430,7 +427,7 @@ def calibrate_hot(timer: Timer) -> int | None:
                 return launches(timer.session, timer.launch, LONGEST_HOT_REPEAT)
             return None
         if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
-            return _no_fewer(timer, repeat)
+            return repeat
         predicted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
         repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(predicted))), LONGEST_HOT_REPEAT)
 
@@ -440,8 +437,8 @@ def sample_block(
 ) -> protocol.Sampled:
     """Take one block: warm up, or run one launch that does not count, then take samples of about `target_s`
     seconds. If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always`
-    record their steps. The observers read after each sample. `since` is the monotonic time at which the session
-    started."""
+    record their steps. The observers read after each sample. `since` is the time by `perf_counter` at which the
+    session started."""
     began = time.perf_counter()
     times, wall = [began], list[float]()
     cold_s: list[float] = []
@@ -572,7 +569,7 @@ def derives(session: Session) -> bool:
 
 
 def launches(session: Session, launch: Launch, most: int) -> int:
-    """Return how many launches last `SPAN_S` (at most `most`, a power of two), for `derived_hot_s`."""
+    """Return how many launches last `SPAN_S`, for `derived_hot_s`: a power of two, and at most `most`."""
     repeat = 1
     while repeat < most and wall_s(session, launch, repeat) < SPAN_S:
         repeat *= 2
@@ -588,7 +585,8 @@ def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None
 
 
 def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool = False) -> float | None:
-    """Return the seconds of `repeat` launches on the device's own clock. Returns None if it has no clock."""
+    """Return the seconds of `repeat` launches on the device's own clock. Returns None if it has no clock, or if
+    the clock failed this time."""
     return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
 
 

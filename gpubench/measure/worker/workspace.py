@@ -124,9 +124,8 @@ class Workspace:
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """The position of an element of a reference that is infinite or NaN, with an index for each dimension.
-        It is empty if there is no such element, if the inputs have one, too, or if the op declares that its
-        outputs may have some."""
+        """The position of an infinity or NaN in a reference, with an index for each dimension. It is empty if
+        there is none, if the inputs have one, too, or if the op declares that its outputs may have some."""
         if self.op.not_finite:
             return []
         return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
@@ -375,7 +374,7 @@ class Workspace:
         return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
-        """Describe one element of an output: its value, the value of the reference, and the values of inputs of
+        """Describe one element of an output by its own value, the reference's value, and those of the inputs of
         the same shape."""
         place, want = tuple(index), self.answers[number].want
         of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""

@@ -1,10 +1,10 @@
 """fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
 
-It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so that
-tests of the whole program are deterministic. `fake:cpu` and `fake:gpu` behave well. Every other device acts out
-one failure. Environment variables change the script:
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own. So tests
+of the whole program are deterministic. `fake:cpu`, `fake:gpu` and the identical GPUs behave well. Every other
+device has the failure or the lack that its name says. Environment variables change the script:
 
-GPUBENCH_FAKE_NOISE=0.1: costs are log-normal with that deviation, seeded by device and process.
+GPUBENCH_FAKE_NOISE=0.1: costs are log-normal with that deviation, seeded by the device and GPUBENCH_FAKE_SEED.
 GPUBENCH_FAKE_SLOWER=1.2: kernels take 1.2 times as long.
 GPUBENCH_FAKE_HEAT="gpu1=9": this GPU is a quarter slower after 9 seconds of its clock.
 GPUBENCH_FAKE_GPUS=4: there are identical GPUs fake:gpu0 to fake:gpu3, which form device groups.
