@@ -25,7 +25,15 @@ from gpubench.backends import contract
 from gpubench.backends.contract import Backend, Buffer, Launch, Session, Transfers, protocols
 from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers
 from gpubench.backends.shared.host import random_inputs, repeat_values
-from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
+from gpubench.base.errors import (
+    BackendError,
+    BackendUnavailable,
+    DeviceOutOfMemory,
+    GpubenchError,
+    RequiredUnavailable,
+    require_choice,
+    suggest,
+)
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op
 from gpubench.measure.worker.timer import device_seconds
@@ -66,7 +74,7 @@ class Report(msgspec.Struct, frozen=True):
 
     findings: list[Finding]  # the broken promises
     checked: list[str]  # ids of the cases that were checked
-    refused: dict[str, str]  # the reason by the id of a case that was refused
+    refused: dict[str, str]  # by the id of a case, device or backend that was refused: the reason
 
     def add(self, other: Report) -> None:
         """Add the findings of another device."""
@@ -422,33 +430,41 @@ def check_op(op: Op) -> Report:
     checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
     for name in backends.usual():
         try:
-            backend = backends.load(name)
-            ids = [device.id for device in backend.devices()]
+            whole.add(check_backend(backends.load(name), [op], checks))
         except BackendError as error:
             whole.refused[name] = error.detail
-            continue
-        for device_id in ids:
-            whole.add(suite(backend, device_id, [op], checks))
     return whole
 
 
-def check_backend(backend: Backend) -> Report:
-    """Check each device of the backend with all ops."""
+def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Checks | None = None) -> Report:
+    """Check each device of the backend by `suite`. A device that cannot be opened is refused. Raises
+    BackendUnavailable if the devices cannot be listed."""
     whole = Report([], [], {})
     for device in backend.devices():
-        whole.add(suite(backend, device.id))
+        try:
+            whole.add(suite(backend, device.id, ops, checks))
+        except BackendUnavailable as error:
+            whole.refused[device.id] = error.detail
     return whole
 
 
 def main(name: str) -> int:
     """Check the op or backend `name` and print the findings. Returns the exit code: 1 if there are findings or
-    nothing was checked, otherwise 0. Raises UsageError for an unknown name."""
+    nothing was checked, otherwise 0. Raises UsageError for an unknown name, and RequiredUnavailable for a
+    backend that cannot list its devices."""
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")
     for error in (kernels.find_namesakes() | backends.find_namesakes()).values():
         print(f"left out {error.message}: {error.why}")
-    report = check_op(kernels.load_without_trial(name)) if name in ops else check_backend(backends.load(name))
+    try:
+        report = (
+            check_op(kernels.load_without_trial(name)) if name in ops else check_backend(backends.load(name))
+        )
+    except BackendError as error:
+        raise RequiredUnavailable(
+            "unavailable", f"the backend {name} cannot be checked", why=error.detail, hint=error.hint or None
+        ) from error
     for case_id in dict.fromkeys(report.checked):
         print(f"checked {case_id}")
     for text in dict.fromkeys(f"{re.sub('/n=[^/]*', '', key)}: {why}" for key, why in report.refused.items()):
@@ -462,6 +478,6 @@ def main(name: str) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(" ".join(sys.argv[1:])))
-    except UsageError as error:
+    except GpubenchError as error:
         print(f"error: {error.message}\n  why: {error.why}\n  fix: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)

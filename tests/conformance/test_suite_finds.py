@@ -5,7 +5,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.hidden.fake import FakeBackend, FakeSession
-from gpubench.base.errors import DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BackendUnavailable, DeviceOutOfMemory, RequiredUnavailable, Unsupported
 from gpubench.measure import conformance
 
 
@@ -32,6 +32,32 @@ def findings(method, reassignment, **options):
     # Without bfloat16, so that there is a dtype to refuse.
     op = msgspec.structs.replace(kernels.load("add"), dtypes=("float64", "float32", "float16"))
     return conformance.suite(backend, "fake:gpu", [op], conformance.Checks(seeds=(1,), **options)).findings
+
+
+def test_a_device_that_cannot_be_opened_is_refused_and_the_next_one_is_checked(monkeypatch):
+    monkeypatch.setattr("gpubench.backends.hidden.fake.WORDS", ("unavailable", "gpu"))
+    monkeypatch.setattr(FakeBackend, "open", opening_all_but_one)
+    report = conformance.check_backend(
+        FakeBackend(), [kernels.load("add")], conformance.Checks(seeds=(1,), around=False)
+    )
+    assert (report.findings, report.refused["fake:unavailable"]) == ([], "another process holds it")
+    assert report.checked
+
+
+def opening_all_but_one(self, device_id, threads=None, *, autotune=True, whole=FakeBackend.open):
+    if device_id == "fake:unavailable":
+        raise BackendUnavailable("another process holds it")
+    return whole(self, device_id)
+
+
+def test_a_backend_that_lists_no_device_ends_the_authors_command_with_its_reason(monkeypatch):
+    def devices(self):
+        raise BackendUnavailable("no driver", hint="install it")
+
+    monkeypatch.setattr(FakeBackend, "devices", devices)
+    with pytest.raises(RequiredUnavailable) as caught:
+        conformance.main("fake")
+    assert (caught.value.why, caught.value.hint) == ("no driver", "install it")
 
 
 def truncating_download(self, buffer, host):
