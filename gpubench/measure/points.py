@@ -354,7 +354,8 @@ class CostModel:
         self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step that took `took_s` seconds. Its times must already be in the points."""
+        """Learn from a step that took `took_s` seconds, without the choice of kernels. These seconds are below 0 if
+        several devices chose at the same time. The step's times must already be in the points."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}
         for item in step.workloads:
@@ -376,7 +377,7 @@ class CostModel:
         expected = {key: self.of(series[key], slots, blocks) for key, slots in ops.items()}
         whole_s = math.fsum(expected.values())
         for key, expected_s in expected.items():  # who was to take longer is the likelier cause
-            scale = self._scale.get(key, 1.0) * (took_s / whole_s) ** (expected_s / whole_s)
+            scale = self._scale.get(key, 1.0) * (max(took_s, 0.0) / whole_s) ** (expected_s / whole_s)
             self._scale[key] = min(max(scale, LEAST_SCALE), MOST_SCALE)
 
     @property

@@ -137,6 +137,11 @@ def test_what_steps_will_take_follows_from_those_before():
     assert [*costs()] == pytest.approx(COSTS, rel=1e-4)
 
 
+def test_a_step_whose_devices_chose_kernels_at_the_same_time_teaches_too():
+    model, (add, _) = cost_model(-1)
+    assert model.of(add, {4096: {(CPU, "library", "resident")}}) > 0
+
+
 def test_an_op_without_a_time_takes_what_it_says():
     """A function that fails at each size has no times, and its top took the time of all others."""
     simulation = Simulation(["add"])
