@@ -72,8 +72,8 @@ class BufferSet:
 
 
 class PipelineTimer(Timer):
-    """A timer of the regime `streamed`. Raises DeviceOutOfMemory if there is no room for LEAST_SETS sets of
-    buffers."""
+    """A timer of the regime `streamed`. Raises DeviceOutOfMemory or MemoryError if there is no room for
+    LEAST_SETS sets of buffers."""
 
     def __init__(self, workspace: Workspace, case: Case, launch: Launch, most_sets: int) -> None:
         super().__init__(workspace, case, launch)
@@ -85,7 +85,7 @@ class PipelineTimer(Timer):
         try:
             for number in range(1, most_sets + 1):
                 self.sets.append(self._make_set(workspace.sibling(number), self.session))
-        except DeviceOutOfMemory:
+        except (DeviceOutOfMemory, MemoryError):
             if len(self.sets) < LEAST_SETS:
                 self.release()
                 raise
@@ -94,7 +94,7 @@ class PipelineTimer(Timer):
     def _make_set(self, workspace: Workspace, streams: Streams) -> BufferSet:
         try:
             return BufferSet(workspace, self.case, streams)
-        except BackendError:
+        except (BackendError, MemoryError):
             workspace.release()
             raise
 

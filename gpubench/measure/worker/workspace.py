@@ -151,8 +151,8 @@ class Workspace:
         return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
 
     def upload_inputs(self) -> None:
-        """Allocate and fill the device's input buffers, unless that was done. Raises DeviceOutOfMemory, and
-        then no buffer stays."""
+        """Allocate and fill the device's input buffers, unless that was done. Raises DeviceOutOfMemory or
+        MemoryError, and then no buffer stays."""
         if self.buffers:
             return
         try:
@@ -164,7 +164,7 @@ class Workspace:
                     self._shared[len(self.buffers)] = shared
                     self.buffers.append(shared.beginning(host.shape))
             self.session.sync()
-        except BackendError:
+        except (BackendError, MemoryError):
             self._free_inputs()
             raise
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gpubench import backends
 from gpubench.backends.numpy import NumpySession
 from gpubench.backends.shared.host import random_inputs
+from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import EXACT, Ids, Ladder, Op, Operand, Params, Tolerance
 from gpubench.measure import conformance, protocol
@@ -119,6 +120,24 @@ def test_the_loading_of_weights_is_timed_once(session, tmp_path):
     assert load_s > 0
     second.upload_inputs()
     assert second.loading() == (size, load_s)
+
+
+@pytest.mark.parametrize("error", [DeviceOutOfMemory, MemoryError])
+def test_inputs_that_find_no_memory_are_uploaded_whole_the_next_time(session, tmp_path, monkeypatch, error):
+    workspace = Workspace(session, OP, case_of(OP, 3), 1, "random", tmp_path)
+    upload, sent = session.upload, []
+
+    def failing_upload(buffer, host):
+        sent.append(host)
+        if len(sent) == 2:
+            raise error("no room")
+        upload(buffer, host)
+
+    monkeypatch.setattr(session, "upload", failing_upload)
+    with pytest.raises(error):
+        workspace.upload_inputs()
+    workspace.upload_inputs()
+    assert len(workspace.buffers) == len(OP.inputs)
 
 
 def test_weights_that_nobody_reads_are_kept_while_there_is_room(session, tmp_path, monkeypatch):
