@@ -187,7 +187,8 @@ def implementations_table(answer: MachineAnswer) -> Table:
         for implementation in answer.implementations
     }
     below = _implementations_below(answer)
-    return below if len(ops) == 1 or answer.implementations[0].asked else _implementations_beside(answer, below)
+    named = any(implementation.asked for implementation in answer.implementations)
+    return below if len(ops) == 1 or named else _implementations_beside(answer, below)
 
 
 def _implementations_below(answer: MachineAnswer) -> Table:

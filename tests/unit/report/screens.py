@@ -176,6 +176,9 @@ SCREENS = {
     "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.implementation == "library"], **ALONE),
     "no GPU, three sizes": three_sizes,
     "no GPU, named sizes": lambda: three_sizes(named=True),
+    "no GPU, named sizes of one op": lambda: answer_run(
+        [measured(case(op, n, form), seconds / (1 + (form == "tuned")), sessions=5)
+         for op in ("add", "matmul") for n, seconds in ((64, 1e-5), (128, 1e-4)) for form in ("library", "tuned")], named={"matmul": [64, 128]}, **ALONE),
     "no GPU, tuned alone": lambda: answer_run([measured(case("add", 1024, "tuned"), 1e-3, sessions=5)], **ALONE),
     "looked for": lambda: replace(no_gpu_run(), warnings=LOOKED_FOR),
     "small notes": small_notes,
