@@ -62,7 +62,7 @@ from tests.unit.report.samples import (
     stages_run,
     tool_run,
 )
-from tests.unit.report.screens import BY_DEVICE, ENDS, SCREENS, two_backends
+from tests.unit.report.screens import BY_DEVICE, ENDS, LOSES, SCREENS, WINS, beside, two_backends
 from tests.unit.report.sides import CASES as SIDES
 from tests.unit.report.sides import COMPARISONS, pair, with_first
 from tests.unit.report.test_functions import WRITTEN, seconds
@@ -290,6 +290,8 @@ ENDINGS = {
         named={op: [1024] for op in ("add", "gelu", "mul")})),
     "several runs": lambda: screen_of(full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
     "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
+    "a second GPU in one more situation": lambda: screen_of(
+        answer_run([*op_rows("add", {WAITED: WINS}), *beside({WAITED: WINS, ALWAYS: LOSES}, "cupy:1")], devices=(CPU, GPU, SECOND)), cpu_run(), files=["a", "b"]),
     **{f"a GPU of a long name at {width}": (lambda width=width: screen_of(contest(gpu=replace(GPU, name="x" * 50)), width=width)) for width in (60, 80, 100, 120, 140)},
     **{f"long details in {name}": (lambda name=name: sections_of([run_of([*full_run().outcomes, *LOST], devices=(CPU, replace(GPU, name="n" * 40, driver="d" * 40)))],
                                                                  "skipped", "warnings", "environment", format=name, width=120)) for name in ("plain", "markdown")},

@@ -185,6 +185,8 @@ def brief_text(answer: MachineAnswer) -> str:
     texts = []
     for regime in answer.regimes:
         cells = [entry.cells[regime] for entry in first if regime in entry.cells]
+        if not cells:  # another GPU alone was measured so
+            continue
         if len(first) > 1:
             text = "{} of {}".format(*count_wins(answer, regime))
         elif answer.named and cells[0].gain is not None:
