@@ -230,6 +230,7 @@ VIEWS = {name: (lambda make=make: view(make())) for name, make in {
         "thresholds by their certainty", "the CPU of both, copied of one", "a tie at the top", "half is unknown", "the sentence of 2 of 5",
         "wrong results", "no GPU, three sizes", "named, two ops at two sizes", "equal GPUs, and others", "interrupted")},
     "two backends": BY_DEVICE["two backends by device"],
+    "dtypes that differ": lambda: answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("add", {WAITED: LOSES}, dtype="float64")]),
 }.items()}  # fmt: skip
 
 
@@ -289,9 +290,9 @@ ENDINGS = {
         [*op_rows("add", {WAITED: {1024: 2.0}, ALWAYS: {1024: 0.5}}), *op_rows("mul", {WAITED: {1024: 2.0}}), measured(op_case("gelu", 1024), 1e-3), failed(op_case("gelu", 1024, WAITED, "cupy:0"))],
         named={op: [1024] for op in ("add", "gelu", "mul")})),
     "several runs": lambda: screen_of(full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"](), width=70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
-    "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
     "a second GPU in one more situation": lambda: screen_of(
         answer_run([*op_rows("add", {WAITED: WINS}), *beside({WAITED: WINS, ALWAYS: LOSES}, "cupy:1")], devices=(CPU, GPU, SECOND)), cpu_run(), files=["a", "b"]),
+    "a long name": lambda: screen_of(full_run(), cpu_run(), width=60, files=["x" * 50, "y"]), "long reasons": lambda: screen_of(replace(no_gpu_run(), warnings=LONG)),
     **{f"a GPU of a long name at {width}": (lambda width=width: screen_of(contest(gpu=replace(GPU, name="x" * 50)), width=width)) for width in (60, 80, 100, 120, 140)},
     **{f"long details in {name}": (lambda name=name: sections_of([run_of([*full_run().outcomes, *LOST], devices=(CPU, replace(GPU, name="n" * 40, driver="d" * 40)))],
                                                                  "skipped", "warnings", "environment", format=name, width=120)) for name in ("plain", "markdown")},

@@ -96,7 +96,7 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
     """Return the columns and the cells that name each row: the op, the dtype if there are several, and the GPU
     if there are several."""
     dtypes = len({entry.dtype for entry in answer.rows}) > 1
-    names = [[Cell(_series_label(entry, dtypes=dtypes))] for entry in answer.rows]
+    names = [[Cell(series_label(entry, dtypes=dtypes))] for entry in answer.rows]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
         return [Column("")], names
     gpus = device_names(answer.devices)
@@ -106,7 +106,8 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
     return [Column(""), Column("GPU")], names
 
 
-def _series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: bool) -> str:
+def series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: bool) -> str:
+    """Return the op with its params, followed by the short name of its dtype if `dtypes` is True."""
     return (
         f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if dtypes else series_text(entry)
     )
@@ -269,7 +270,7 @@ def times_table(answer: MachineAnswer) -> Table:
     dtypes = len({entry.dtype for entry in answer.times}) > 1
     rows = [
         (
-            Cell(_series_label(entry, dtypes=dtypes)), Cell(_measured_size(entry)), Cell(gpus[entry.device_id]),
+            Cell(series_label(entry, dtypes=dtypes)), Cell(_measured_size(entry)), Cell(gpus[entry.device_id]),
             *(Cell(format_seconds(entry.seconds[regime]) if regime in entry.seconds else "-") for regime in regimes),
         )
         for entry in answer.times
@@ -285,7 +286,7 @@ def times_table(answer: MachineAnswer) -> Table:
 
 def _labels(rows: Sequence[BestImplementation]) -> list[str]:
     dtypes = len({entry.dtype for entry in rows}) > 1
-    return [_series_label(entry, dtypes=dtypes) for entry in rows]
+    return [series_label(entry, dtypes=dtypes) for entry in rows]
 
 
 def _implementation_gain(implementation: BestImplementation) -> Cell:

@@ -23,12 +23,12 @@ from gpubench.report.sections.answer import (
     answer_sentences,
     make_screen,
 )
+from gpubench.report.sections.answer_table import series_label
 from gpubench.report.sections.answer_text import (
     CLOSE_GAIN,
     factor_text,
     gain_cell,
     gain_text,
-    series_text,
     threshold_cell,
     with_own_names,
 )
@@ -132,8 +132,9 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
     """Return the row, the cell and the gain of each op on the first GPU, by the name of the op. Ops without a
     gain in this regime are left out."""
+    dtypes = len({entry.dtype for entry in answered.rows}) > 1
     return {
-        series_text(entry): (entry, cell, cell.gain)
+        series_label(entry, dtypes=dtypes): (entry, cell, cell.gain)
         for entry in answered.rows
         if entry.device_id == answered.devices[0] and (cell := entry.cells.get(regime)) and cell.gain
     }  # fmt: skip
