@@ -417,7 +417,7 @@ def _parse(data: bytes, name: str) -> _File:
 
 def _decode(kind: type, value: str | float) -> Any:
     """Decode a time, the only type in the file that msgspec cannot decode itself. Raises ValueError."""
-    text = f"{value:.12f}" if isinstance(value, float | int) else str(value)
+    text = f"{value:.12f}" if type(value) in (float, int) else str(value)  # true is no second
     try:
         return kind(parse_duration(text, option="--claims"))
     except UsageError as error:

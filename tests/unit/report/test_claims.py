@@ -130,7 +130,7 @@ def test_a_file_of_claims(tmp_path, suffix):
     ("", "it expects nothing"), ("speedup = 2\ntime = [1, 2]", "two things"), ('time = ["2 s", "1 s"]', "a smaller number"),
     ('speedup = 2\ncase = "add"\ncases = ["add"]', "not both"), ('cpu = 2\ncases = ["add", "mul"]', "several cases"),
     ('gpu = 2\nagainst = "gpu"', "against needs the speedup"), ('speedup = 2\nalso = "add/4096"', "no size"), ("speedup = -2", "above 0"),
-    ("speedup = inf", "above 0"), ('gpu = "2 parsec"', "not a duration"), ('speedup = 2\ncase = "matmul/4096"', "no size"),
+    ("speedup = inf", "above 0"), ('gpu = "2 parsec"', "not a duration"), ("cpu = true", "not a duration"), ('speedup = 2\ncase = "matmul/4096"', "no size"),
     *((f"speedup = 2\ntolerance = {share}", "tolerance is a share") for share in (1.5, 1, -0.1)), ("speedup = 0", "above 0"),
     ("break_even = [0, 5]", "a smaller number"), ("break_even = [5, inf]", "a smaller number"), ("break_even = [1, 2]\ntime = [1, 2]", "two things"),
     ('speedup = 2\nagainst = "add/4096"', "no size"), ('speedup = 2\nbreak_even = [1, 2]', "two things"),
