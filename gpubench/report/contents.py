@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, analyse, machine_runs
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
-from gpubench.analysis.estimate import OVERHEAD
+from gpubench.analysis.estimate import CALLS, OVERHEAD, declaration
 from gpubench.analysis.roofline import measures_peaks, overheads
 from gpubench.analysis.samples import count_sessions
 from gpubench.analysis.thresholds import ABOUT_EQUAL, AnswerCell
@@ -186,7 +186,8 @@ class AnswerSoFar:
         if not (summary.rows if compared else summary.implementations):
             return []
         if compared and not summary.named:
-            summary = _fill(summary, run.selection.ops)
+            apart = {winner.op for winner in summary.host}
+            summary = _fill(summary, [op for op in run.selection.ops if op not in apart and not _is_call(op)])
         table = visible(answer_table(summary), ascii_only=self._options.ascii_only)
         return [
             cut(sides_line(run, summary, width), width),
@@ -205,6 +206,12 @@ class AnswerSoFar:
             break_even=tuple(entry for part in parts for entry in part.break_even),
             best_code=tuple(entry for part in parts for entry in part.best_code),
         )
+
+
+def _is_call(op: str) -> bool:
+    """Tell whether the op is an overhead or a collective, which has no row in the answer."""
+    declared = declaration(op)
+    return declared is not None and declared.group in CALLS
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:

@@ -7,8 +7,18 @@ from gpubench.analysis import analyse
 from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions
 from gpubench.result.run import Selection
-from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.answer_runs import (
+    SUITE,
+    answer_run,
+    named_run,
+    no_gpu_run,
+    one_op_run,
+    op_case,
+    suite_run,
+)
+from tests.unit.report.builders import measured
 from tests.unit.report.samples import drawn
+from tests.unit.report.screens import BOTH, HOST
 
 
 def after(run, count):
@@ -29,6 +39,12 @@ def test_every_op_has_its_row_from_the_first_cell_on():
     known = (60, 200, len(run.outcomes))
     pending = [sum(" ..." in line for line in lines(after(run, count))) for count in known]
     assert pending[0] > pending[1] > pending[2] == 0
+
+
+def test_overheads_and_ops_that_stay_on_the_host_wait_for_no_row():
+    run = answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST])
+    run = replace(run, selection=Selection(ops=["add", "copy", "gelu", "launch", "mul"]))
+    assert [line.split()[0] for line in lines(run)[3:]] == ["add", "copy", "mul"]
 
 
 def test_the_whole_table_is_that_of_the_final_screen():
