@@ -248,12 +248,12 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
     """Return the FLOP/s and bytes/s of a case. For a queued case they are computed from `cold_s`, the time by
     the device's own clock, if it is known. In all other cases they are computed from `wall_s`."""
-    on_device = cold_s is not None and outcome.case.queued
-    seconds = cold_s if on_device and cold_s is not None else wall_s
+    device_s = cold_s if outcome.case.queued else None
+    seconds = wall_s if device_s is None else device_s
     return Rates(
         flops_per_s=outcome.flops / seconds if outcome.flops else None,
         bytes_per_s=outcome.bytes / seconds if outcome.bytes else None,
-        clock="device_cold" if on_device else "wall",
+        clock="wall" if device_s is None else "device_cold",
     )
 
 

@@ -229,17 +229,14 @@ def has_failures(analyses: Iterable[Analysis]) -> bool:
     return any(not gate.passed for analysis in analyses for gate in gates(analysis))
 
 
-def competes(case: CaseResult) -> bool:
-    """Tell whether the case can have a speedup. A CPU case is a baseline and has none."""
-    return case.device_kind != "cpu"
-
-
 def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequence[Speedup]) -> ReportGate:
     baselines = {ratio.baseline.id for ratio in speedups}
     by_preference = sorted(speedups, key=lambda ratio: _PREFERENCE.index(ratio.kind), reverse=True)
     ratios = {ratio.case.id: ratio for ratio in by_preference}
     chosen = [
-        case.id for case in cases if competes(case) and case.id not in baselines and demand.selects(case.case)
+        case.id
+        for case in cases
+        if case.device_kind != "cpu" and case.id not in baselines and demand.selects(case.case)
     ]
     spans = [(case_id, ratios[case_id].lo, ratios[case_id].hi) for case_id in chosen if case_id in ratios]
     low, near = fall_short(demand, spans)

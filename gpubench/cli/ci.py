@@ -277,12 +277,12 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 # ---------------------------------------------------------------- gates
 
 
-def parse_gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
+def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gates:
     """Return the requested gates as checked values. Raises UsageError if a text is wrong."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(
-        min_speedups=tuple(_min_speedup(text) for text in min_speedups),
+        min_speedups=tuple(map(_min_speedup, min_speedups or ())),
         fail_on=failing(fail_on, FAIL_ON),
     )
 

@@ -91,7 +91,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     thresholds.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
         fail_on=None if options.fail_on is None else ci.failing(options.fail_on, GATES),
-        min_speedups=ci.parse_gates(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
+        min_speedups=ci.parse_gates(options.min_speedup, None).min_speedups, thresholds=tuple(thresholds),
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
         advisory=options.advisory, allow_different_machine=options.allow_different_machine,

@@ -515,9 +515,7 @@ def check_plots(options: PlotOptions) -> None:
     store.check_folder(options.plots, option="--plots")
 
 
-def write_plots(
-    analyses: Sequence[Analysis], options: PlotOptions, sections: Sequence[str] | None, time_unit: str
-) -> None:
+def write_plots(analyses: Sequence[Analysis], options: PlotOptions, look: RenderOptions) -> None:
     """Write the charts and print their number on stderr. Does nothing if no folder was given. Raises
     GpubenchError if a chart cannot be written."""
     if options.plots is None:
@@ -526,7 +524,7 @@ def write_plots(
 
     try:
         count = plots.write(
-            analyses, options.plots, options.plot_format, sections=sections, time_unit=time_unit
+            analyses, options.plots, options.plot_format, sections=look.sections, time_unit=look.time_unit
         )
     except OSError as error:
         raise cannot_write(f"the charts into {options.plots}", error) from error

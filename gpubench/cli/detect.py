@@ -144,10 +144,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
     try:
         data = disk.read_regular(path, document.MAX_BYTES + 1)
         document.require_json(data, str(path))
-        document = msgspec.json.decode(data)
+        content = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:
         raise _unusable(path, error) from error
-    records = document.get("records") if isinstance(document, dict) else None
+    records = content.get("records") if isinstance(content, dict) else None
     if not isinstance(records, list) or not all(
         isinstance(r, dict) and r.get("source") and isinstance(r["source"], str) for r in records
     ):

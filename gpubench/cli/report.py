@@ -48,7 +48,7 @@ def report(options: ReportOptions) -> int:
         return whole
     runs = options.runs(documents)
     sources = _runs(documents) if runs is None else [("", run) for run in runs]
-    gates = ci.parse_gates(options.min_speedup or [], options.fail_on)
+    gates = ci.parse_gates(options.min_speedup, options.fail_on)
     analyses = reports.analyse_runs(
         [run for _, run in sources],
         baseline=options.baseline,
@@ -65,7 +65,7 @@ def report(options: ReportOptions) -> int:
         delivery.write_report(analyses, style, style.format, options.output, channels)
     if options.open_page:
         delivery.open_page(analyses, style, [options.output or ""])
-    delivery.write_plots(analyses, options, style.options.sections, style.options.time_unit)
+    delivery.write_plots(analyses, options, style.options)
     code = ExitCode.INPUT if damaged else ci.exit_code(analyses)
     channels.tell(lambda: of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code

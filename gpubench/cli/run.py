@@ -71,7 +71,7 @@ def run(options: RunOptions) -> int:
         errors = delivery.deliver(stored, analyses, outputs, saved, style, channels)
         if options.open_page:
             delivery.open_page(analyses, style, outputs)
-        delivery.write_plots(analyses, options, style.options.sections, style.options.time_unit)
+        delivery.write_plots(analyses, options, style.options)
         channels.tell(
             lambda: ci.of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),
             next(iter(saved), None),

@@ -298,7 +298,7 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
         elif not name:
             _refuse_shape(text, "there is no name before a list of values")
         lists.setdefault(name, []).append(first if equals else item)
-    if name == "n" or "n" in lists:
+    if "n" in lists:
         _refuse_shape(text, "n is the size", "give sizes with --sizes")
     return where, {name: units.parse_sizes(",".join(items), option="--params") for name, items in lists.items()}
 

@@ -347,10 +347,10 @@ def _not_comparable(message: str, why: str, hint: str) -> InputError:
     return InputError("not-comparable", message, why=why, hint=hint)
 
 
-def _list(differences: Sequence[Difference], most: int = 4) -> str:
-    """Return the first `most` differences as text, such as
+def _list(differences: Sequence[Difference]) -> str:
+    """Return the first four differences as text, such as
     `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
     texts = [
         f"{difference.field}: {difference.base!r} against {difference.value!r}" for difference in differences
     ]
-    return truncate(list(dict.fromkeys(texts)), most, between="; ")
+    return truncate(list(dict.fromkeys(texts)), 4, between="; ")

@@ -311,7 +311,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
             *((_factor_text(case.low_end_ratio), _factor_text(case.slow_end_ratio)) if shape else ()),
             needed and f"{case.sessions_needed or '-'}",
             f"{seconds_text(case.base_s, unit)} -> {seconds_text(case.new_s, unit)}",
-            tested and _p_text(case.p_adjusted),
+            tested and ("-" if case.p_adjusted is None else f"{case.p_adjusted:.2g}"),
             "-" if case.threshold is None else _percent(case.threshold),
         )
         for case in rows
@@ -387,10 +387,6 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
 def _notices_section(comparison: Comparison) -> Section:
     lines = tuple(f"{notice.code}: {notice.message}; {notice.hint}" for notice in comparison.warnings)
     return Section(key="warnings", title="Warnings", lines=lines)
-
-
-def _p_text(p: float | None) -> str:
-    return "-" if p is None else f"{p:.2g}"
 
 
 def _percent(share: float) -> str:

@@ -26,7 +26,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import CaseResult, OutcomeType
-from gpubench.analysis.findings import findings, gates, has_failures
+from gpubench.analysis.findings import findings, has_failures
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import SpeedupKind, UndecidedReason, VerdictKind
 from gpubench.analysis.winners import evidence, recommend_mode
@@ -307,7 +307,7 @@ def _run_complete(analysis: Analysis) -> RunComplete:
     run itself ended with 0."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
-    if code == ExitCode.OK and any(not gate.passed for gate in gates(analysis)):
+    if code == ExitCode.OK and has_failures([analysis]):
         code, reason = ExitCode.GATE, "gate"
     return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)
 

@@ -87,7 +87,8 @@ def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = [
         cells(
             time_text(result.time, unit) + mark(result.label), time_interval_text(result.time, unit),
-            seconds_text(result.device_cold_s, unit), _rate(result), f"{len(result.sessions)} x {_samples(result)}",
+            seconds_text(result.device_cold_s, unit), _rate(result),
+            f"{len(result.sessions)} x {min(map(len, result.sessions.values()))}",
             result.id,
             chosen and printable(result.kernel or "-"),
         )
@@ -104,10 +105,6 @@ def _rate(result: CaseResult) -> str:
         result.rates is not None and result.rates.flops_per_s is not None and result.flops > 4 * result.bytes
     )
     return rate_text(result.rates, flops=compute)
-
-
-def _samples(result: CaseResult) -> int:
-    return min(len(samples) for samples in result.sessions.values())
 
 
 COLUMNS = (

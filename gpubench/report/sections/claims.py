@@ -135,7 +135,7 @@ def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> _Hal
     short = length == _IMPLEMENTATIONS[0][0]
     return [
         shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style, short=short),
-        Cell(claim.verdict, _tone(claim)),
+        Cell(claim.verdict, _TONES.get(claim.verdict, "muted")),
     ], [
         gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
@@ -194,10 +194,6 @@ def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
     table has its own words for them."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
-
-
-def _tone(claim: ClaimResult) -> Tone:
-    return _TONES.get(claim.verdict, "muted")
 
 
 def _case(claim: ClaimResult) -> str:

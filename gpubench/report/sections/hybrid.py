@@ -64,7 +64,10 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
-    examples = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
+    examples = {
+        data_text(split.case.case): split.case.case
+        for split in sorted(rows, key=lambda split: regime_order(split.case.case))
+    }
     lines = [f"{'; '.join(_where(case) for case in examples.values())}.", _MEANING]
     lines += ["The caller's arrays are page-locked."] if analysis.run.settings.page_locked is True else []
     in_pieces = any(split.gpu_pieces > 1 for split in rows)
@@ -95,10 +98,6 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
         note=printable(devices_text(analysis, devices)),
     )  # fmt: skip
     return Section(title=TITLE, lines=tuple(lines), tables=(table,))
-
-
-def _regime(split: Hybrid) -> tuple[int, int]:
-    return regime_order(split.case.case)
 
 
 def _where(case: Case) -> str:

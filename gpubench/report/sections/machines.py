@@ -128,7 +128,7 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
         if any(entry is not None and (entry.verdict != "undecided" or entry.bracketed) for entry in curves):
             texts = [threshold_text(entry) if entry else "-" for entry in curves]
             body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
-    columns = heads("op", Column("dtype", rank=1), "data", *_letters(sides))
+    columns = heads("op", Column("dtype", rank=1), "data", *map(letter, range(len(sides))))
     table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
     return _stacked_below(table, sides, what=3)
 
@@ -146,7 +146,7 @@ def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
             body.append((*cells(name[0], name[1], size, data), *(_best(rows, data, unit) for rows in compared)))
     columns = heads(
         "op", Column("dtype", rank=1), number("n"), "time",
-        *(number(column.name) for column in _letters(sides)),
+        *(number(letter(i)) for i in range(len(sides))),
     )  # fmt: skip
     title = "Time of one call at the largest common size; in brackets the winner there"
     return _stacked_below(Table(columns, tuple(body), title=title), sides, what=4)
@@ -169,10 +169,6 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
         "plain" if not entry.headline else "gpu" if entry.lo > 1 else "cpu" if entry.hi < 1 else "plain"
     )
     return Cell(f"{time_text(entry.case.time, unit)} ({gain_text(entry)}){mark(entry.label)}", tone)
-
-
-def _letters(sides: Sequence[MachineRuns]) -> tuple[Column, ...]:
-    return tuple(Column(letter(i)) for i in range(len(sides)))
 
 
 def _stacked_below(table: Table, sides: Sequence[MachineRuns], *, what: int) -> Table:
@@ -216,7 +212,8 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
     )  # fmt: skip
-    ordered = sorted(rows, key=lambda entry: -max((_size(step) for step in steps.get(entry.id, ())), default=0))
+    changes = {case_id: max(abs(math.log(step.ratio)) for step in own) for case_id, own in steps.items()}
+    ordered = sorted(rows, key=lambda entry: -changes.get(entry.id, 0.0))
     body = []
     for entry in ordered:
         measured = [time for time in entry.times if time is not None]
@@ -238,10 +235,6 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
 def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
     """Return the sure changes by case id, oldest first. Cases without a change are left out."""
     return find_steps({entry.id: entry.times for entry in rows}, APART)
-
-
-def _size(step: StepChange) -> float:
-    return abs(math.log(step.ratio))
 
 
 def _step_text(side: MachineRuns, step: StepChange) -> str:

@@ -286,7 +286,7 @@ def _wrap(text: str, width: int) -> list[str]:
     """Wrap the text into lines of at most `width` columns. Two blanks separate groups of words, and a line ends
     only between groups."""
     lines = [""]
-    for group in text.replace("   ", "  ").split("  "):
+    for group in text.split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
         if columns(longer) <= width:
             lines[-1] = longer
