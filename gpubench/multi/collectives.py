@@ -199,8 +199,8 @@ class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def identical_gpu_checks(analysis: Analysis) -> tuple[IdenticalGpuCheck, ...]:
-    """Return a check for each group of identical GPUs. A check begins with the GPU that was measured in
-    full."""
+    """Return a check for each group of identical GPUs. In the file, the times of a group begin with those of
+    the GPU that was measured in full."""
     run = analysis.run
     names = {device.id: device.name for device in run.devices}
     groups: dict[str, list[IdenticalGpuTimes]] = {}
@@ -460,12 +460,15 @@ def _rate_text(result: CollectiveResult) -> str:
 
 
 def _weak_sentence(rows: Sequence[Weak]) -> str:
-    """Return a text such as `2 GPUs at once keep 99 to 100 % of their rates alone (matmul and copy).`"""
+    """Return a text such as `2 GPUs at once keep 99 to 100 % of their rates alone (matmul and copy).` It is
+    about the largest number of GPUs that ran at once."""
+    most = max(gain.gpus for gain in rows)
+    rows = [gain for gain in rows if gain.gpus == most]
     shares = sorted(100 * gain.late for gain in rows)
     ops = list(dict.fromkeys(gain.op for gain in rows))
     low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"
     between = low if low == high else f"{low} to {high}"
-    return f"{max(gain.gpus for gain in rows)} GPUs at once keep {between} % of their rates alone ({list_words(ops)})."
+    return f"{most} GPUs at once keep {between} % of their rates alone ({list_words(ops)})."
 
 
 ROWS = (

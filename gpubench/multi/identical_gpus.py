@@ -207,8 +207,7 @@ _SLACK_S = 30.0
 
 
 def seconds(gpus: int) -> float:
-    """Return the number of seconds that weak scaling of one case takes on this number of GPUs,
-    approximately."""
+    """Return about how many seconds weak scaling takes for one implementation on this number of GPUs."""
     return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
 
 
@@ -223,17 +222,19 @@ def largest(workloads: Iterable[Workload]) -> list[Workload]:
     return [max(items, key=lambda item: item.n) for items in by_curve.values()]
 
 
+def implementations(item: Workload) -> tuple[Implementation, ...]:
+    """Return the implementations of a workload that run at once: both if it only moves data."""
+    return ("tuned",) if item.op.overhead is None else ("library", "tuned")
+
+
 def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
     """Return the times of each GPU of the group when it works alone and when all GPUs work at once. Sessions
-    with an even number begin with the GPUs alone, the others with all at once. Ops that only move data run in
-    both implementations."""
+    with an even number begin with the GPUs alone, the others with all at once. A GPU that fails has a reason
+    instead of times."""
     times: list[TogetherTimes] = []
-    implementations: tuple[Implementation, ...] = (
-        ("tuned",) if item.op.overhead is None else ("library", "tuned")
-    )
-    for implementation in implementations:
+    for implementation in implementations(item):
         cases = cases_of(item.series, item.n, group, constraints, implementation)
         if not cases:
             continue
@@ -364,7 +365,8 @@ class IdenticalCompanion(Companion):
         for group in identical_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:
-                    if count <= len(group) and session.budget.left_s() >= seconds(count):
+                    needed_s = len(implementations(item)) * seconds(count)
+                    if count <= len(group) and session.budget.left_s() >= needed_s:
                         times = weak(session.pool, group[:count], item, self.spec.constraints, session.index)
                         earlier = self.recorder.run.together or ()
                         self.recorder.replace(together=[*earlier, *times])

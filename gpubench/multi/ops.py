@@ -7,7 +7,7 @@ and busbw) are defined as in nccl-tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Ladder, Op, Operand, Params
@@ -16,7 +16,6 @@ WIDTH = ITEMSIZE["float32"]
 _MASK = 0xFFFFFFFF
 # Odd factors that spread the bits over a word, as MurmurHash3 does.
 _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
-Length = Callable[[int, int], int]
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
@@ -29,11 +28,6 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
     word = (i ^ spread) * xp.uint32(_INDEX)
     word = (word ^ (word >> xp.uint32(13))) * xp.uint32(_MIX)
     return ((word ^ (word >> xp.uint32(16))) % xp.uint32(17)).astype("float32") - xp.float32(8)
-
-
-def _whole(count: int, ranks: int) -> int:
-    """Return the number of elements if a rank sends or receives a whole buffer of `count` elements."""
-    return count
 
 
 def _share(count: int, ranks: int) -> int:
@@ -52,13 +46,11 @@ def _others(ranks: int) -> float:
 
 
 def _collective(
-    *, name: str, expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array],
-    bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
-    **declared: Any,
+    *, name: str, group: str, summary: str, pairs: Sequence[tuple[int, int]] = (), **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that times one exchange among the ranks of a group. If `pairs` (sender, receiver) are
-    given, the exchange is a copy for each of them; otherwise it is the collective `name`. `declared` are the
-    op's group and summary."""
+    given, the exchange is a copy for each of them; otherwise it is the collective `name`. `declared` are fields
+    of `Collective`."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:
@@ -67,15 +59,14 @@ def _collective(
             links.collect(name, sent, got)
 
     return Op(
-        name=name, params={"n": "bytes of the largest buffer that a rank holds"},
+        name=name, group=group, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
         output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
         tolerance=EXACT, options={"ranks": "GPUs that take part: a device group has as many"}, fits=_whole_shares,
         overhead=Collective(
-            exchange=exchange, expected=expected, bus=bus, pairwise=bool(pairs), both=len(pairs) > 1,
-            sends=sends, gets=gets,
-            receivers=tuple(target for _, target in pairs) or None,
-        ), **declared,
+            exchange=exchange, pairwise=bool(pairs), both=len(pairs) > 1,
+            receivers=tuple(target for _, target in pairs) or None, **declared,
+        ),
     )  # fmt: skip
 
 

@@ -284,14 +284,14 @@ class Window(NamedTuple):
         return [Window(self.begin + i * step, self.begin + (i + 1) * step) for i in range(SLICES)]
 
 
-Sessions = dict[int, dict[str, TogetherTimes]]  # a session's times, by session and device id
+Sessions = dict[int, dict[str, TogetherTimes]]  # the times of one GPU in one session, by session and device id
 Span = tuple[TogetherTimes, Window]
 Readings = Mapping[tuple[int, str], Telemetry]  # telemetry by session and device id
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
     """Return a row of weak scaling for each case and number of GPUs that ran at once, in the order of the
-    file."""
+    file. A case without a session in which all of its GPUs have times has no row."""
     allowed = used_sessions(run)
     readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from gpubench.base.units import format_rate
-from gpubench.report import render
+from gpubench.multi.collectives import group_sentences
+from gpubench.report import analyse_runs, render
 from gpubench.result.case import group_id
-from tests.unit.multi.samples import GROUP, MIB, PAIR, TEXTS, exchange
+from tests.unit.multi.samples import GROUP, MIB, PAIR, TEXTS, at_once, exchange
 from tests.unit.report.builders import run_of
 
 
@@ -40,6 +41,20 @@ def test_a_narrow_screen_keeps_the_largest_sizes():
     lines = screen([exchange("allreduce", n, 1e11) for n in sizes], [PAIR], width=44)
     assert all(len(line) <= 44 for line in lines)
     assert "1 GiB" in " ".join(lines[:4])
+
+
+def test_what_gpus_keep_at_once_is_said_of_the_most_that_ran():
+    pair = list(at_once("matmul", 8192, 1e-2, 1.25))
+    four = [
+        msgspec.structs.replace(times, device_id=f"cupy:{gpu}", gpus=4, phase="together")
+        for gpu in range(4)
+        for times in pair
+        if (times.device_id, times.phase) == ("cupy:0", "alone")
+    ]
+    alone = [msgspec.structs.replace(times, gpus=1, phase="alone") for times in four]
+    run = msgspec.structs.replace(run_of([]), together=[*alone, *pair, *four])
+    [analysis] = analyse_runs([run])
+    assert group_sentences(analysis) == ("4 GPUs at once keep 100 % of their rates alone (matmul).",)
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -226,16 +226,19 @@ def test_a_search_keeps_a_share_of_its_budget_for_the_gpus_that_it_leaves_out(mo
     assert (without.devices(), without.share, notes) == ([], 0.0, [])
 
 
-@pytest.mark.parametrize(("ranks", "left_s", "counts"), [
-    (None, 25.0, [3]), (None, 24.9, []), ([2, 3, 4], 100.0, [2, 3]), ([2, 3], 20.5, [2]),
+@pytest.mark.parametrize(("ranks", "overhead", "left_s", "counts"), [
+    (None, None, 25.0, [3]), (None, None, 24.9, []), ([2, 3, 4], None, 100.0, [2, 3]), ([2, 3], None, 20.5, [2]),
+    (None, "upload", 49.9, []), (None, "upload", 50.0, [3]),
 ])  # fmt: skip
-def test_weak_scaling_is_measured_while_a_whole_case_fits(monkeypatch, ranks, left_s, counts):
+def test_weak_scaling_is_measured_while_a_whole_case_fits(monkeypatch, ranks, overhead, left_s, counts):
+    """What only moves data is measured in both implementations, which take twice as long."""
+    item = SimpleNamespace(op=SimpleNamespace(overhead=overhead))
     monkeypatch.setattr(beside, "identical_groups", lambda spec: [TARGETS])
-    monkeypatch.setattr(beside, "largest", lambda plan: ["item"])
+    monkeypatch.setattr(beside, "largest", lambda plan: [item])
     monkeypatch.setattr(beside, "weak", lambda pool, group, item, _, index: [(len(group), item, index)])
     own, notes = companion(ranks=ranks, weak=True)
     own.follow_session(occasion(left_s, first=False))
-    assert notes == [{"together": ["earlier", (count, "item", 1)]} for count in counts]
+    assert notes == [{"together": ["earlier", (count, item, 1)]} for count in counts]
 
 
 def test_of_each_curve_the_largest_size_that_moves_data_works_at_once():
