@@ -163,9 +163,9 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key: the largest power of two with which a step still has room for `room`
-    keys. Each load of a thread takes `width` elements of the key. Raises Unsupported if a head has more
-    elements than a group has threads."""
+    """Choose how many threads share a key: the largest power of two that divides the number of loads of a key,
+    and with which a step still has room for `room` keys. Each load takes `width` elements. Raises Unsupported
+    if a head has more elements than a group has threads."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")

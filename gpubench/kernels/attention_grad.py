@@ -50,7 +50,8 @@ from gpubench.kernels.templates.attention import (
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
 
-_HEADS, _ROWS = 8, 256
+_HEADS = 8
+_ROWS = 256  # queries that NumPy takes at a time
 _STATISTICS = 3  # numbers of a query: its largest score, one over the sum of the powers, sum(p dp)
 
 

@@ -230,10 +230,6 @@ def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
-def _turned_scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
-    return norms(xp, dy, w.T)
-
-
 # ---------------------------------------------------------------- rows that are normed first
 
 
@@ -259,7 +255,8 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
     )
 
     def of_norm(formula: Callable[[Op], Any]) -> Any:
-        return partial(_compose, formula(_NORM), formula(plain))
+        norm_of, layer_of = formula(_NORM), formula(plain)
+        return lambda xp, x, g, c, *weights: layer_of(xp, norm_of(xp, x, g, c), *weights)
 
     return Op(
         params=plain.params, options=plain.options, sizes=plain.sizes,
@@ -276,10 +273,6 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
         ),
         **declared,
     )  # fmt: skip
-
-
-def _compose(norm_of: Any, layer_of: Any, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    return layer_of(xp, norm_of(xp, x, g, c), *weights)
 
 
 def _normed_flops(plain: Op, params: Params) -> int:
@@ -384,12 +377,9 @@ def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
     return _NORM.expr(xp, x[-1:], g, c) @ w
 
 
-def _last_torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
-    return _NORM.library["torch"](torch, x[-1:], g, c) @ w
-
-
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of the product's error if the error of each normed row has the scale of the norm."""
+    """Return the scale of the product's error: the norm of the error of the normed row times the norm of each
+    column of w."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)
@@ -491,7 +481,7 @@ OPS = (
             in_place=lambda np, out, room, h: np.copyto(out, 0, where=~(h > 0)),
         ),  # fmt: skip
         library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
-        tolerance=Tolerance(8, scale=_turned_scale),
+        tolerance=Tolerance(8, scale=lambda xp, dy, w, h: norms(xp, dy, w.T)),
     ),
     norm_linear(
         name="norm_linear",
@@ -521,7 +511,7 @@ OPS = (
         traffic=_last_traffic,
         blas=("numpy", "torch"),
         expr=_last_expr,
-        library={"torch": _last_torch},
+        library={"torch": lambda torch, x, g, c, w: _NORM.library["torch"](torch, x[-1:], g, c) @ w},
         tolerance=Tolerance(16, scale=_last_scale),
         tuned=by_backend(_last_cpu, _last_cuda, _last_wgsl),
     ),

@@ -168,9 +168,9 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. If
-    several threads call BLAS at the same time, they compete for its threads: gemv drops from 25 to 1.2 GB/s on
-    two cores."""
+    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. It does
+    not use `blocks`: several threads that call BLAS at the same time compete for its threads (gemv drops from
+    25 to 1.2 GB/s on two cores)."""
     ta, tb = (params.get(name, 0) for name in _TURNS)
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
 
@@ -178,16 +178,17 @@ def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch that multiplies halves as float32, by BLAS on its own threads. NumPy's own product of
     halves is a plain loop."""
-
     ta, tb = (params.get(name, 0) for name in _TURNS)
 
+    def widen_all(halves: Array) -> Array:
+        half, wide = halves.reshape(-1), np.empty(halves.size, np.float32)
+        blocks.run(lambda start, stop: widen(np, half[start:stop], wide[start:stop]), half.size, _BLOCK)
+        return wide.reshape(halves.shape)
+
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        wide = [np.empty(x.shape, np.float32) for x in arrays]
-        for half, target in zip(arrays, wide, strict=True):
-            flat, flat_target = half.reshape(-1), target.reshape(-1)
-            blocks.run(partial(_widen_slice, np, flat, flat_target), half.size, _BLOCK)
+        a, b = map(widen_all, arrays)
         flat_output = output.reshape(-1)
-        product = np.matmul(*_rows(np, wide[0], wide[1], ta, tb)).reshape(-1)
+        product = np.matmul(*_rows(np, a, b, ta, tb)).reshape(-1)
 
         def narrow(start: int, stop: int) -> None:
             with np.errstate(all="ignore"):
@@ -196,10 +197,6 @@ def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
         blocks.run(narrow, output.size, _BLOCK)
 
     return launch
-
-
-def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> None:
-    widen(np, half[start:stop], wide[start:stop])
 
 
 # ---------------------------------------------------------------- CPU

@@ -118,7 +118,7 @@ class Beginning(NamedTuple):
     number of tokens."""
 
     size: int  # number of its bytes
-    beside: int  # bytes of the tokens of its last word that exceed the requested number
+    beside: int  # bytes of those tokens in its last word that exceed the requested number of tokens
 
 
 @cache
@@ -172,33 +172,15 @@ def encoder() -> Any:
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})
 
 
-def _tokenise_expr(xp: Array, text: Array, n: int) -> Array:
-    return xp.asarray(encoder().encode_ordinary(bytes(text).decode("ascii"))[:n], dtype=xp.int32)
-
-
-def _tokenise_reference(xp: Array, text: Array, n: int) -> Array:
-    return xp.asarray(encode(bytes(text))[:n], dtype=xp.int32)
-
-
-def _tokenise_torch(torch: Any, text: Array, n: int) -> Any:
-    return torch.tensor(encoder().encode_ordinary(bytes(text).decode("ascii"))[:n], dtype=torch.int32)
+def _encode_fast(text: Array, n: int) -> list[int]:
+    """Return the first n ids of the text, by tiktoken."""
+    ids: list[int] = encoder().encode_ordinary(bytes(text).decode("ascii"))
+    return ids[:n]
 
 
 def _length(params: Params) -> Shape:
     size, beside = beginning(params["n"])
     return (size - beside,)
-
-
-def _detokenise_expr(xp: Array, ids: Array) -> Array:
-    return xp.frombuffer(encoder().decode_bytes(ids.tolist()), dtype=xp.uint8)
-
-
-def _detokenise_reference(xp: Array, ids: Array) -> Array:
-    return xp.frombuffer(decode([int(number) for number in ids]), dtype=xp.uint8)
-
-
-def _detokenise_torch(torch: Any, ids: Array) -> Any:
-    return torch.tensor(list(encoder().decode_bytes(ids.tolist())), dtype=torch.uint8)
 
 
 def _room(params: Params) -> int:
@@ -245,12 +227,6 @@ _KERNEL = GpuText(
   if (i == 0u) { next[0] = start[0] + i32(count); }
 """, bounds="last",
 )  # fmt: skip
-
-
-def _append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program that appends ids, in one launch. Raises Unsupported beyond CUDA's largest
-    grid."""
-    return _KERNEL.cuda_program(dtype, params["n"], (params["n"],))
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
@@ -445,9 +421,9 @@ OPS = (
         output=Operand("ids", lambda params: (params["n"],), dtype="int32"),
         flops=lambda params: 0,
         takes=("n",),
-        expr=_tokenise_expr,
-        library={"torch": _tokenise_torch},
-        reference=_tokenise_reference,
+        expr=lambda xp, text, n: xp.asarray(_encode_fast(text, n), dtype=xp.int32),
+        library={"torch": lambda torch, text, n: torch.tensor(_encode_fast(text, n), dtype=torch.int32)},
+        reference=lambda xp, text, n: xp.asarray(encode(bytes(text))[:n], dtype=xp.int32),
         tolerance=EXACT,
         host=HostLibrary("tiktoken", "workloads"),
     ),
@@ -469,9 +445,13 @@ OPS = (
         ),
         output=Operand("text", _length, dtype="uint8"),
         flops=lambda params: 0,
-        expr=_detokenise_expr,
-        library={"torch": _detokenise_torch},
-        reference=_detokenise_reference,
+        expr=lambda xp, ids: xp.frombuffer(encoder().decode_bytes(ids.tolist()), dtype=xp.uint8),
+        library={
+            "torch": lambda torch, ids: torch.tensor(
+                list(encoder().decode_bytes(ids.tolist())), dtype=torch.uint8
+            )
+        },
+        reference=lambda xp, ids: xp.frombuffer(decode(ids.tolist()), dtype=xp.uint8),
         tolerance=EXACT,
         host=HostLibrary("tiktoken", "workloads"),
     ),
@@ -497,7 +477,11 @@ OPS = (
         expr=_append_expr,
         library={"torch": _append_torch},
         tolerance=EXACT,
-        tuned=by_backend(_append_cpu, _append_cuda, _append_wgsl),
+        tuned=by_backend(
+            _append_cpu,
+            lambda params, dtype, _: _KERNEL.cuda_program(dtype, params["n"], (params["n"],)),
+            _append_wgsl,
+        ),
     ),
     embedding(name="embedding", group="network", summary="out = table[ids] + positions"),
     embedding(

@@ -35,11 +35,6 @@ from gpubench.kernels.templates.reduce import reduction
 _A = 2.5  # exact in every dtype, and no power of two, so that the product has to be rounded
 
 
-def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
-    """Return the scale of the dot product: the norm of x times the norm of y."""
-    return xp.sqrt(x @ x) * xp.sqrt(y @ y)
-
-
 _LARGEST_POWER = 16  # for larger exponents the compiled kernels use the general power, too
 
 
@@ -165,10 +160,6 @@ def _adam_epsilon(step: int) -> float:
     return EPSILON * _adam_root(step)
 
 
-def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array:
-    return absolute_sum(xp, w, _adam_rate(step) * mean / xp.sqrt(v))
-
-
 def _torch(name: str) -> dict[str, Callable[..., Any]]:
     """Return an entry for an op's `library`: PyTorch's function `name`, called with all inputs in order."""
     return {"torch": lambda torch, *inputs, out=None: getattr(torch, name)(*inputs, out=out)}
@@ -258,7 +249,9 @@ OPS = (
         formula=lambda m, x, y: x * y,
         join="add",
         expr=lambda xp, x, y: x @ y,
-        tolerance=Tolerance(8, scale=_dot_scale),
+        tolerance=Tolerance(
+            8, scale=lambda xp, x, y: xp.sqrt(x @ x) * xp.sqrt(y @ y)
+        ),  # the product of the norms
         library=_torch("dot"),
     ),
     elementwise(
@@ -422,6 +415,9 @@ OPS = (
                 w, mean, torch.sqrt(v).add_(_adam_epsilon(step)), value=-_adam_rate(step), out=out
             )
         },
-        tolerance=Tolerance(12, scale=lambda xp, w, mean, v, step=0: _adam_spread(xp, w, mean, v, step)),
+        tolerance=Tolerance(
+            12,
+            scale=lambda xp, w, mean, v, step=0: absolute_sum(xp, w, _adam_rate(step) * mean / xp.sqrt(v)),
+        ),
     ),
 )

@@ -55,6 +55,7 @@ def test_a_value_that_is_used_twice_is_computed_once():
     (lambda xp, x: np.exp(x), "calls NumPy itself"), (lambda xp, x: x.sum(), r"uses \.sum of an array"),
     (lambda xp, x: x[1:], "takes elements of an array by index"),
     (lambda xp, x: x ** np.ones(3), "mixes arrays with a ndarray"),
+    (lambda xp, x: x * xp.log2(np.ones(3)), "mixes arrays with a ndarray"),
     (lambda xp, x: (x, x + 1), "returns several results"), (lambda xp, x: x > 0, "returns truth values"),
     (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf")])  # fmt: skip
 def test_why_a_function_is_no_formula(function, why):

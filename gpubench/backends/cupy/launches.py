@@ -94,9 +94,7 @@ class CudaPrograms:
         steps = [
             CublasProduct(self._cupy, step, buffers, case.dtype)
             if isinstance(step, CudaProduct)
-            else partial(
-                function, step.grid, step.block, _arguments(step, buffers), shared_mem=step.shared_bytes
-            )
+            else partial(function, step.grid, step.block, _arguments(step, buffers))
             for function, step in zip(functions, program.passes, strict=True)
         ]
 

@@ -67,7 +67,6 @@ class CudaPass(msgspec.Struct, frozen=True):
     block: tuple[int, int, int]  # threads of a block in x, y and z
     # names of buffers (inputs, outputs, scratch), and plain integers (int64)
     arguments: tuple[str | int, ...]
-    shared_bytes: int = 0  # dynamic shared memory of a block
     options: tuple[str, ...] = ()  # options of NVRTC, without the language standard, which the backend adds
 
 

@@ -170,8 +170,9 @@ class Ladder(msgspec.Struct, frozen=True):
 
     @staticmethod
     def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
-        """Return the lowest, a middle and the highest of `rungs`. GPUs are always timed at these three sizes,
-        and whole outputs are always compared there."""
+        """Return the lowest, the third highest and the highest of the ascending `rungs`. With one or two rungs
+        the second of these is the lowest. GPUs are always timed at these sizes, and whole outputs are always
+        compared there."""
         return rungs[0], rungs[-3:][0], rungs[-1]
 
     def whole(self, n: float) -> int:
@@ -222,7 +223,7 @@ class Overhead(msgspec.Struct, frozen=True):
         return self.call in ("upload", "download")
 
     def bytes(self, params: Params) -> int:
-        """Return the bytes that one call moves."""
+        """Return the bytes that one call moves between host and device, which is 0 for most calls."""
         return params["n"] if self.moves else 0
 
 
@@ -345,7 +346,7 @@ class Op(msgspec.Struct, frozen=True):
     # `fits(params)` returns why a combination of params is not allowed, or None if it is
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()  # backends whose library call can round float32 inputs to TF32
-    # most operations a second of a library call that has no fast code for the dtype, by backend and dtype
+    # by (backend, dtype) for which the library has no fast code: the most operations a second of its call
     slow: Mapping[tuple[str, Dtype], float] = {}
     blas: tuple[str, ...] = ()  # backends whose BLAS does most of the work of the library call
     # why finite inputs may give an infinity or a NaN; if it is empty, such an output is wrong
@@ -359,8 +360,8 @@ class Op(msgspec.Struct, frozen=True):
     # each with a default. `at(params)` returns the op with these params bound
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()  # outputs after the first; an op with such outputs is not split
-    # `traffic(params, dtype)` returns the bytes that a launch has to move, if these are not all operands, such
-    # as only some rows of a table
+    # `traffic(params, dtype)` returns the bytes that a launch has to move. None: those of all operands. An op
+    # that reads only some rows of a table moves fewer
     traffic: Callable[[Params, Dtype], int] | None = None
     # the op runs on the host, whatever the device is, and calls this library
     host: HostLibrary | None = None
@@ -370,7 +371,8 @@ class Op(msgspec.Struct, frozen=True):
     between: tuple[Operand, ...] = ()
     # gradients of parts of a batch, which the ranks of a device group average before a stage reads them
     averaged: tuple[str, ...] = ()
-    # functions of the params that return the tokens that a call reads or writes, by the prefix of stage names
+    # by a prefix of stage names, such as `prefill`: returns, for the params, the number of tokens that these
+    # stages read or write in a call
     tokens: Mapping[str, Callable[[Params], int]] = {}
     # hash of the text of a user's function, used for its kernels. The hash of the op is made of name, arguments
     # and dtypes instead, so that results can be compared after an edit
@@ -378,7 +380,7 @@ class Op(msgspec.Struct, frozen=True):
     # in a worker: a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
     only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
-    # returns the approximate seconds of a call on NumPy, as a trial measured them
+    # returns the approximate seconds of a call on NumPy, as a trial measured them; None: there was no trial
     seconds: Callable[[Params], float] | None = None
 
     @property
@@ -457,8 +459,8 @@ class Op(msgspec.Struct, frozen=True):
         return inspect.signature(self.call(backend)).parameters.get("out")
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
-        """Return the tuned kernel `variant` on `backend`. Without a variant, return the first kernel for the
-        dtype. Returns None if there is none."""
+        """Return the first tuned kernel of `backend` that supports the dtype. With a `variant`, only kernels of
+        this name count. Returns None if there is none."""
         return next(
             (
                 kernel
@@ -497,6 +499,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def begins(self, params: Params, larger: Params) -> bool:
         """Return whether each input at `params` is the beginning of the same input at `larger`, along the first
+        dimension. Return False unless the op can be divided and all its inputs are divided along that
         dimension."""
         split = self.split_at(larger)
         if split is None or not self._leads(split) or self.units(params) > self.units(larger):
@@ -529,7 +532,8 @@ class Op(msgspec.Struct, frozen=True):
         return sum(operand.bytes(params, dtype) for operand in self.outputs)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that a device holds for one launch: all operands, and the values between stages."""
+        """Return the bytes that a device holds for one launch: the operands that are not read on the host, and
+        the values between stages. A state that is input and output counts once."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
 

@@ -53,7 +53,7 @@ def multiprocessors(limits: Limits) -> int:
 
 
 def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
-    """Return the largest power of two that exceeds neither `most` nor the device's limit."""
+    """Return the largest power of two that exceeds neither `most` nor the device's most threads of a group."""
     return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
 
 
@@ -209,7 +209,8 @@ def kernel_pass(
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
         taken = " x ".join(str(extent) for extent in grid if extent > 1)
-        raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+        most = f"{MOST_BLOCKS} x {MOST_BLOCKS_ACROSS} x {MOST_BLOCKS_ACROSS}"
+        raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {most} at most", reason="limit")
     return CudaPass(
         f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=_OPTIONS.get(dtype, ())
     )
@@ -427,13 +428,12 @@ def _fold_steps(lanes: int) -> list[tuple[int, int]]:
     """Return the steps of a reduction over `lanes` lanes. Each is a pair: the number of lanes that still have a
     value after the step, and the number of values that each of them joins (two to eight, about equal in all
     steps)."""
-    lines, bits = [], log2(lanes)
-    steps = -(-bits // 3)
-    for step in range(steps):
-        part = -(-bits // (steps - step))
+    steps, bits = [], log2(lanes)
+    for steps_to_go in range(ceil_div(bits, 3), 0, -1):
+        part = ceil_div(bits, steps_to_go)
         bits -= part
-        lines.append((1 << bits, 1 << part))
-    return lines
+        steps.append((1 << bits, 1 << part))
+    return steps
 
 
 # Patterns in a WGSL body, and the CUDA text that replaces them.

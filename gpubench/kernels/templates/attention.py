@@ -137,8 +137,9 @@ def head_by_head(
 
 
 def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield (queries, keys that they see, weights) of one head for at most `most` queries at a time, so that no
-    n x n array is needed."""
+    """Yield the weights of one head in blocks of at most `most` queries, so that no n x n array is needed. Each
+    item is (slice of the queries, slice of the keys up to the last one that they see, weights). The weight of
+    a key that a query does not see is 0."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
     most = min(most, max(n, 1))
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
@@ -196,10 +197,10 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose how many parts a group has: so many that each multiprocessor has enough warps, if the number of
-    keys and the device's limits allow it.
+    """Choose the number of queries of a thread, which is 1 or 2, and the number of parts of a group.
 
-    Raises Unsupported for heads that are too wide for registers.
+    The number of parts is doubled until each multiprocessor has enough warps, as long as the number of keys and
+    the device's limits allow it. Raises Unsupported for heads that are too wide for registers.
     """
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
@@ -411,7 +412,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> int:
-        """The number of values in which a head of a token is computed."""
+        """The number of parts (see `Storage`) of one head of one token."""
         return self.units * self.storage.parts
 
     def source(self) -> str:

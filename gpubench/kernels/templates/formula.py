@@ -158,8 +158,8 @@ class Untraceable(Exception):
 
 
 class Symbol:
-    """A scalar of a formula: an input or a number (without operands), or a step with the name of its function
-    and its operands."""
+    """A scalar of a formula. An input has its own name as `call` and no operands. A step has the name of its
+    function as `call`, and its operands are symbols and floats."""
 
     __array_ufunc__ = None  # NumPy's numbers leave an operation to the symbol
     __slots__ = ("call", "operands")
@@ -242,7 +242,7 @@ def _power(base: Any, exponent: Any) -> Any:
     if exponent == 0.5:
         return Symbol("sqrt", (base,))
     if exponent != int(exponent) or not 1 <= abs(exponent) <= 16:
-        return Symbol("pow", (base, _operand(exponent)))
+        return Symbol("pow", (base, exponent))
     power, bits, square = None, abs(int(exponent)), base
     while bits:
         if bits & 1:
@@ -292,8 +292,8 @@ _MADE: dict[str, Callable[..., Any]] = {
     "power": _power,
     "reciprocal": lambda x: 1 / x,
     "exp2": lambda x: Symbol("pow", (2.0, _operand(x))),
-    "log2": lambda x: Symbol("log", (x,)) * (1 / math.log(2)),  # type: ignore[operator]
-    "log10": lambda x: Symbol("log", (x,)) * (1 / math.log(10)),  # type: ignore[operator]
+    "log2": lambda x: Symbol("log", (_operand(x),)) * (1 / math.log(2)),  # type: ignore[operator]
+    "log10": lambda x: Symbol("log", (_operand(x),)) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
 }
 # All functions that a formula may call.
@@ -491,8 +491,8 @@ def _number(value: float, language: Language) -> str:
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and its precedence. `number` says whether its last operand is a number and not
-    a NaN."""
+    """Return the text of a step and its precedence. `number` says whether its last operand is a constant, which
+    is never NaN."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
@@ -528,8 +528,8 @@ def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Call the function once with symbols and return its formula. Raises Untraceable if it is no formula of its
-    inputs."""
+    """Call the function once with symbols and return its formula. Raises Untraceable if the result is not one
+    value that formulas can express, or takes more than MOST_STEPS steps."""
     try:
         result = function(Namespace(), *map(Symbol, names))
     except Untraceable:
@@ -554,7 +554,8 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
 
 
 def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Return the trace of an op's formula. Raises a ValueError that names the op and the unknown call."""
+    """Return the trace of an op's formula. If it cannot be traced, raises a ValueError with the op, the reason
+    and the calls that are allowed."""
     try:
         return trace(function, names)
     except Untraceable as error:

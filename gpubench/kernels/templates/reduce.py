@@ -74,9 +74,11 @@ def reduction(
     library: Mapping[str, Callable[..., Any]] | None = None,
     blas: tuple[str, ...] = (),
 ) -> Op:
-    """Return the op that joins `formula(m, x, y)` of each of n places to one number by `join`. `expr(xp, x, y)`
-    replaces the formula as the array expression, if it is better. Raises ValueError for a formula that calls a
-    function unknown to the tracer."""
+    """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
+
+    `expr(xp, x, y)` replaces the formula as the array expression, if it is better. `library` and `blas` are the
+    fields of the op. Raises ValueError for a formula that calls a function unknown to the tracer.
+    """
     element = require_formula(name, formula, inputs)
     on_arrays = element.on_arrays(formula)
 

@@ -14,6 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
+from gpubench.kernels.templates import kernel_pass
 from gpubench.kernels.templates.matmul import few_rows
 from tests.golden import programs
 from tests.shapes import H200
@@ -116,6 +117,13 @@ def test_every_element_is_covered(name, n, dtype):
 def test_a_vector_longer_than_any_grid_is_refused(name):
     with pytest.raises(Unsupported, match="2147483647"):
         OPS[name].build({"n": 2**45}, "float32", H200)
+
+
+def test_a_refused_grid_names_the_limit_of_each_dimension():
+    with pytest.raises(
+        Unsupported, match="4 x 70000 blocks; a CUDA grid has 2147483647 x 65535 x 65535 at most"
+    ):
+        kernel_pass("odd", "float32", "", (4, 70_000, 1), 32, ())
 
 
 @given(

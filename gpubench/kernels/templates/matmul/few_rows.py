@@ -46,7 +46,7 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.matmul import Epilogue
 from gpubench.kernels.templates.rows import EPSILON
 
-# Most weights that a thread loads before the norm, so that they have arrived when the norm is done.
+# Most units of weights that a thread loads before the norm, so that they have arrived when the norm is done.
 _MOST_AHEAD = 4
 
 
@@ -76,8 +76,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs of a row after the first join in WGSL. Both joins combine about the same number
-        of pairs at a time."""
+        """The number of pairs of a row after the first of the two joins in WGSL. Both joins combine about the
+        same number of pairs at a time."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
@@ -103,12 +103,13 @@ const int AHEAD = {ahead};
 
     @property
     def wgsl_ahead(self) -> int:
-        """The number of weights that every thread loads before the norm."""
+        """The number of units of weights that every thread loads before the norm."""
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
-        """Return the declarations of the group's memory, and functions that return the number of elements of a
-        thread and of a joined pair."""
+        """Return the declarations of the group's memory and of two functions. `held(lane)` returns the number
+        of elements of a row that a thread has, and `stands_for(chunk)` the number of elements of a pair after
+        the first join."""
         pair = f"vec2<{real}>"
         return f"""
 var<workgroup> rows: array<{real}, {self.held_rows * self.k}>;
@@ -124,8 +125,8 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that write the norms to `rows`, row by row. `source` is the expression of the row
-        that a thread reads."""
+        """Return statements that write the normed rows to `rows`. `source` is the expression of the index in x
+        of the row that a thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -335,8 +336,9 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """Return the CUDA launch that computes the product, or None if other kernels are faster or a block cannot
-    hold the rows that it norms."""
+    """Return the CUDA launch that computes the product. Returns None if there are no rows or more than
+    MOST_ROWS, for which other kernels are faster, if a matrix has no elements, or if a block cannot hold the
+    rows that it norms."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None
@@ -355,7 +357,7 @@ def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
     """Return the bytes of normed rows and sums in a block. Without a norm return 0, because sums alone always
     fit."""
     if (norm := of.norm(product)) is None:
-        return 0  # sums alone: they fit
+        return 0
     size = 8 if product.dtype == "float64" else 4
     return norm.cuda_bytes(size) + size * _THREADS // _WARP * of.rows * of.columns
 
@@ -456,8 +458,9 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """Return the WGSL program of the product, with one dispatch. Returns None if a group cannot hold at least
-    half of the rows that it has to norm. Raises Unsupported for a dtype that the device lacks."""
+    """Return the WGSL program of the product, with one dispatch. A group takes up to WGSL_ROWS rows, or fewer
+    if its memory holds no more. Returns None if it holds none, or less than half of the rows that it should
+    norm. Raises Unsupported for a dtype that the device lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)

@@ -41,7 +41,7 @@ class OperandTile(msgspec.Struct, frozen=True):
     loose: bool  # the operand is read element by element
     begin: str  # expression of the group's first row or column, in vec4s unless it is `turned`
     inside: bool  # no group reads past an edge
-    # beginning of a call that reads four neighbours of a line, if there are no such lines in memory
+    # beginning of a call that reads four neighbours of a line; empty if the lines are in memory
     gather: str = ""
 
     @property
@@ -74,8 +74,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def carried(self) -> list[Carried]:
-        """The vec4s that each thread loads. They are squares of 4 x 4 to be transposed if their number fits the
-        threads, otherwise single vec4s."""
+        """The vec4s that each thread loads. If a thread transposes squares, four vec4s in a row are
+        neighbouring lines, which form a square of 4 x 4."""
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -88,7 +88,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _squares(self) -> bool:
-        """Whether a thread holds whole squares, which it transposes."""
+        """Whether a thread transposes whole squares. It does if the operand is turned and the number of its
+        vec4s is a multiple of 4."""
         return self.turned and self._each % 4 == 0
 
     @property

@@ -52,8 +52,9 @@ class _RowNamespace(Namespace):
     largest value and the total."""
 
     def __init__(self) -> None:
+        # the kind of each fold and the value that is folded, by the fold's index
         self.folds: dict[int, tuple[Literal["total", "powers"], Any]] = {}
-        self.count = 0
+        self.count = 0  # the index of the next fold
 
     def powers(self, term: Any) -> tuple[Symbol, Symbol]:
         self.folds[self.count] = ("powers", term)

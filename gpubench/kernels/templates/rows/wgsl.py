@@ -57,11 +57,6 @@ class WgslRows(msgspec.Struct, frozen=True):
         """Return the condition that the k-th unit is within the row, or an empty text if it always is."""
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
-    def fold_lanes(self, array: str, joined: str) -> list[str]:
-        """Return statements that reduce a workgroup array over the lanes of a row into its first lane. `joined`
-        is the text that joins {a} and {b}."""
-        return fold_lanes(array, joined, self.lanes)
-
     def loop(self, lines: list[str]) -> list[str]:
         """Return the lines inside a loop over every unit u that is not kept in registers."""
         if not self.rest:
@@ -87,7 +82,7 @@ class WgslRows(msgspec.Struct, frozen=True):
         before = "\n".join([*memory, *storage.functions, *functions])
         return shader(buffers, self.threads, "\n".join([*begin, *lines]), params="rows units", before=before)
 
-    def loads(self, inputs: tuple[str, ...], across: tuple[str, ...] = ()) -> list[str]:
+    def loads(self, inputs: tuple[str, ...], across: tuple[str, ...]) -> list[str]:
         """Return the loads of `x0`, `x1`, ... for each input x: the units that this thread holds. Inputs in
         `across` are a single row, used for all rows."""
         lines = [f"  let u{k} = lane + {k * self.lanes}u;" for k in range(self.held)]
@@ -211,7 +206,7 @@ class _Text(msgspec.Struct, frozen=True):
             # The first sum has been read by all.
             *(["  workgroupBarrier();"] if step.index else []),
             f"  sums[thread] = {rows.storage.across('', name)};",
-            *rows.fold_lanes("sums", "{a} + {b}"),
+            *fold_lanes("sums", "{a} + {b}", rows.lanes),
             f"  let total_{step.index} = sums[thread - lane];",
         ]
 
@@ -242,7 +237,7 @@ class _Text(msgspec.Struct, frozen=True):
         )
         lines += [
             "  tops[thread] = highest;",
-            *rows.fold_lanes("tops", "max({a}, {b})"),
+            *fold_lanes("tops", "max({a}, {b})", rows.lanes),
             f"  let {top} = tops[thread - lane];",
         ]
         names = []
@@ -256,6 +251,6 @@ class _Text(msgspec.Struct, frozen=True):
             *lines,
             f"  let e = {' + '.join(names)};",
             f"  sums[thread] = {across('', 'e')}{rest};",
-            *rows.fold_lanes("sums", "{a} + {b}"),
+            *fold_lanes("sums", "{a} + {b}", rows.lanes),
             f"  let total_{step.index} = sums[thread - lane];",
         ]
