@@ -73,8 +73,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """Return the median. Of an even number of values it is the geometric mean of the two middle ones, so that
-    median(1/r) = 1/median(r). Raises ValueError if there are no values."""
+    """Return the middle value. For an even number of values, return the geometric mean of the two middle ones,
+    so that median(1/r) = 1/median(r). Raises ValueError if there are no values."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -117,7 +117,8 @@ FEW_QUARTILES = 1.15
 
 def spread_share(values: Sequence[float]) -> float:
     """Return the interquartile range divided by the median, as a measure of the noise in one session. It is
-    corrected for small numbers of values. Return 0 for fewer than two values."""
+    corrected for small numbers of values. Return 0 for fewer than two values, or if the median is not positive.
+    Raises ValueError if there are no values."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -126,7 +127,9 @@ def spread_share(values: Sequence[float]) -> float:
 
 
 def first_sample_z(values: Sequence[float]) -> float:
-    """Return the modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993)."""
+    """Return the modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993).
+    If the MAD is 0, return 0 if the first value is the median, and otherwise infinity with the sign of its
+    deviation."""
     deviation = values[0] - median(values)
     scale = mad(values)
     if scale > 0:
@@ -135,8 +138,8 @@ def first_sample_z(values: Sequence[float]) -> float:
 
 
 def order_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation between the values and their positions. Return 0 if it is
-    undefined."""
+    """Return Spearman's rank correlation between the values and their positions. Return 0 for fewer than three
+    values, or if all values are equal."""
     n = len(values)
     if n < 3:
         return 0.0

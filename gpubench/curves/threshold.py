@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property, partial
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from gpubench.curves.time_curve import Height, TimeCurve
@@ -52,19 +52,13 @@ def normal(z: float) -> float:
 
 
 class Side(tuple[TimeCurve, ...]):
-    """The curves of one side of a comparison. Fastest times are cached, because every device and situation
-    needs the CPU's times again."""
+    """The curves of one side of a comparison. Fastest times are kept, because every device and situation needs
+    the CPU's times again."""
 
     @cached_property
-    def _fastest(self) -> dict[float, Height]:
-        return {}
-
-    def fastest(self, x: float) -> Height:
-        """Return `fastest_at` for the curves of this side at x. The result is computed once for each x."""
-        height = self._fastest.get(x)
-        if height is None:
-            height = self._fastest[x] = fastest_at(self, x)
-        return height
+    def fastest(self) -> Callable[[float], Height]:
+        """The function `fastest_at` for the curves of this side, which computes the result once for each x."""
+        return cache(partial(fastest_at, self))
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
@@ -84,7 +78,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     """Return the time of the other side divided by that of the case at size `n`, interpolated between the sizes
-    that `threshold` compared. Return None outside of them, or without a threshold."""
+    that `threshold` compared. Return None outside of them, or if `threshold` is None."""
     x, places = math.log(n), threshold.margins if threshold is not None else ()
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
@@ -188,8 +182,8 @@ def _size(x: float) -> float:
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
     """Return the index at which the last stretch from loss to win begins, and whether the case surely wins at a
-    size below it. If it does, the stretch begins at the surest loss above the last sure win, else at index
-    0."""
+    smaller size than one of its sure losses. If it does not, the stretch begins at index 0. If it does, the
+    stretch begins at the surest loss above the last of these wins."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False

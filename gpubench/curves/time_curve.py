@@ -35,19 +35,19 @@ def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
     `matrix` is read."""
     rows: list[list[float]] = []
     for i, values in enumerate(matrix):
-        case: list[float] = []
+        entries: list[float] = []
         for j in range(i):
-            case.append((values[j] - dot(case, rows[j])) / rows[j][j])
-        case.append(math.sqrt(max(values[i] - dot(case, case), LEAST_PIVOT)))
-        rows.append(case)
+            entries.append((values[j] - dot(entries, rows[j])) / rows[j][j])
+        entries.append(math.sqrt(max(values[i] - dot(entries, entries), LEAST_PIVOT)))
+        rows.append(entries)
     return rows
 
 
 def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
     """Return the x that solves L x = `right` for the lower triangular L."""
     x: list[float] = []
-    for case, value in zip(lower, right, strict=True):
-        x.append((value - dot(x, case)) / case[len(x)])
+    for entries, value in zip(lower, right, strict=True):
+        x.append((value - dot(x, entries)) / entries[len(x)])
     return x
 
 
@@ -124,8 +124,8 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     """
     low, high = points[i], points[i + 1]
     gap = high.x - low.x
-    rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
-    right = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
+    before = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
+    after = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
     below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
     above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
     pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
@@ -133,7 +133,7 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     slope = sum(slopes) / len(slopes) if slopes else STEEP
     levels = [
         (sum(p.y - slope * p.x for p in side) / len(side), sum(p.variance for p in side) / len(side) ** 2)
-        for side in (rest, right)
+        for side in (before, after)
     ]
     excess = levels[1][0] - levels[0][0]
     chance = levels[0][1] + levels[1][1]
@@ -158,8 +158,9 @@ STEEP = 1.2
 class Walk:
     """A process: a straight line of unknown level and slope, plus random walks of its height and of its slope.
 
-    `level` is the standard deviation of the level at x = `low`, and `slope` that of the slope. `warp` is the
-    variance of the height's walk, and `bend` the variance that the slope gains for each unit of x.
+    `mean` is the expected ln(seconds), which is the same everywhere. `level` is the standard deviation of the
+    line's level at x = `low`, and `slope` that of its slope. `warp` is the variance of the height's walk, and
+    `bend` the variance that the slope gains for each unit of x.
     """
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
@@ -234,7 +235,8 @@ class Deviating:
 
 class Conditioned:
     """A process after some points are known. `likelihood` is the logarithm of the prior density of these
-    points, up to a constant."""
+    points, up to a constant. `misfit` is the sum of their squared deviations from the prior, each in units of
+    its expected deviation."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
         self.prior = prior
@@ -248,7 +250,7 @@ class Conditioned:
         rest = [point.y - prior.mean(place) for place, point in zip(self._places, points, strict=True)]
         self._whitened = solve_lower(self._lower, rest)
         self.misfit = dot(self._whitened, self._whitened)
-        self.likelihood = -self.misfit / 2 - sum(math.log(case[-1]) for case in self._lower)
+        self.likelihood = -self.misfit / 2 - sum(math.log(entries[-1]) for entries in self._lower)
 
     def place(self, x: float) -> tuple[Any, list[float]]:
         place = self.prior.place(x)
@@ -425,10 +427,11 @@ class TimeCurve:
     @cached_property
     def _steps(self) -> list[float]:
         """The step in each gap between two points. It is always 0 for a GPU."""
-        narrow = [b.x - a.x <= NARROW for a, b in itertools.pairwise(self.points)]
+        if self.kind != "cpu":
+            return [0.0] * (len(self.points) - 1)
         return [
-            step(self.points, i, SURE_NARROW_STEP if narrow[i] else SURE_STEP) if self.kind == "cpu" else 0.0
-            for i in range(len(narrow))
+            step(self.points, i, SURE_NARROW_STEP if b.x - a.x <= NARROW else SURE_STEP)
+            for i, (a, b) in enumerate(itertools.pairwise(self.points))
         ]
 
     @property

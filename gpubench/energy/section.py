@@ -29,13 +29,13 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # device on which it ran
     kind: str  # kind of that device
     joules: float | None  # the energy of one call; None if it is unknown
-    power_w: float | None  # mean power while it ran
-    idle_w: list[float]  # power of the idle device, before and after
-    sensor_w: float | None  # mean power while it ran, by the device's sensor
+    power_w: float | None  # mean power in watts while it ran, by the counter; None if it is unknown
+    idle_w: list[float]  # watts of the idle device before and after, as far as they are known
+    sensor_w: float | None  # mean power in watts while it ran, by the device's sensor; None if it has none
     window_s: float  # seconds for which it ran
     steps: int  # steps of the counter in that time
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
-    reason: str | None  # the reason why the energy is unknown
+    reason: str | None  # the reason why the energy is unknown; None if it is known
 
 
 @derive_once

@@ -66,9 +66,8 @@ class _Step(NamedTuple):
     copy is valid, the other if the GPU's copy is."""
 
     seconds: float  # the seconds of the stage here
-    reads: tuple[
-        tuple[int, int, float], ...
-    ]  # of each value read: this side's bit, both bits, and the seconds of a copy to here
+    # for each value that it reads: this side's bit, both bits, and the seconds of a copy to this side
+    reads: tuple[tuple[int, int, float], ...]
     written: int  # the bits of this side for the values that the stage writes
     replaced: int  # both bits of every value that the stage writes
 
@@ -87,7 +86,7 @@ class StageChain:
         self._wanted = [(self._bits[name], costs.down_s[name]) for name in costs.wanted if name in self._bits]
         last = {name: number for number, step in enumerate(costs.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys(costs.wanted, len(costs.steps))
-        # Behind each stage the bits of what somebody will still read.
+        # For each stage: both bits of every value that a later stage, or the caller, still reads.
         self.live = [
             sum(3 * bit for name, bit in self._bits.items() if last.get(name, -1) > number)
             for number in range(len(costs.steps))
@@ -135,6 +134,7 @@ class StageChain:
         return bounds[::-1]
 
     def end_s(self, valid: int) -> float:
+        """Return the seconds of the copies that bring the wanted values to the host after the last stage."""
         return sum(copy_s for bit, copy_s in self._wanted if not valid & bit)
 
 

@@ -69,7 +69,8 @@ class Turn(NamedTuple):
     at: str = ""  # the suffix of the names of the values between its stages
     layer: str = ""  # the suffix of the names of its weights
     tokens: Tokens = all_tokens  # gives the number of tokens
-    heads: tuple[Stage, ...] = ()  # stages that replace the attention, from `qkv` to `o`
+    # stages that replace the attention, from `qkv` to `o`; empty: the op `attention` computes it
+    heads: tuple[Stage, ...] = ()
 
 
 ONLY = Turn()

@@ -64,10 +64,9 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     residual_s: float  # the seconds of the whole that belong to no other part
     whole_s: float  # seconds of one call of the chain without clock readings
     mismatch: bool  # whether the parts miss the span or the whole by more than 10 % and 20 us
-    tokens_per_s: dict[
-        str, float
-    ] = {}  # tokens per second by part (a stage is of the part that begins its name)
-    tokens_differing: int | None = None  # how many written tokens differ from the best in float64
+    tokens_per_s: dict[str, float] = {}  # tokens per second by part (`prefill`, `decode`), if the op has parts
+    # how many written tokens are not the best ones in float64; null if the op writes none
+    tokens_differing: int | None = None
     case: CaseResult  # the case with its estimates
 
 
@@ -203,7 +202,7 @@ def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[
 
 
 def _typical(sessions: Iterable[list[float]]) -> float:
-    """Return the median over the sessions of each session's median."""
+    """Compute the median of each session, and return the median of these."""
     return median([median(values) for values in sessions])
 
 

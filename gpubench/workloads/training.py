@@ -123,11 +123,13 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def swing(op_name: str, value: str) -> Callable[..., Array]:
-    """Return a function that computes the slack of `value`, a margin that is added to its tolerance. The sign
-    of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient passes. So
-    two trainings are computed, one that passes the gradients of all such values and one that blocks them. The
-    slack is four times the distance between their results, as the largest within a column. The factor four
-    covers cases in which several such values go different ways."""
+    """Return a function that computes the slack of `value`, a margin that is added to its tolerance.
+
+    The sign of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient
+    passes. So two trainings are computed, one that passes the gradients of all such values and one that blocks
+    them. The slack of an element is four times the largest distance between their results within the element's
+    column. The factor four covers cases in which several such values go different ways.
+    """
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)

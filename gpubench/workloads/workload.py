@@ -41,18 +41,10 @@ _PROBES = (1, 7)
 _Formula = Callable[[Op], Callable[..., Any]]
 
 
-def _expression(op: Op) -> Callable[..., Any]:
-    return op.expr
-
-
 def _exact(op: Op) -> Callable[..., Any]:
     from gpubench.backends.shared import reference  # only workers compute it
 
     return partial(reference.exact, op)
-
-
-def _torch(op: Op) -> Callable[..., Any]:
-    return op.library["torch"]
 
 
 def workload(
@@ -84,14 +76,15 @@ def workload(
     between = tuple(of.operand(x, role="state" if x in of.state else "activation") for x in inner)
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
+
+    def by(formula: _Formula) -> Callable[..., Any]:
+        return partial(of.results, names, tuple(outputs), formula)
+
     return Op(
         dtypes=of.dtypes(),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
-        flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
-        reference=partial(of.results, names, tuple(outputs), _exact),
-        library={"torch": partial(of.results, names, tuple(outputs), _torch)}
-        if all(op.returns("torch") for op in ops)
-        else {},
+        flops=of.flops, expr=by(lambda op: op.expr), reference=by(_exact),
+        library={"torch": by(lambda op: op.library["torch"])} if all(op.returns("torch") for op in ops) else {},
         tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=lambda params: fits(params) or of.fits(params),
         slow=of.slow(), blas=of.blas(), tuned={
