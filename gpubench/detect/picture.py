@@ -37,7 +37,7 @@ from gpubench.detect.cpu import misfits
 from gpubench.detect.facts import list_form
 from gpubench.detect.pci import ASLEEP
 from gpubench.detect.recommend import about, is_relevant
-from gpubench.result.case import MAPPED, QUEUED, STREAMED, WAITED
+from gpubench.result.case import MANAGED, MAPPED, QUEUED, STREAMED, WAITED
 from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven, NumaNode
 
 GIB = 1 << 30
@@ -381,7 +381,8 @@ def _numbers(machine: Machine, ids: Sequence[str]) -> str:
 LARGEST_SIDE = 10_000
 _REGIMES: dict[str, str] = {
     WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "copied at every call",
-    "transfer-once": "with one copy", STREAMED: "copied in a pipeline", MAPPED: "in place",
+    "transfer-once": "with one copy", STREAMED: "copied in a pipeline",
+    MAPPED: "in place", MANAGED: "in place, managed",
 }  # fmt: skip
 
 

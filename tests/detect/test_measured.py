@@ -11,6 +11,7 @@ from gpubench.analysis.winners import recommend_mode
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact
+from gpubench.result.case import ORDERED, RESIDENT
 from gpubench.result.machine import Gpu, GpuMemory, Machine, MeasuredBreakEven, Recommendation
 from gpubench.result.store import save
 from tests.detect.test_mode_by_results import COPIES_LOSE, GPU_WINS, once
@@ -25,6 +26,12 @@ def test_break_even_points_are_quoted_in_words():
     assert picture.quote(points) == [
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy",
         "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU"]  # fmt: skip
+
+
+@pytest.mark.parametrize("regime", sorted(set(ORDERED) - {RESIDENT}))
+def test_every_situation_of_a_gpu_has_words(regime):
+    (line,) = picture.quote([MeasuredBreakEven(op="add", dtype="float32", backend="cupy", regime=regime, size=8)])
+    assert regime not in line
 
 
 def card(name, *, usable=True):
