@@ -52,7 +52,7 @@ class Recorder:
         assert binary == b"binary"
 
     def get_function(self, entry):
-        return lambda grid, block, arguments, shared_mem: self.launched.append((entry, grid, block, arguments))
+        return lambda grid, block, arguments: self.launched.append((entry, grid, block, arguments))
 
 
 def case(name, params, dtype="float32"):
