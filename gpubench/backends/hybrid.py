@@ -226,10 +226,9 @@ class Sides:
         again: bool = False,
         rest: bool = False,
     ) -> None:
-        """Run the GPU's share alone: send changed inputs, run, and with `host_output` fetch its result.
-
-        If `rest` is true, wait for the kernel without spinning, because the CPU has no core to spare.
-        """
+        """Run the GPU's share alone: send changed inputs, or all that travel if `again` is true, run, and with
+        `host_output` fetch its result. If `rest` is true, wait for the kernel without spinning, because the CPU
+        has no core to spare."""
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
         if wait is not None:

@@ -14,7 +14,7 @@ LAST_S = 0.5
 
 
 class Budget:
-    """A time limit of `total_s` seconds, counted from the monotonic time `began`. There is no limit if
+    """A time limit of `total_s` seconds, counted from `began`, a time by `monotonic`. There is no limit if
     `total_s` is None.
 
     Up to `most_once_s` seconds of work that a machine does only once, such as choosing kernels, are not

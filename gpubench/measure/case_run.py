@@ -106,9 +106,7 @@ def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
 
 class CaseRun:
     """One case while its workload is measured. It knows the case's time limit, its samples and its worker.
-
-    `before` is the outcome that the case had when this measurement began. A failure does not remove it.
-    """
+    `before` is the outcome at the start of this measurement, which a failure does not remove."""
 
     def __init__(
         self, case: Case, runtime: Runtime, workload: Workload, purpose: Purpose = MAIN,
@@ -234,7 +232,8 @@ class CaseRun:
             warn_once(self.runtime.recorder, self.runtime.sink, warning)
 
     def sample(self, number: int, position: int) -> None:
-        """Take one block in this round, then stop the case if it has enough."""
+        """Take one block in round `number`, at this `position` in the round. Then stop the case if it has
+        enough samples or too little time for another block."""
         settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
@@ -309,7 +308,8 @@ class CaseRun:
         return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
-        """Have the worker call for `work_s` seconds from `start_at` on. Returns None if this broke the case."""
+        """Have the worker launch the case for `work_s` seconds from `start_at` (`perf_counter`) on, after a
+        warm-up. Returns None if this broke the case."""
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         reply = self._exchange_once_prepared(
             lambda worker: protocol.Work(
@@ -476,7 +476,8 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """The seconds of work before a block. The clock of a GPU fell while another device was measured."""
+        """The seconds of work before a block. They raise the clock of a GPU, which falls while another device
+        is measured. A CPU needs none, except beside a split."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property

@@ -36,7 +36,7 @@ from gpubench.base.errors import (
 )
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op
-from gpubench.measure.worker.timer import device_seconds
+from gpubench.measure.worker.timer import device_seconds, wall_s
 from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, Case
 
@@ -394,19 +394,13 @@ class _Trial:
         # In turns, and the shortest of each: on a busy machine five in a row may all be disturbed.
         turns = [tuple(device_seconds(session, launch, count) or 0.0 for count in (1, 10)) for _ in range(5)]
         single, ten = min(first for first, _ in turns), [ten for _, ten in turns]
-        wall = [self.wall(lambda: session.run(launch, 10)) for _ in range(5)]
+        wall = [wall_s(session, launch, 10) for _ in range(5)]
         in_range = 3 * single < min(ten) < 30 * single
         self.expect(in_range, "ten launches take about ten times as long as one", f"{single}, {ten}: {case.id}")
         # The shortest against the longest: on a shared machine any of them may be held up.
         limit = 1.2 * max(wall) + session.device.clock.step_s
         self.expect(min(ten) <= limit, "device time is at most wall time", f"{min(ten)} > {limit}: {case.id}")
         return True
-
-    def wall(self, enqueue: Callable[[], None]) -> float:
-        start = self.session.clock()
-        enqueue()
-        self.session.sync()
-        return self.session.clock() - start
 
 
 # ---------------------------------------------------------------- the author's command

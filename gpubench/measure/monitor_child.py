@@ -111,8 +111,8 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return the users that remain after a short wait, because a worker of the last session may still be
-    ending. `look` returns the users of now."""
+    """Return the users that `look` sees. While one computes, look again after short waits, because a worker of
+    the last session may still be ending."""
     users_seen = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in users_seen.values()):

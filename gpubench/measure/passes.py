@@ -258,8 +258,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Take as many ops from `turn` as fit one step. Returns for each op its ladder, the sizes to measure,
-        and whether to measure all its cases there. Takes only one op while costs are unknown."""
+        """Remove as many ops from `turn` as fit one step. Returns for each of them its ladder, the sizes to
+        measure, and whether to measure all its cases there. Takes only one op while costs are unknown."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -568,7 +568,7 @@ def _keep_own_code(
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n), but only those of sides whose uncertain curves make the
+    """Return the contenders that compete at x = ln(n). Only those sides count whose uncertain curves make the
     interval of one of `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))

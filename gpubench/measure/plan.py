@@ -83,8 +83,8 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed: in calls that copy, in splits, and in all
-        cases of a device without calls that copy. Calls in place are an exception."""
+        """Return whether the parts of the case's calls are timed. They are in calls that copy, in splits, and
+        in all cases of a device that has no calls that copy. They are not in calls in place."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -247,8 +247,9 @@ def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """Return the selection with shapes for the collectives: each is measured with every number of ranks that a device
-    group in `devices` has, a pairwise one with 2 ranks only. Shapes that the user gave are kept."""
+    """Return the selection with shapes for the collectives. Each is measured with every number of ranks that a
+    device group in `devices` has, or with 2 ranks only if it is pairwise. Shapes that the user gave are
+    kept."""
     counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
@@ -265,8 +266,9 @@ def _implementations(op: Op, target: Target) -> tuple[str, ...]:
 
 
 def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
-    """Return whether a variant applies to this op: a backend has it, or it is TF32 and the library allows
-    it."""
+    """Return whether a variant applies to this op on this backend. `tf32` does if the library has it there, for
+    float32. Any other variant does if it is a tuned kernel of the op on some backend. Composed devices and
+    device groups have no variants."""
     if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
@@ -300,11 +302,8 @@ def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Sk
 
 def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
     if op.overhead is not None:
-        if target.device.kind == "cpu":
-            return _skip(
-                case, "no-implementation", "the CPU has no launch, no transfer and no memory of its own"
-            )
-        return None
+        why = "the CPU has no launch, no transfer and no memory of its own"
+        return _skip(case, "no-implementation", why) if target.device.kind == "cpu" else None
     if op.host is not None and target.device.kind != "cpu":
         return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.regime == STREAMED and op.stages:
@@ -331,8 +330,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Return a Skip if the op cannot be divided for this case, otherwise None. On two sides the stages of a
-    workload are assigned instead. A device group runs a workload only if it is a training."""
+    """Return a Skip if the op cannot be divided for this case, otherwise None. A workload is not divided on two
+    sides, since its stages are assigned to them, nor is a training on a device group."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
@@ -377,7 +376,8 @@ MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
-    """Return how many sets of buffers of a pipeline fit into memory, from LEAST_SETS to MOST_SETS."""
+    """Return how many sets of buffers of a pipeline fit into memory, but at least LEAST_SETS and at most
+    MOST_SETS."""
     on_host, on_device = needs(op, case.params, case.dtype)
     held = max(1, op.held_bytes(case.params, case.dtype))
     rooms = ((host_bytes, on_host, HOST_COPIES), (device.usable_bytes, on_device, 1))
@@ -545,28 +545,27 @@ UNKNOWN_MEMORY_BYTES = 8 << 30
 
 
 def plan_peaks(
-    workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
+    workloads: Sequence[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
 ) -> dict[str, PeakRequest]:
-    """Return the peaks to measure on each device: only those that a case of the plan could come near."""
-    everything = list(workloads)
-    items = [item for item in everything if item.op.overhead is None]
+    """Return, by device id, the peaks that a case of the plan could come near. Several devices on the same
+    hardware measure its memory only once. Software adapters, splits and device groups have no peaks."""
+    items = [item for item in workloads if item.op.overhead is None]
     by_device: dict[str, PeakRequest] = {}
-    cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
         if device.kind not in ("cpu", "gpu") or device.backend == DEVICE_GROUP:
             continue  # a software adapter, a split and a device group stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
         chosen = [item for item in items if any(case.device_id == device.id for case in item.cases)]
         # The CPU is one, whatever library drives it, and so is a GPU.
-        same = (
-            cpus if device.kind == "cpu" else {d.id for d in devices if d.gpu_id and d.gpu_id == device.gpu_id}
-        )
+        same = {
+            d.id for d in devices if d.kind == device.kind == "cpu" or (d.gpu_id and d.gpu_id == device.gpu_id)
+        }
         first = not any(w.memory for i, w in by_device.items() if i in same)
         memory = first and any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in chosen)
         compute: list[Dtype] = sorted(
             {item.dtype for item in chosen if item.op.flops(item.params) >= LEAST_FLOPS}
         )
-        link = device.kind == "gpu" and any(_moves(item, device.id) for item in everything)
+        link = device.kind == "gpu" and any(_moves(item, device.id) for item in workloads)
         if memory or compute or link:
             rooms = [device.usable_bytes, machine.memory.usable_bytes.value]
             usable = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
@@ -591,7 +590,8 @@ def limit_s(settings: Settings) -> float:
 
 
 def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
-    """Return the size of the device's last-level cache in bytes, or UNKNOWN_CACHE_BYTES."""
+    """Return the bytes of the device's last-level cache, also as another backend tells them, or
+    UNKNOWN_CACHE_BYTES."""
     if device.kind == "cpu":
         return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
     same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]

@@ -322,8 +322,9 @@ def has_samples(outcome: Outcome | None) -> bool:
 
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """Return the outcome of a case after `failure`. `before` is its outcome at the start of this session. Its
-    blocks in this session are dropped, because they were not checked at the end."""
+    """Return the outcome of a case after `failure` in this session. If `before`, its outcome at the start of
+    the session, has samples, it stays and gets the failure. Otherwise the outcome is a Failure. The blocks of
+    this session are dropped, because they were not checked at the end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return msgspec.structs.replace(before, failures=failures)

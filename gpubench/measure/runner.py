@@ -182,9 +182,11 @@ class Runner:
     def _one_session(
         self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
-        """Run one session with new workers, step by step, and return its record.
+        """Run one session with new workers and return its record. `steps` yields its steps, from its index and
+        the search.
 
-        `repeats` is the session that this session repeats. The session does not count until it is complete.
+        `repeats` is the index of the session that this one repeats, or None. A repeat counts only once
+        `_repeat` has chosen it.
         """
         before = self.spec.load()
         self._begun += 1
@@ -343,8 +345,8 @@ class Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def search_left_s(self) -> float:
-        """Return the seconds left to the search: the first session's share of the budget without the work that
-        comes after the search."""
+        """Return the seconds left to the search. It may use its share of the first session's budget. The rest
+        is for overheads, splits, device groups and companions."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
             self.spec.constraints
         )
@@ -353,8 +355,8 @@ class Runner:
         return self._budget.left_s(share / max(self._sharing, 1))
 
     def remaining_s(self) -> float | None:
-        """Return the estimated seconds left: the rest of the budget or, without a budget, the mean time per
-        case times the cases left. Returns None if there is no budget and no case is finished yet."""
+        """Return the estimated seconds left. With a budget, they are the rest of it. Otherwise they are the
+        mean time per case times the cases left, or None if no case is finished yet."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())
         if not self.progress.finished:
@@ -460,8 +462,8 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
-    """Take blocks in rounds until each case may stop. The order is random, and every second round reverses
-    it."""
+    """Take blocks in rounds until each case may stop. The order is random, with `key` in its seed, and every
+    second round reverses it. In sequential order each case is measured to its end before the next one."""
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []

@@ -121,7 +121,7 @@ class Schedule:
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
         """Yield the steps of the first session: the plan, then the search. If a file is resumed, yield what is
-        missing of both."""
+        missing of both, or the steps of `again` if nothing is."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)
@@ -216,9 +216,9 @@ def measures_several(constraints: Constraints) -> bool:
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """Return the workloads of the device groups, from large to small, at each size that the search measured
-    with the backend of a group's members. If the budget ends early, the small sizes are left out, at which
-    several GPUs gain nothing."""
+    """Return the workloads of the device groups, from large to small. Their sizes are those that the search
+    measured with the backend of a group's members. If the budget ends early, the small sizes are left out, at
+    which several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []

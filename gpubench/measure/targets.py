@@ -365,8 +365,9 @@ def _left_out_of_search(device: Device) -> RunWarning:
 
 
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
-    """Return the facts that the backends know about their GPUs, as provider records, which detection merges
-    with those of its own probes. Composed devices, device groups and hidden backends are left out."""
+    """Return the facts that the backends know about their GPUs, one dict for each. Detection merges them with
+    those of its own probes. Devices without an identity, composed devices, device groups and hidden backends
+    are left out."""
     return [
         _record(device, device.identity)
         for listing in listings

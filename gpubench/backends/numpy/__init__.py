@@ -200,8 +200,8 @@ class NumpySession(
         )
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Time the ways to compute the case, once for this machine and size, and let `compile` use the fastest
-        one."""
+        """If trials are allowed, time the ways to compute the case, once for this machine and size. `compile`
+        then uses the fastest one."""
         if (
             not self._autotune
             or case.implementation != "tuned"

@@ -317,8 +317,8 @@ def one_line(error: Exception) -> str:
 
 
 def main(folders: Sequence[str]) -> None:
-    """Compile the source texts of the JSON list on stdin into the cache, or into the run's folder. At the first
-    error, print it and exit."""
+    """Compile the source texts of the JSON list on stdin into the cache, or into the run's folder if the cache
+    does not accept them. `folders` has that folder, or is empty. At the first error, print it and exit."""
     sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     for folder in folders:
         cache.fall_back_to(Path(folder))

@@ -172,7 +172,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     loaded machine is made again on a quieter one.
 
     The trials write to an output of their own, which the correctness gate never sees. Returns None if memory is
-    too short for trials, and then the default is used.
+    too short for trials, and then the default is used. Raises TrialsNeeded instead of timing in
+    `without_trials`, and BackendError if the default fails.
     """
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()

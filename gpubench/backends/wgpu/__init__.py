@@ -380,8 +380,8 @@ class WgpuSession(
         return seconds
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Time the kernel's candidates, once for this device and size, and let `compile` use the fastest
-        one."""
+        """If trials are allowed, time the kernel's candidates, once for this device and size. `compile` then
+        uses the fastest one."""
         by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
         if not by_name:
             return

@@ -47,7 +47,7 @@ def first_line(error: Exception) -> str:
 
 
 class Library(NamedTuple):
-    """The functions of wgpu-native, where wgpu-py 0.32 has them."""
+    """The functions of wgpu-native, as wgpu-py 0.32 offers them."""
 
     lib: Any  # the functions of the library
     checked: Any  # the same functions, wrapped so that they raise errors
@@ -169,8 +169,8 @@ class Queue:
         done.pop(number, None)
 
     def await_mapping(self, number: int, behind: int | None = None) -> bool:
-        """Wait until the library reports on mapping `number`, but not for submissions later than `behind`.
-        Returns whether the mapping succeeded."""
+        """Wait until the library reports on mapping `number`, but not for submissions later than `behind`
+        (None: for all). Returns whether the mapping succeeded."""
         if not self._ask(number):
             if behind is None:
                 self._device._poll_wait()

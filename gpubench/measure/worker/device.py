@@ -192,7 +192,8 @@ class Kept:
         self._shared.forget_buffers()
 
     def _make(self, op: Op, case: Case) -> PreparedWorkload:
-        """Make a workload, after releasing idle ones. Idle workloads of other series drop their host arrays."""
+        """Make a workload, after releasing idle ones until it fits. Idle workloads of other series drop their
+        host arrays."""
         for name, other in self._workloads.items():
             if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
                 other.workspace.rest()
@@ -252,7 +253,7 @@ class CpuTurns:
     """The CPUs of the same kind as the one of this thread, in random order. Each comes once before any comes
     again.
 
-    Each block of a GPU begins on another CPU, so that blocks are independent: virtual machines may have CPUs of
+    Each block of a GPU begins on another CPU, so that blocks are independent. Virtual machines may have CPUs of
     two speeds, and a thread that is not moved stays on one for seconds
     (docs/decisions/0020-blocks-begin-on-other-cpus.md). CPU kernels are not moved, since a thread of their pool
     would take another's CPU. The order differs by turn, so a case does not meet the same CPU in each round.
@@ -298,9 +299,6 @@ def current_cpu() -> int | None:
 
 
 # ---------------------------------------------------------------- requests
-
-# The GPU's share of a split until the parent sets one.
-EVEN = 0.5
 
 
 class OpenDevice:
@@ -426,7 +424,7 @@ class OpenDevice:
         if workload.workspace.sides and isinstance(session, AssignsStages):
             split = chosen if isinstance(chosen, str) else workload.workspace.sides["gpu"]
         elif session.device.composed and isinstance(session, Splits):
-            share = chosen if isinstance(chosen, float) else EVEN
+            share = chosen if isinstance(chosen, float) else 0.5  # until the parent sets one
             split = session.divide(workload.workspace.op, case, share)
         if split is not None and workload.splits.get(case.id) != split:
             workload.splits[case.id] = split

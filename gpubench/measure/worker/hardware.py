@@ -265,7 +265,8 @@ class _Trial:
 
 
 def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
-    """Return the seconds per launch, by the device's clock if it has one."""
+    """Return the seconds per launch, by the device's clock if that gives a time, otherwise by the wall
+    clock."""
     seconds = device_seconds(session, launch, repeat)
     return (wall_s(session, launch, repeat) if seconds is None else seconds) / repeat
 
@@ -304,8 +305,7 @@ class OverheadTimer(Timed):
     """A timer of one overhead. `seconds(repeat)` makes the call `repeat` times and returns the seconds per
     call.
 
-    Raises Unsupported if the session offers no memory outside its pool, and Wrong if data does not come back as
-    it was sent.
+    Raises Unsupported if the overhead is an allocation by the driver and the session offers none.
     """
 
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:

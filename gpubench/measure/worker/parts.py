@@ -70,7 +70,8 @@ def fenced_launch(timer: Timer) -> dict[str, list[float]]:
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Return the mean seconds of each step. `calls` contains six clock readings of each call. `result_s`
+    """Return the mean seconds of each step. `calls` has six clock readings for each call: at its begin, and
+    after taking memory, uploading, launching, fetching the result, and giving the memory back. `result_s`
     includes the wait for the kernel."""
     means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
     taking, upload, launch, result, giving = means

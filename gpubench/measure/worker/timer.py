@@ -204,11 +204,7 @@ class Timer(Timed):
             cold_s += [] if seconds is None else [seconds]
 
     def _sample_in_queue(self, repeat: int) -> float:
-        session, clock = self.session, self.session.clock
-        start = clock()
-        session.run(self.launch, repeat)
-        session.sync()
-        return (clock() - start) / repeat
+        return wall_s(self.session, self.launch, repeat) / repeat
 
     def _sample_with_wait(self, repeat: int) -> float:
         run, sync, launch, clock = self.session.run, self.session.sync, self.launch, self.session.clock
@@ -367,7 +363,8 @@ class Timer(Timed):
 
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
-    """Return the smallest observed step of a clock and the mean duration of a reading, in seconds."""
+    """Return the smallest observed step of a clock and the mean duration of a reading, in seconds. The step is
+    0 if the clock did not advance."""
     count = 2000
     readings = [clock() for _ in range(count)]
     steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
@@ -377,14 +374,7 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
 def measure_overhead(session: Session, times: int = 100) -> list[float]:
     """Return `times` measurements of an empty launch with its wait, in seconds, after a short warm-up."""
     empty = session.empty_launch()
-    values = []
-    for i in range(times + 10):
-        start = session.clock()
-        session.run(empty)
-        session.sync()
-        if i >= 10:
-            values.append(session.clock() - start)
-    return values
+    return [wall_s(session, empty, 1) for _ in range(times + 10)][10:]
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
@@ -436,9 +426,13 @@ def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
     """Take one block: warm up, or run one launch that does not count, then take samples of about `target_s`
-    seconds. If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always`
-    record their steps. The observers read after each sample. `since` is the time by `perf_counter` at which the
-    session started."""
+    seconds. A first sample that is far too short raises the repeat count and is taken again. No sample begins
+    after `request.limit_s` seconds.
+
+    If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always` record
+    their steps. The observers read after each sample. `since` is the time by `perf_counter` at which the
+    session started.
+    """
     began = time.perf_counter()
     times, wall = [began], list[float]()
     cold_s: list[float] = []
@@ -496,7 +490,8 @@ WORK_SAMPLES = 100
 
 
 def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
-    """Take samples from `request.start_at` on, each of about a hundredth of the work."""
+    """Warm up, wait until `request.start_at`, and take samples for `request.work_s` seconds. Each is about a
+    hundredth of them."""
     _warm_up(timer, request.warmup_s, lambda: timer.seconds(timer.repeat))
     repeat = calibrate(timer, request.work_s / WORK_SAMPLES)
     clock, ends = timer.session.clock, list[float]()

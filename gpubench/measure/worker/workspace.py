@@ -46,7 +46,7 @@ _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let
 
 class Wrong(WrongResult):
     """Error: the output is wrong. `check` is the largest error and its place, `element` describes the values
-    there, and `hint` says what to do."""
+    there, and `hint` says what to do. `detail` replaces the usual sentence."""
 
     def __init__(
         self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
@@ -179,8 +179,8 @@ class Workspace:
         return buffer
 
     def loading(self) -> tuple[int, float | None]:
-        """Return the bytes of the weights and the seconds of uploading them. The seconds are None if they were
-        not uploaded."""
+        """Return the bytes of the weights and the seconds of uploading them. The seconds are None if not all of
+        them were uploaded."""
         return self._operands.weights.loading(self.op, self.case)
 
     @property
@@ -234,8 +234,9 @@ class Workspace:
         self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
-        """Return the output buffer of a tuned kernel, filled with sentinels. Each variant has its own. Returns
-        None for a library case, which makes its output at each call."""
+        """Return the output buffer of a tuned kernel, filled with sentinels. An output that updates an input is
+        filled with that input instead. Each variant has its own. Returns None for a library case, which makes
+        its output at each call."""
         if calls_library(self.op, case):
             return None
         if case.implementation_id not in self.outputs:
@@ -292,8 +293,8 @@ class Workspace:
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
-        """Download the outputs of a launch. If `travels` is True, only outputs that travel are downloaded. If
-        it is False, only the others are, and None means all outputs."""
+        """Download the outputs of a launch into `host_outputs`. If `travels` is True, only outputs that travel
+        are downloaded. If it is False, only the others are, and None means all outputs."""
         for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
