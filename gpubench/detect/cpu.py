@@ -46,9 +46,9 @@ _PMU = ("cpu_core", "cpu_atom", "cpu_lowpower")
 def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
-    """Return all facts about the CPUs that files contain. `affinity` is the set of CPUs on which this process
-    may run. No file contains it: on a live machine the caller asks the system, and for a recorded machine its
-    status is not_probed."""
+    """Return all facts about the CPUs that files contain. `blocks` is the parsed /proc/cpuinfo. `affinity` is
+    the set of CPUs on which this process may run. No file contains it: on a live machine the caller asks the
+    system, and for a recorded machine its status is not_probed."""
     listed = read_cpu_lists(root, blocks.value)
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
@@ -89,10 +89,11 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Return the sets of CPUs in the kernel's numbering, and whether `listed`, the list of online CPUs, uses
-    another numbering. In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the
-    kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in different numberings are
-    never intersected."""
+    """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs. In a
+    container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
+    `affinity` and `cpuset` keep the kernel's numbers. Sets in different numberings are never intersected. If
+    the numbering is the same, `cpuset` is restricted to the online CPUs. It is invalid if it has no CPU of
+    `affinity`."""
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
         cpuset = missing("invalid", cpuset.source, note)
@@ -118,8 +119,9 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
 def usable(
     listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
-    """Return the number of CPUs that may be kept busy, and the name of the tightest limit. The sizes of the
-    sets are compared, not their members, because the sets may have different numberings."""
+    """Return the number of CPUs that may be kept busy, and the name of the tightest limit: online, affinity,
+    cpuset or quota. A quota is rounded up. The sizes of the sets are compared, not their members, because the
+    sets may have different numberings. Both facts are missing if `listed` and `affinity` are unknown."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
     named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
@@ -134,7 +136,8 @@ def usable(
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
     """Return a fact about SMT: "on" if a core has two online CPUs, "hidden" if no core has but a hypervisor may
-    hide SMT, else "off"."""
+    hide SMT, else "off". The fact is missing if the cores are unknown, or if it cannot be read whether there is
+    a hypervisor."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
@@ -165,14 +168,15 @@ class Traits(NamedTuple):
 
     online: CpuSet  # the CPUs to distinguish
     cores: list[CpuSet] | None  # their sets of SMT siblings
-    clocks: Mapping[str, Mapping[int, int]]  # the hertz of each CPU, by the name of the file
-    private: Mapping[int, object]  # the L1 and L2 caches of each CPU; empty if a present CPU is offline
+    clocks: Mapping[str, Mapping[int, int]]  # for each cpufreq file: the hertz by CPU
+    private: Mapping[int, object]  # the L1 and L2 caches, by CPU; empty if a present CPU is offline
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
     """Group CPUs that are alike, fastest first. If no source distinguishes them, there is one group. Several
     sources are used one after the other, and each may split the groups further, so a coarse source does not
-    hide a finer one. The fact names the first source that splits."""
+    hide a finer one. The fact names the first source that splits. It is invalid if /proc/cpuinfo lists several
+    kinds of cores without saying which CPUs they are."""
     clocks, online = traits.clocks, traits.online
     part = _parts(root, info, online)
     capacity = {cpu: fact.value for cpu in online
@@ -222,7 +226,7 @@ def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
 
 def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
     """Return the kinds, fastest first, with their ranks. They are sorted by capacity, then clock, then threads
-    per core."""
+    per core, then CPU number."""
 
     def speed(kind: CpuKind) -> tuple[float, ...]:
         width = kind.logical / kind.cores if kind.cores else 0
@@ -245,7 +249,7 @@ def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], t
 
 def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
     """Return the name of each CPU's performance counters. CPUs in no list get "", which is a kind of its own.
-    The result is empty if the lists overlap."""
+    The result is empty if there is no list, or if the lists overlap."""
     lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
     members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
     owners = dict(members)
@@ -254,7 +258,7 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
     """Return, for each online CPU, bits 4 to 15 of its register MIDR_EL1, or else its `CPU part` in cpuinfo.
-    The result is empty if a CPU has neither."""
+    The result is empty on x86, and if a CPU has neither."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -288,13 +292,14 @@ def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
 
 
 def misfits(blas: CpuBlas, cpu: Cpu) -> bool:
-    """Tell whether the library starts another number of threads than the number of usable CPUs."""
+    """Tell whether the library starts another number of threads than the number of usable CPUs. False if either
+    number is unknown."""
     return cpu.available.value is not None and blas.threads not in (None, cpu.available.value)
 
 
 def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. In both
-    directions the CPU looks slow: too many threads compete for the CPUs, and too few leave some idle."""
+    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. Either way
+    the CPU looks slow: too many threads compete for the CPUs, and too few leave some idle."""
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
@@ -365,8 +370,8 @@ def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list
 
 
 def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
-    """Return the online CPUs on the core of `cpu`, by the first source that can be parsed and contains `cpu`.
-    If there is none, return the reason."""
+    """Return the online CPUs on the core of `cpu`, by the first file that can be parsed and contains `cpu`. If
+    there is no such file, return the status that says why."""
     worst: Status = "absent"
     for name, parse in _SIBLINGS:
         fact = root.fact(f"{CPUS}/cpu{cpu}/topology/{name}", parse)
@@ -378,7 +383,8 @@ def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
 
 
 def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
-    """Read the set of CPUs (SMT siblings) of each core."""
+    """Read the set of online CPUs (SMT siblings) of each core. The fact is invalid if the sets overlap or leave
+    an online CPU out."""
     answers = [siblings(root, cpu, online) for cpu in sorted(online)]
     sets = {answer for answer in answers if not isinstance(answer, str)}
     source = f"{CPUS}/cpu*/topology"
@@ -391,8 +397,9 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
-    """Tell whether physical_package_id may be the number of a cluster of cores instead of a package. This is so
-    before Linux 6.0 if a device tree describes the CPUs, and in all versions on 32-bit Arm."""
+    """Tell whether physical_package_id may be the number of a cluster of cores instead of a package. This is
+    possible on Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI or DMI
+    tables but without a device tree numbers packages."""
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
@@ -420,7 +427,7 @@ class Caches(NamedTuple):
     """The caches of the online CPUs."""
 
     fact: Fact[list[Cache]]  # the caches as in the document
-    private: Mapping[int, object]  # level, type and size of each CPU's L1 and L2 caches
+    private: Mapping[int, object]  # by CPU: the level, type and size of its L1 and L2 caches
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
@@ -475,13 +482,13 @@ _CACHE_FILES = {"level": ("level", size), "type": ("type", _cache_type), "size":
 class Frequencies(NamedTuple):
     """The values of the cpufreq files."""
 
-    tables: dict[str, dict[int, Any]]  # the known value of each CPU, by the name of the file
+    tables: dict[str, dict[int, Any]]  # for each file: its known values by CPU
     invalid: frozenset[str]  # the names of the damaged files
     folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return one fact for a cpufreq file of all CPUs. `merge` makes its value from the values of the
-        CPUs."""
+        """Return one fact for the cpufreq file `name` of all CPUs. `merge` turns the values of the CPUs into
+        one. The fact is invalid if the file of any CPU is damaged."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)
@@ -511,7 +518,7 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
 
 
 def governor(names: Collection[str]) -> str:
-    """Return the governor of all CPUs, or "mixed" if they have different ones."""
+    """Return the governor that all CPUs have, or "mixed" if they have different ones. `names` is not empty."""
     return "mixed" if len(set(names)) > 1 else next(iter(names))
 
 

@@ -40,8 +40,9 @@ class FileText(NamedTuple):
     status: Status  # "ok", or why it cannot be read
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """Return the fact of the parsed text. `parse` raises ValueError for a damaged file, and returns None if
-        the file says that there is no such thing."""
+        """Return the fact of the parsed text. `parse` raises ValueError for a damaged file, which makes the
+        fact invalid. It returns None if the file says that there is no such thing, which makes the fact
+        absent."""
         if self.text is None:
             return missing(self.status, self.path)
         try:
@@ -133,7 +134,7 @@ class Root:
         return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
 
     def exists(self, path: str) -> bool:
-        """Tell whether `path` exists. A broken link does not count."""
+        """Tell whether `path` exists. A link that leads nowhere does not."""
         real = self._real(path)
         if real is None or not os.path.lexists(self._host(real)):
             return False
@@ -215,8 +216,8 @@ def _read_regular(path: str) -> bytes | None:
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
-    """Return a parser. It raises ValueError unless the text matches the pattern `form`, and otherwise returns
-    the result of `read` for the match."""
+    """Return a parser that returns `read(match)` for a text that matches the whole pattern `form`. The parser
+    raises ValueError for any other text. By default `read` returns the whole text."""
 
     def parse(text: str) -> Any:
         match = re.fullmatch(form, text)
@@ -314,8 +315,8 @@ def missing(status: Status, source: str | None = None, note: str | None = None) 
 
 
 def first(*facts: Fact[T]) -> Fact[T]:
-    """Return the first fact with a value. If there is none, return the fact with the most informative
-    reason."""
+    """Return the first fact with a value. If there is none, return the fact with the most informative reason,
+    or an absent fact if `facts` is empty."""
     for fact in facts:
         if fact.value is not None:
             return fact
@@ -323,15 +324,15 @@ def first(*facts: Fact[T]) -> Fact[T]:
 
 
 def derive(fact: Fact[Any], change: Callable[[Any], T | None]) -> Fact[T]:
-    """Return the fact whose value is `change` of the value of `fact`. If `fact` has no value, return `fact`
-    itself."""
+    """Return a fact with the value `change(fact.value)` and the source of `fact`. The new fact is absent if
+    `change` returns None. If `fact` has no value, return `fact` itself."""
     if fact.value is None:
         return fact
     return make_fact(change(fact.value), fact.source)
 
 
 def lost(fact: Fact[Any]) -> Fact[Any]:
-    """Return a fact that has no value for the same reason as `fact`, on which it depends."""
+    """Return a fact without a value, with the status and source of `fact`, on which it depends."""
     return missing(fact.status, fact.source)
 
 
@@ -356,7 +357,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str  # the source that lists the device: `pci-sysfs`, `nvml`, `wgpu:vulkan`
     driver: str | None = None  # the driver of the API
-    ordinal: int | str | None = None  # the number of the device in the source
+    ordinal: int | str | None = None  # the index of the device in the source's list
     bdf: Address | None = None  # the PCI address
     uuid: str | None = None  # the uuid with its prefix
     vendor_id: int | None = None  # the PCI id of the vendor; from 0x10000 on it is Vulkan's
@@ -365,15 +366,15 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str | None = None  # the name of the vendor
     name: str | None = None  # the name of the product
     adapter_type: AdapterType | None = None  # the kind of adapter that the API reports
-    memory_bytes: int | None = None  # the memory that the API reports
+    memory_bytes: int | None = None  # the bytes of memory that the API reports
     partition_of: str | None = None  # the uuid or the address of the GPU of which it is a partition
     version: str | None = None  # the version of the driver or the API
-    checked: bool | None = None  # whether a kernel ran on the device and its result was right
+    checked: bool | None = None  # whether a test kernel gave the right result; None: none was run
     throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
     peers: tuple[str, ...] = ()  # the addresses that it reaches directly
     why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
-    renders: bool | None = None  # whether it has a render node
+    renders: bool | None = None  # whether it has a render node; None: unknown
     paths: tuple[LinkPath, ...] = ()  # the paths to other GPUs, whose `to` is a PCI address
     facts: dict[str, Fact[Any]] = {}  # facts by their path in `gpus[]` of the document ("memory.free_bytes")
     partitions: tuple[Partition, ...] = ()  # its partitions
@@ -446,7 +447,7 @@ _FIELDS = {
 
 def parse_record(raw: object) -> DeviceRecord:
     """Return the record that a JSON object describes. Fields that cannot be parsed are left out. Raises
-    ValueError if it is not an object or has no `source`."""
+    ValueError if `raw` is not an object or its `source` is not a text."""
     if not isinstance(raw, dict):
         raise ValueError("a record is an object")
     fields: dict[str, Any] = {}
@@ -497,7 +498,8 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
 
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:
-    """Yield the paths to other GPUs. A path without an address is left out."""
+    """Yield the paths to other GPUs in `raw`, the list of a JSON record. A path without an address is left
+    out."""
     types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
     for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
@@ -507,8 +509,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, which is a whole fact or a plain value. Return None if it is not of type
-    `kind`."""
+    """Return the fact of `value`, which is a whole fact or a plain value. `source` is used if the fact names
+    none. Return None if it is not of type `kind`, or if its value and its status contradict each other."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))

@@ -73,7 +73,7 @@ class GpuContext(NamedTuple):
     memory: Memory  # the memory of the host
     soc: bool  # whether the firmware names a chip whose GPU shares the CPU's memory
     name_of: Callable[[int, int], tuple[str, str] | None]  # the name of a PCI id, and its source
-    debug: bool  # whether to keep the raw records
+    debug: bool  # whether to keep the raw records in the document
 
 
 def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu]:
@@ -118,7 +118,8 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
 
 
 def _place(source: str | None, path: str) -> int:
-    """Return the rank of a source for the fact at `path`. 0 is the best."""
+    """Return the rank of a source for the fact at `path`: 0 for the best, and the same last rank for all
+    sources that are not listed."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
     return order.index(source) if source in order else len(order)
 
@@ -154,7 +155,7 @@ def _source(device: MergedDevice) -> str:
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
-    """Return the uuid in the spelling of the vendor's own tools."""
+    """Return the uuid in the spelling of the vendor's own tools. The uuids of MIG instances do not count."""
     whole = [r for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")]
     longest = sorted(whole, key=lambda r: len(uuid_key(r.uuid or "")), reverse=True)
     return first(*_facts_of(device, "uuid"), *(make_fact(r.uuid or "", r.source) for r in longest), NOT_PROBED)
@@ -183,7 +184,8 @@ def _by_source(facts: list[Fact[Any]], path: str) -> list[Fact[Any]]:
 
 
 def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: bool) -> Fact[bool]:
-    """Return the fact that tells whether CPU and GPU share one memory."""
+    """Return the fact that tells whether CPU and GPU share one memory. `stated` is the fact by the sources, and
+    `soc` tells whether the machine is a chip with one memory."""
     if stated.value is not None or vendor != "nvidia":
         return stated
     if any(r.source == "cuda" and r.adapter_type == "integrated" for r in device.records):
@@ -213,8 +215,9 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
 
 
 def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
-    """Return the size of the best source, with the other sizes as alternatives. The status is "conflict" if the
-    sizes in `strong` differ by more than CONFLICT."""
+    """Return the size of the best source, with differing sizes of the others as alternatives. Both lists are
+    sorted, best first, and `strong` is not empty. The status is "conflict" if the sizes in `strong` differ by
+    more than CONFLICT."""
     best = strong[0]
     others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
@@ -236,7 +239,8 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process can expect to use on the GPU."""
+    """Return the bytes that one process can expect to use: the largest partition of a partitioned GPU, a part
+    of RAM for an integrated GPU, else the dedicated memory without the reserved part."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
@@ -250,9 +254,10 @@ def _usable(
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Return the memory that an integrated GPU can use. An AMD GPU has a part of RAM of its own (the
-    carve-out), and can also map another part of RAM. The larger of the free carve-out and the other part is
-    returned, never the sum, because both are the same RAM. For other GPUs it is the RAM."""
+    """Return the bytes that an integrated GPU can use. `ram` is the usable RAM of the host, and GPUs of all
+    vendors but AMD get that. An AMD GPU has a part of RAM of its own (the carve-out), and can also map another
+    part of RAM. The larger of the free carve-out and the other part is returned, never the sum, because both
+    are the same RAM."""
     if vendor != "amd":
         return ram
     window = memory.shared_limit_bytes
@@ -266,8 +271,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are used only if no partition has
-    an id, and then only those of the source that lists the most."""
+    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are used only if there are no
+    others. They are then those of the source that lists the most."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -383,15 +388,13 @@ class Visible(NamedTuple):
     """The devices that a list of visible devices (such as CUDA_VISIBLE_DEVICES) names."""
 
     ordinals: tuple[int, ...] = ()  # the numbers of the devices
-    uuids: tuple[str, ...] = ()  # the full uuids of the devices; used instead of numbers
+    uuids: tuple[str, ...] = ()  # the full uuids of the devices; empty if there are numbers
 
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
-    """Parse a list of visible devices. The list ends at its first invalid item, and a duplicate makes it empty.
-
-    Numbers below `count` and uuids cannot be mixed. A uuid may be shortened if only one of `uuids` begins with
-    it.
-    """
+    """Parse a list of visible devices. An item is a number below `count`, or one of `uuids`, which may be
+    shortened if only one of them begins with it. Numbers and uuids cannot be mixed. The list ends at its first
+    invalid item, and a duplicate makes it empty."""
     ordinals: list[int] = []
     named: list[str] = []
     for token in (part.strip() for part in text.split(",")):
@@ -410,8 +413,9 @@ def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
     """Return the fact `access.hidden_by_env` of each GPU, by the GPU's id. Its value is the environment
-    variable that hides the GPU; the fact is absent if none does. Several variables of a vendor act one after
-    the other: each one numbers only the GPUs that the one before it left visible."""
+    variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
+    it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
+    numbers only the GPUs that the one before it left visible."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     for vendor, variables in _FILTERS.items():
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
@@ -432,8 +436,8 @@ _FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEV
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return the GPUs that the environment variable leaves visible. If it cannot be known which they are,
-    return a fact with the reason."""
+    """Return those of `gpus` that the environment variable leaves visible. If it cannot be known which they
+    are, return a fact with the reason."""
     if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells
     owners = {

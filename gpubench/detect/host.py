@@ -84,13 +84,13 @@ class Files(NamedTuple):
     warnings: list[MachineWarning]  # warnings about the files
     records: list[DeviceRecord]  # the records of devices
     gpu_folders: list[str]  # the folders that can list GPUs; if there are none, the number of GPUs is unknown
-    soc: Fact[str]  # the chip whose GPU shares the CPU's memory
+    soc: Fact[str]  # the name of a chip whose GPU shares the CPU's memory; absent on other machines
     doubtful: bool = False  # whether a card may be a GPU, but no file says so
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
-    """Read the machine below `root`. The caller passes `affinity`, the set of CPUs on which the process may
-    run, because no file contains it."""
+    """Read the machine below `root`. `affinity` is the set of CPUs on which this process may run, which no file
+    contains."""
     blocks = root.fact("/proc/cpuinfo", proc.parse)
     platform = read_platform(root, blocks)
     groups = proc.read_groups(root)
@@ -148,14 +148,16 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return descriptions of the differences of machine `there` from `here`, by name. The result is empty if
-    there are none. `here` is this machine by default. `measured` is passed to `compare`."""
+    """Return descriptions of the differences between machine `there` and `here`, by the name of the fact. The
+    result is empty if there are none. `here` is this machine by default. `measured` holds the ids of the GPUs
+    of `there` that matter; if it is empty, all of them do."""
     return compare(here or this_host(), there, measured).differences
 
 
 @functools.cache
 def this_host() -> Machine:
-    """Return CPU, memory and GPUs of this machine, from files only. GPUs that no file lists are missing."""
+    """Return platform, CPU, memory and GPUs of this machine, from files only. GPUs that no file lists are
+    missing."""
     root = Root()
     files = read_this_host(root)
     gpus: list[Gpu] = []
@@ -209,7 +211,8 @@ MEMINFO = "/proc/meminfo"
 
 
 def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
-    """Read the memory of the host, in bytes. `gpu_nodes` are the NUMA nodes that contain GPU memory."""
+    """Read the memory of the host, in bytes. `groups` are this process's control groups, which may limit it.
+    `gpu_nodes` are the NUMA nodes that contain GPU memory, which does not count."""
     table = root.fact(MEMINFO, parse_meminfo)
     entries = table.value or {}
 
@@ -253,7 +256,8 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
-    """Return the total and the free bytes of the GPU memory that the kernel counts as RAM."""
+    """Return the total and the free bytes of the GPU memory that the kernel counts as RAM. Both are absent if
+    there is none, and invalid if the size of a node cannot be read."""
     source = f"{NUMA_NODES}/node*/meminfo"
     if gpu_nodes.unread is not None:
         source = gpu_nodes.unread.source or ""
@@ -267,7 +271,8 @@ def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]
 
 
 def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
-    """Return `whole` minus `part`. If `part` is absent, return `whole`."""
+    """Return `whole` minus `part`. If `part` is absent, return `whole`. The result is invalid if `part` cannot
+    be read or is larger than `whole`."""
     if whole.value is None or part.status == "absent":
         return whole
     if part.value is None:
@@ -288,7 +293,9 @@ def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
 
 
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
-    """Read all NUMA nodes, and return them with warnings. `gpu_nodes` are the nodes that contain GPU memory."""
+    """Read all NUMA nodes, and return them with warnings. `groups` are this process's control groups.
+    `gpu_nodes` are the nodes that contain GPU memory. If nodes share CPUs, no node is returned, but a
+    warning."""
     ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
     if ids.value is None and folders:
@@ -368,8 +375,10 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """Return the name of the hypervisor, or "unknown" if only its presence is known. It is "none" only if an
-    x86 CPU reports that there is no hypervisor and no firmware names one."""
+    """Return the name of the hypervisor, or "unknown" if only its presence is known. `vendor` and `product` are
+    the machine's names in the DMI tables. The value is "none" only if an x86 CPU reports that there is no
+    hypervisor and no firmware names one. If the CPU and the firmware contradict each other, the status is
+    "conflict"."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
@@ -444,7 +453,7 @@ _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
 def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
     """Return `cpu` and `memory` with the facts that psutil reports. Both are unchanged if psutil is missing or
-    broken. `allowed` is the set of CPUs on which the process may run."""
+    broken. `allowed` is the set of CPUs on which the process may run, if that is known."""
     try:
         import psutil
 
@@ -494,7 +503,7 @@ class CpuinfoFacts(msgspec.Struct):
     model: str | None = None  # the name of the product
     vendor: str | None = None  # the manufacturer
     flags: list[str] = []  # the flags of the instruction set
-    base_hz: int | None = None  # the advertised clock
+    base_hz: int | None = None  # the advertised clock, in hertz
     caches: list[Cache] = []  # the caches, by level
 
 

@@ -68,7 +68,7 @@ class Gathered(NamedTuple):
     root: Root | None = None  # the root of the files; None: they were not read
     providers: Sequence[Provider] = ()  # the outcome of each source
     records: Sequence[DeviceRecord] = ()  # the records of the probes
-    warnings: Sequence[MachineWarning] = ()  # warnings about sources and libraries
+    warnings: Sequence[MachineWarning] = ()  # warnings about the BLAS and missing libraries
     took_s: float = 0.0  # the time that all of this took, in seconds
 
 
@@ -79,10 +79,10 @@ def inspect(
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
     `records`. `extra_records` are further records, for example of a run. `gathered` is an earlier result of
-    `gather` on this machine. `mode` is the mode that the user chose. `results` is a folder or file of
-    measured results, which `read` turns into evidence for a mode. `debug` keeps the raw records. Raises
-    UsageError for an unknown mode and ValueError for a malformed record. Faults of the machine itself
-    become statuses in the document."""
+    `gather` on this machine. `mode` is the mode that the user chose. `results` is a folder or file of measured
+    results; `read` turns one of them into evidence for a mode. `debug` keeps the raw records. Raises UsageError
+    for an unknown mode and ValueError for a malformed record. Faults of the machine itself become statuses in
+    the document."""
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
@@ -126,8 +126,9 @@ def assemble(
     debug: bool = False,
     sysroot: str | None = None,
 ) -> Machine:
-    """Return the machine's description without its recommendation. `extra` are further records that the caller
-    has. `live` is True if it is this machine, not a recorded one. `debug` keeps the raw records."""
+    """Return the machine's description without its recommendation. `extra` holds further records of devices.
+    `live` is True for this machine and False for a recorded one. `debug` keeps the raw records. `sysroot` is
+    only copied into the description."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
@@ -163,8 +164,9 @@ PROBED = ("numpy", "cupy", "wgpu")
 
 
 def lacks(machine: Machine, target: str) -> Lack | None:
-    """Return None if the device `target` is present and usable, else the reason and a remedy. `target` is cpu,
-    gpu, a backend, `BACKEND:N` or an id of `gpus[]`."""
+    """Return None if the device `target` is present and not known to be unusable, else the reason and a remedy.
+    `target` is cpu, gpu, one of the backends in PROBED, `BACKEND:N`, or the id, uuid or PCI address of a
+    GPU."""
     backend, colon, number = target.partition(":")
     if target == "cpu" or backend == "numpy":
         return None
@@ -228,7 +230,7 @@ class ProbeMessage(msgspec.Struct, kw_only=True):
     partial: bool = False  # whether the probe has not finished yet
     status: Status = "ok"  # the status of the library
     version: str | None = None  # the version of the library
-    error_code: str | None = None  # the error code of the library
+    error_code: str | None = None  # the error that the library reported
     hint: str | None = None  # the remedy
     cuda_driver: int | None = None  # the newest CUDA version that NVIDIA's driver supports, such as 13000
     blas: list[CpuBlas] | None = None  # the answer of the probe `blas`
@@ -251,10 +253,10 @@ def gather(
     root: Root | None = None,
     tell: Tell | None = None,
 ) -> Gathered:
-    """Read the files of this machine, choose the probes that these files suggest and run them side by side.
-    `deep` opens the devices, `wake` wakes sleeping GPUs, and `blas` runs the probe of the BLAS in any case.
-    `tell` is called with a line of text about slow probes. Raises UsageError if the user's time limit is not a
-    duration."""
+    """Read the files of this machine, choose the probes that these files suggest, and run them side by side.
+    `deep` opens the devices, `wake` also probes sleeping GPUs, and `blas` runs the probe of the BLAS in any
+    case. `tell` is called with a line of text if probes are slow. Raises UsageError if GPUBENCH_PROBE_LIMIT is
+    not a duration."""
     root = root or Root()
     start = time.perf_counter()
     files = read_this_host(root)
@@ -278,8 +280,8 @@ def gather(
 
 
 def user_limit_s() -> float | None:
-    """Return the user's limit for the answer of a library, in seconds. Return None if it is not set. Raises
-    UsageError."""
+    """Return the time limit of every probe, in seconds, that GPUBENCH_PROBE_LIMIT sets. Return None if the
+    variable is not set. Raises UsageError if it is not a duration."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
@@ -289,7 +291,8 @@ def user_limit_s() -> float | None:
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """Return the probes to run, and the probes that are skipped although `files` suggest them. If no folder can
+    """Return the probes to run, and the probes that are skipped although `files` suggest them. `deep` adds the
+    probes that open devices. Without `wake`, nothing is run that would wake a sleeping GPU. If no folder can
     list GPUs (Windows, macOS), NVML and wgpu are probed in any case."""
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
@@ -333,8 +336,10 @@ _QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.de
 def render_queries(
     records: Sequence[DeviceRecord], nodes: Mapping[Address | None, str], *, wake: bool
 ) -> list[ProbeRequest]:
-    """Return the request to query the render nodes of AMD and Intel GPUs whose kind or memory no file reports.
-    Sleeping GPUs are left out unless `wake` is True. The list is empty if there is nothing to query."""
+    """Return the request to query the render nodes of AMD and Intel GPUs whose kind (AMD) or memory (Intel) no
+    file reports. `nodes` holds the names of the render nodes, by PCI address. Integrated GPUs of Intel are left
+    out, and so are sleeping GPUs unless `wake` is True. The list is empty if there is nothing to query, else it
+    has one request."""
     queries = []
     for record in records:
         driver = record.value("driver.name")
@@ -359,9 +364,9 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
-    """Run all probes side by side and return their answers. This takes about as long as the longest limit at
-    most. If a probe hangs, crashes or writes nonsense, only its own answer is lost. `tell` receives a line
-    about slow probes."""
+    """Run all probes side by side and return their answers, in the same order. This takes little longer than
+    the longest limit. If a probe hangs, crashes or writes nonsense, only its own answer is lost. `tell`
+    receives a line of text if probes are slow."""
     if not requests:
         return []
     from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
@@ -389,8 +394,8 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
-    """Return the answer of an ended probe. A complete message counts however the process ended. Of a partial
-    message only the records are kept."""
+    """Return the answer of an ended probe. A complete message counts, however the process ended. If the last
+    message is partial, only its records are kept, and the provider says how the probe failed."""
     message, records = ProbeMessage(partial=True), []
     if ended.status == 0 or ended.framed:
         try:
@@ -436,8 +441,9 @@ WSL_NODE = "/dev/dxg"
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
     """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes of the probes
-    that did not reach it. A GPU is usable if an API lists it or its device node can be opened. If `live` is
-    False, the machine is a recorded one, which can only show that a GPU is not usable."""
+    that did not reach it. Any reason in `why_not` makes the GPU unusable. Without one, the GPU is usable if an
+    API lists it or its device node can be opened. If `live` is False, the machine is a recorded one, and
+    `usable` is False or not probed."""
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
         ("NO_DRIVER", driver, driver.status == "absent" and driver.source is not None),
@@ -462,8 +468,8 @@ def read_access(
     providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return a pair for each GPU: its access facts, and the codes of the probes that failed for it. `nodes`
-    holds the names of the render nodes, by PCI address."""
+    """Return, for each GPU, its access facts and the codes of the probes that failed for it. `devices` are the
+    merged devices, in the order of `gpus`. `nodes` holds the names of the render nodes, by PCI address."""
     statuses = {provider.name: provider.status for provider in providers}
     hiding = hidden(gpus, environ)
     reach = []
@@ -479,7 +485,7 @@ def read_access(
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
     """Return a fact about the device node through which programs reach this GPU: present, absent or
-    no_permission."""
+    no_permission. It is not probed if the driver has no known device node."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)
@@ -516,8 +522,9 @@ def render_nodes(root: Root) -> Mapping[Address | None, str]:
 
 
 def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
-    """Return a warning if Numba is not installed, and one if CuPy is not installed although NVIDIA's driver is
-    present. The latter names the extra for `cuda`, the newest CUDA version that the driver supports."""
+    """Return a warning if Numba is not installed, and one if CuPy is not installed although `nvidia` is True:
+    NVIDIA's driver is present. The latter names the extra for `cuda`, the newest CUDA version that the driver
+    supports, such as 13000, or both extras if that is None."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
@@ -536,9 +543,9 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
-    """Return a warning with an installation command for each vendor (AMD, Intel) that needs a PyTorch of its
-    own, if there is a usable discrete GPU of this vendor and that PyTorch is not installed. Integrated GPUs are
-    left out, because that PyTorch may not drive them."""
+    """Return a warning with an installation command for each vendor (AMD, Intel) whose PyTorch is missing. Only
+    discrete GPUs that are not known to be unusable count. Integrated GPUs are left out, because the vendor's
+    PyTorch may not drive them."""
     vendors = {
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
     } & _TORCH.keys()

@@ -119,9 +119,9 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
-    """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. Return None if the match is
-    not certain. Metal states neither address nor ids. If `api` is "metal" and Metal lists only one GPU of the
-    machine, that GPU is the match."""
+    """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. `api` is the backend's
+    interface to the GPU. Return None if the match is not certain. Metal states neither address nor ids. If
+    `api` is "metal" and Metal lists only one GPU of the machine, that GPU is the match."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
@@ -133,8 +133,8 @@ def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
     """Return the id in `gpus[]` of the GPU with the uuid `own`. If there is none, look for the address `bdf`,
-    then for the vendor and device ids; such a match counts only if exactly one GPU has it. Names are never
-    compared. Return None if there is no match."""
+    then for `vendor_id` and `device_id`; such a match counts only if exactly one GPU has it. An argument that
+    is None matches no GPU. Names are never compared. Return None if there is no match."""
     for gpu in machine.gpus if own else ():
         names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
         if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
@@ -164,8 +164,9 @@ def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Tell whether the device has a uuid that differs from `own` but has the same form. (Each family of APIs
-    has its own form, and uuids of two forms cannot be compared.)"""
+    """Tell whether the device has a uuid that has the form of `own` but differs from it. (Each family of APIs
+    has its own form, and uuids of two forms cannot be compared.) False if `own` is None or one of the device's
+    uuids."""
     return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
@@ -186,8 +187,9 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
-    """Add a record without address and uuid to a device with the same ids that its enumeration does not list
-    yet. Return False if there is no such device."""
+    """Add a record without address and uuid to a device with the same vendor and device ids. Devices that the
+    record's list has already named do not count. If several devices fit, the one with the nearest kind is
+    taken. Return False if there is no such device."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
         ids = VIRTIO_GPU
@@ -203,7 +205,7 @@ METAL = re.compile(r":metal(:|$)")
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
     """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists. If Metal
-    lists none, make a new device. If it lists several, add a warning."""
+    lists none, make a new device. If it lists several, add a warning and drop the record."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
@@ -217,8 +219,8 @@ def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: l
 def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
-    """Assign records of one enumeration, vendor and kind to the devices that they fit. A device id is missing
-    in the records or in the devices.
+    """Assign records of one list, vendor and kind to the devices that they fit. A device id is missing in the
+    records or in the devices. Records that fit no device become new devices.
 
     If the devices are of several models, no record can be assigned to a certain device: each device gets an
     anonymous record, or a warning names the records.
@@ -254,8 +256,8 @@ def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
 
 
 def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
-    """Return the devices to which at least one of the records may belong, in the order of their addresses. If
-    they differ in kind, only those whose kind is nearest to the records' kind are returned."""
+    """Return the devices to which at least one of the records may belong, in the order of `devices`. If they
+    differ in kind, only those whose kind is nearest to the records' kind are returned."""
     fitting = [
         device for device in devices
         if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
@@ -274,8 +276,8 @@ def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
-    """Tell whether it does not matter which of the records is assigned to which of the devices, because all of
-    them are of one model."""
+    """Tell whether any of the records may be assigned to any of the devices, because all of them are of one
+    model."""
     models = {device.device_id for device in homes}
     if models != {None}:
         return len(models) == 1
@@ -416,13 +418,13 @@ def _names(record: DeviceRecord) -> str:
 
 def proves_virtio(record: DeviceRecord) -> bool:
     """Tell whether the record is a Vulkan adapter that represents a virtio GPU and has computed. An adapter
-    that runs on the host's CPU never is."""
+    that runs on the host's CPU does not count."""
     return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
 
 
 def stands_for_virtio(record: DeviceRecord) -> bool:
-    """Tell whether the adapter belongs to the driver of virtio GPUs. It has the ids of the host's GPU, or
-    virtio's own ids."""
+    """Tell whether the adapter belongs to the driver of virtio GPUs. Its ids are those of the host's GPU, or
+    virtio's own."""
     if is_software(record):
         return False
     return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
@@ -433,8 +435,9 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """Return what sort of device is at an address, judged from all of its records. `passed` means that a virtio
-    GPU there has computed."""
+    """Return what sort of device is at the address `bdf`, judged from all of its records. "none" means that the
+    device is left out: it is a second function of a GPU, or nothing tells what it is. `passed` means that a
+    virtio GPU there has computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)

@@ -2,9 +2,10 @@
 which are on no PCI bus.
 
 Of a sleeping function, only those files are read that do not wake it. No decision depends on a name, because
-one id stands for several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or from a
-newer pci.ids of the described machine. The name of a kernel module is not taken for the name of a driver. A
-card may belong to the display hardware beside a GPU: for example, the card of an Adreno is bound to `msm_dpu`.
+one id stands for several products. If no driver names a GPU, its name comes from gpubench's table of PCI names,
+or from a newer pci.ids of the described machine. The name of a kernel module is not taken for the name of a
+driver. A card may belong to the display hardware beside a GPU: for example, the card of an Adreno is bound to
+`msm_dpu`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def read_functions(root: Root) -> list[Function] | None:
     """Return the display devices and accelerators on the PCI bus, in the order of their addresses. Return None
     if the bus cannot be listed.
 
-    The virtual functions of a device (SR-IOV) are listed in the record of its physical function.
+    A device whose class cannot be read is included, because it may be a GPU. The addresses of virtual functions
+    (SR-IOV) are listed in the record of their physical function.
     """
     names = root.names(PCI_DEVICES)
     if names is None:
@@ -106,7 +108,8 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
     """Read all facts in the sysfs folder of a device. `source` is the source that the record names. `bdf` is
-    the PCI address if it is known; otherwise it is read from the folder."""
+    the PCI address if it is known; otherwise it is read from the folder. Facts whose reading would wake a
+    sleeping device are not probed."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
@@ -161,8 +164,8 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """Return a PCI id, or the upper part of the class, as `name` says. It is read from its own file in
-    `folder`, or else from uevent or the modalias."""
+    """Return a PCI id, or the upper two bytes of the class. `name` is a key of _NUMBERS. The number is read
+    from its own file in `folder`, or else from uevent or the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
@@ -179,7 +182,7 @@ def _number(root: Root, folder: str, name: str) -> Fact[int]:
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:
-    """Return the entries `KEY=value` of a uevent file."""
+    """Return the entries `KEY=value` of a uevent file. The result is empty if the file cannot be read."""
     lines = (line.partition("=") for line in (reading.text or "").splitlines())
     return {key: value for key, equals, value in lines if equals}
 
@@ -234,8 +237,9 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """Return the functions, each with its paths to the other ones. A path names the deepest bridge that both
-    functions share, or else their NUMA node."""
+    """Return the functions, each with its paths to the other ones. A path names the deepest part that both
+    functions share: a switch, the host bridge, their NUMA node or the system. Functions without an address get
+    no paths."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
         return list(functions)
@@ -250,16 +254,17 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
 
 
 def route(root: Root, bdf: Address) -> list[str]:
-    """Return the names of the host bridge and the bridges above a function. The list is empty if the folder is
-    not a link, as in some recordings."""
+    """Return the names of the host bridge and of the bridges below it, down to the function. The list is empty
+    if the function's folder is not a link, as in some recordings."""
     parts = (root.target(f"{PCI_DEVICES}/{bdf}") or "").split("/")
     start = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[start:-1]
 
 
 def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
-    """Return the path between two functions with the deepest part that they share: a switch, the host bridge, a
-    NUMA node or the system. `here` and `there` are their routes."""
+    """Return the path between two functions with the deepest part that they share: switch, host-bridge,
+    numa-node or system. `here` and `there` are their routes. The fact is absent if a route or a needed NUMA
+    node is unknown."""
     mine, others = (function.record.facts["numa_node"] for function in (own, other))
     kind = "pcie" if here[:1] == there[:1] else "host"
     if not here or not there:
@@ -292,8 +297,9 @@ class Book(NamedTuple):
 
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
-    """Return the name of a PCI id and the file that contains it, for the machine below `root`. If `root` is
-    None, only gpubench's own table is used. Return None if the name is unknown."""
+    """Return the name of a PCI id and the file that contains it, for the machine below `root`. `vendor` and
+    `device` are the two numbers of the id. If `root` is None, only gpubench's own table is used. Return None if
+    the name is unknown."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)
@@ -347,7 +353,7 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
 
 def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
     """Return a short form of the pci.ids in `text`, for a recording. It has only the date and the names of
-    `devices` (pairs of vendor and device id)."""
+    `devices` (pairs of vendor and device id). Devices that `text` does not name are left out."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
     for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
@@ -367,7 +373,7 @@ class Family(NamedTuple):
 
     drivers: str  # the pattern of the names of their drivers
     compatible: str  # the pattern of `compatible` in the device tree
-    vendor_id: int | None  # the PCI or Vulkan id of the vendor, as its APIs state it
+    vendor_id: int | None  # the PCI or Vulkan id of the vendor, as its APIs state it; None: unknown
 
 
 # A chip contains at most one GPU of a family, however many of its devices and cards are listed.
@@ -451,8 +457,9 @@ class TreeGpus(NamedTuple):
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
-    """Return the GPUs of the device tree. They are found by the DRM cards and by the platform devices, and each
-    family of GPUs is listed once."""
+    """Return the GPUs that are on no PCI bus. They are found by the DRM cards and by the platform devices of
+    the device tree, and each family of GPUs is listed once. A PCI card whose address cannot be read is listed,
+    too."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family] = set()
     seen: set[str] = set()
@@ -521,8 +528,8 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:
-    """Return the fact that tells whether a display is connected to the card. It is not probed if the card
-    sleeps."""
+    """Return the fact that tells whether a display is connected to the card. It is absent if no connector of
+    the card states it, and not probed if the card sleeps."""
     if card.function.asleep:
         return NOT_PROBED
     prefix = card.folder.rpartition("/")[2] + "-"

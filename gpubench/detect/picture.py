@@ -58,13 +58,14 @@ class MachinePart(NamedTuple):
     headline: str  # the first line
     lines: list[str]  # the lines below it
     used: float | None = None  # the used share of its memory, from 0 to 1
-    good: bool = True  # whether nothing speaks against its use
+    good: bool = True  # False for a GPU that cannot be used
 
 
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """Return a part of the picture. Empty lines are left out."""
+    """Return a part of the overview. Empty lines are left out, and characters that cannot be printed are
+    replaced."""
     return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
 
 
@@ -82,8 +83,9 @@ def machine_line(machine: Machine) -> str:
 
 
 def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
-    """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). The recommendation
-    comes first. `explain` lists every fact instead of the overview."""
+    """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). Except for `env`, the
+    recommendation comes first, and `explain` lists every fact instead of the overview. `color` is the number of
+    colours of the terminal, and `ascii` replaces all signs beyond ASCII."""
     if format == "env":
         return "\n".join(
             f"{key}={shlex.quote('' if value is None else str(value))}"
@@ -184,7 +186,7 @@ def title(gpu: Gpu) -> str:
 
 
 def gib(size: int | None) -> str:
-    """Return a number of bytes in GiB, with one decimal. Return `unknown` for None."""
+    """Return a number of bytes as a text in GiB, with one decimal. Return `unknown` for None."""
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
@@ -222,7 +224,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """Return a text with the clocks that are known, or None if none is known."""
+    """Return a text with the clocks that are known, or None if none is known. The clocks are in hertz."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -260,7 +262,8 @@ def _ram(machine: Machine) -> MachinePart:
 
 
 def _fill_level(total: int | None, free: int | None) -> float | None:
-    """Return the used share of a memory, from 0 to 1. Return None if it is unknown."""
+    """Return the used share of a memory, from 0 to 1. `total` and `free` are bytes. Return None if one of them
+    is unknown."""
     return 1 - min(1.0, free / total) if total and free is not None else None
 
 
@@ -310,8 +313,9 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
-    """Return lines with the known facts, then the reasons against the use of the GPU, then the verdict. `now`
-    includes the present clock, which differs between GPUs that share a part."""
+    """Return lines with the known facts, then the reasons against the use of the GPU, then the verdict.
+    `rejected` is the code of the reason why the recommendation leaves the GPU out, or None. `now` includes the
+    present clock, which differs between GPUs that share a part."""
     driver, link, compute, power = gpu.driver, gpu.link, gpu.compute, gpu.power
     usable = gib(gpu.memory.usable_bytes.value)
     facts = (
@@ -369,12 +373,13 @@ def _mode(machine: Machine) -> MachinePart:
 
 
 def _chosen_numbers(machine: Machine) -> str:
-    """Return the numbers of the recommended GPUs as text."""
+    """Return the numbers of the recommended GPUs, as places in `gpus[]`, as a text such as "0-3"."""
     return _numbers(machine, machine.recommendation.device_ids)
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:
-    """Return the numbers of the GPUs with these ids, as a text such as "0-3"."""
+    """Return the places in `gpus[]` of the GPUs with these ids, as a text such as "0-3". Empty if there are
+    none."""
     return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 
@@ -387,8 +392,8 @@ _REGIMES: dict[str, str] = {
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """Return a line for each op, params and dtype, such as "matmul float32: GPU from n = 320 copied at every
-    call"."""
+    """Return a line for each op, with its params and dtype, such as "matmul float32: GPU from n = 320 copied at
+    every call"."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
@@ -424,7 +429,8 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """Return the recommendation and the parts as text. `bars` shows memory as bars."""
+    """Return the recommendation and the parts as text, as wide as the terminal. `bars` shows the used memory as
+    bars, `color` is the number of colours, and `ascii` replaces all signs beyond ASCII."""
     import shutil
 
     ascii = ascii or not _unicode()

@@ -57,11 +57,12 @@ _CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
 class CpuInfo(NamedTuple):
     """The lines of /proc/cpuinfo. The keys are in lower case, because kernels spell them differently."""
 
-    cpus: dict[int, dict[str, str]]  # the lines of each block, by the number of its CPU
-    common: dict[str, str]  # all other lines
+    cpus: dict[int, dict[str, str]]  # by the number of a CPU: the lines of its block, by key
+    common: dict[str, str]  # all other lines, by key
 
     def any(self, key: str) -> str | None:
-        """Return the value of `key` in the first block that has it, or None. Placeholders do not count."""
+        """Return the value of `key` in the first block that has it. Placeholders do not count. Return None if
+        no block has it."""
         return next(self.values(key), None)
 
     def values(self, key: str) -> Iterator[str]:
@@ -133,10 +134,8 @@ def vendor(info: CpuInfo) -> str | None:
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
     """Return the flags that matter for speed and that all CPUs share, in a fixed order. Return None if no flags
-    are listed.
-
-    CPUs outside `online` are left out, unless the file uses another numbering.
-    """
+    are listed. CPUs outside `online` are left out, unless the file numbers the CPUs differently or `online` is
+    None."""
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
     for number, block in (*info.cpus.items(), (None, info.common)):
@@ -235,7 +234,7 @@ class Groups(NamedTuple):
 
 
 def read_groups(root: Root) -> Groups:
-    """Return the process's own group in every hierarchy, and the groups above it."""
+    """Return the control groups of this process in every hierarchy: its own group and all groups above it."""
     tables = {path: root.read(path) for path in (MOUNTINFO, *MOUNTS)}
     mounts = next(
         (parsed for path, reading in tables.items() if (parsed := parse_table(path, reading.text or ""))), []
@@ -280,7 +279,8 @@ def parse_own(text: str) -> dict[str, str]:
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
     """Return the number of CPUs that may be used on average: the smallest quota of the group and all groups
-    above it."""
+    above it. The fact is absent if no group has a quota. If a file cannot be read, the fact has no value
+    either."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
     facts = [
@@ -304,13 +304,13 @@ def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 class MemoryBounds(NamedTuple):
     """The memory limits of a control group and all groups above it, in bytes."""
 
-    limit: Fact[int]  # the smallest limit
+    limit: Fact[int]  # the smallest limit; absent: none
     room: Fact[int]  # the smallest rest: limit - (used memory - cache that can be dropped)
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
     """Return the memory limits that apply to this process: those of its control group and of all groups above
-    it."""
+    it. Both facts are absent if there is no limit. A fact that needs an unreadable file is not known."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
@@ -340,8 +340,8 @@ def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Parse "150000 100000" (microseconds per period) into a number of CPUs. Return None for "max". Raises
-    ValueError."""
+    """Parse "150000 100000" (microseconds per period of microseconds) into a number of CPUs, here 1.5. Return
+    None for "max", which means no limit. Raises ValueError."""
     amount, period = text.split()
     if amount == "max":
         size(period)
@@ -414,8 +414,8 @@ def plausible(path: str) -> bool:
 def _lost_way(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """Return the path of a damaged file, if because of it the process's own group of `controller` is unknown.
-    Return None if the group is known."""
+    """Return the path of the damaged file because of which the process's own group of `controller` is unknown.
+    Return None if there is no such file."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
@@ -448,8 +448,8 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 
 
 def _below(path: str, root: str) -> str:
-    """Return `path` relative to the mounted group. Return "" for the mount point itself and for paths outside
-    of it."""
+    """Return `path` relative to the mounted group `root`, with a leading slash. Return "" for the mount point
+    itself and for paths outside of it."""
     path, root = path.rstrip("/"), root.rstrip("/")
     inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
     return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""

@@ -51,8 +51,8 @@ UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
-    """Return the mode, the devices and the reasons that the fixed rule gives. `override` is a mode that the
-    user chose instead."""
+    """Return the mode, the devices and the reasons that the fixed rule gives. If `override` is not None, it is
+    the mode that the user chose instead, and the first reason says so."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
     objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
     rejected = [(gpu, code) for gpu, code in objections if code is not None]
@@ -90,15 +90,17 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
 
 
 def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
-    """Return the recommendation with the confidence `verified` if a checked kernel ran on every recommended
-    device. `checked` holds the ids of the devices on which one ran."""
+    """Return the recommendation with the confidence `verified` if a test kernel gave the right result on every
+    recommended device. `checked` holds the ids of the devices on which it did. Without a recommended device, or
+    with a higher confidence, `advice` is returned unchanged."""
     if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
         return replace(advice, confidence="verified")
     return advice
 
 
 def at_least(size: int, gib: int) -> bool:
-    """Tell whether a device with `size` bytes counts as a device with `gib` GiB."""
+    """Tell whether a device with `size` bytes counts as a device with `gib` GiB: sizes down to NOMINAL times
+    that do."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -159,13 +161,14 @@ class Verdict(NamedTuple):
 
     mode: Mode  # where to compute
     code: str  # the code of the reason
-    gpu_share: float | None = None  # the GPU's share, if the mode is hybrid because of a split
+    gpu_share: float | None = None  # the GPU's share from 0 to 1, if the mode is hybrid because of a split
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
-    """Return the recommendation by the newest result below `results` that is from this machine and decides the
-    mode. Newer results that do not decide it add notes to the recommendation. If no result decides the mode,
-    `advice` is returned with these notes. `read` returns the evidence that a run has for a mode."""
+    """Return the recommendation by the newest result that is from this machine and decides the mode. `results`
+    is a file or a folder, of whose results at most MOST_FILES are read. Newer results that do not decide the
+    mode add notes to the recommendation. If no result decides it, `advice` is returned with these notes. `read`
+    returns the evidence that a run has for a mode."""
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
         return advice
@@ -229,8 +232,8 @@ def decide(
 
 def judge(evidence: Measured, static: Mode) -> Verdict | None:
     """Return the mode that the measured evidence gives, or None if it does not decide the mode. `static` is the
-    mode that the fixed rule gives without measurements. A gain of queued calls alone never decides for the GPU:
-    few programs queue many calls before they wait, and their authors know that they do."""
+    mode that the fixed rule gives without measurements. A gain of queued calls alone never decides for the GPU,
+    because few programs queue many calls before they wait."""
     best = _best_split(evidence.splits)
     if best is not None:
         return Verdict("hybrid", "HYBRID_PAYS", best.gpu_share)
@@ -254,7 +257,7 @@ _UNSURE = ("noise", "selected-in-sample", "throttled", "software")
 
 
 def _lost(splits: Sequence[MeasuredSplit]) -> bool:
-    """Tell whether a split surely gained nothing, which is evidence against sharing the work."""
+    """Tell whether a split surely gained nothing. That is evidence against sharing the work."""
     return any(split.reason is not None and split.reason not in _UNSURE for split in splits)
 
 
@@ -267,13 +270,14 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
 
 
 def _from_host(regimes: Container[str]) -> str:
-    """Return the regime for data in host memory, which is `transfer-always`, or `in-place-mapped` if only that
-    was measured."""
+    """Return the regime for data in host memory: `transfer-always`, or `in-place-mapped` if `regimes` has only
+    that."""
     return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
 
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
-    """Return the faster side in each measured regime, by the regime's id."""
+    """Return the faster side by the id of each measured regime: gpu, cpu, equal, mixed, or None if it is
+    unknown."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
@@ -298,7 +302,7 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 def _both_situations(evidence: Measured) -> str:
     """Return a text on waited calls and on calls that copy, such as `GPU for data that stays there; the CPU for
-    calls that copy, but for matmul from 930 x 930`."""
+    calls that copy, but for matmul from 930 x 930`. Return "" if neither was measured."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]
@@ -357,7 +361,7 @@ def _say_what_is_missing(evidence: Measured) -> str:
 
 def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
     """Return a note on a file of this machine with another driver, or on a file of another machine that the
-    user `named`. Return None for other files."""
+    user `named`. Return None for other files. `likeness` compares this machine with that of the file."""
     if likeness.same and likeness.drivers:
         what = "; ".join(dict.fromkeys(likeness.drivers.values()))
         text = f"{path.name} was measured with another driver ({what}): measure again with `gpubench run`."
@@ -370,8 +374,8 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
 
 
 def _lacking(head: Run) -> str | None:
-    """Return the reason why a run cannot decide the mode, as far as its head shows one. If it does, the rest of
-    the file need not be read. Return None if the head shows no reason."""
+    """Return the reason why a run cannot decide the mode, as far as its head shows one. Return None if the head
+    shows no reason; the rest of the file must then be read."""
     kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"
@@ -404,6 +408,6 @@ def about(code: str, gpu: Gpu) -> str:
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
     """Tell whether the provider concerns this machine. NVML may be probed without any sign of an NVIDIA GPU. If
-    it found no driver then, it is not relevant."""
+    it found no driver then, it does not."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

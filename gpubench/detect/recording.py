@@ -64,7 +64,8 @@ def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) 
 
 
 def folders(trace: TouchedFiles) -> list[str]:
-    """Return the folders that were listed, and their entries that detection counts by name."""
+    """Return the paths of the folders that were listed, and of those entries that detection counts by name
+    (cpu0, node1)."""
     paths = set(trace.folders)
     for folder, names in trace.folders.items():
         paths |= {f"{folder}/{name}" for name in names if _COUNTED.fullmatch(name)}
@@ -87,7 +88,8 @@ def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the same files, with a number in place of each name of a user, pod or container."""
+    """Return the same files, with a number in place of each name of a user, pod or container, and without what
+    detection does not read."""
     numbers = Numbers()
     # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))

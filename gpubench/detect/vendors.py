@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
     """Return the facts that the files in the folder of an AMD GPU state. If the GPU is `asleep`, only its
-    memory totals are read."""
+    memory totals are read, and most other facts are not probed."""
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
@@ -88,8 +88,8 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
     """Return the kind of an AMD GPU. It is discrete if its files name a board or the manufacturer of its
-    memory. It is integrated if its own memory (`vram`) is small beside the part of RAM that it can map (`gtt`).
-    Otherwise the kind is missing."""
+    memory. It is integrated if its own memory (`vram`, in bytes) is small beside the part of RAM that it can
+    map (`gtt`). Otherwise the kind is missing. Of a GPU that is `asleep` only the sizes are compared."""
     for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
         if root.read(f"{folder}/{name}").text:
             return make_fact("discrete", f"{folder}/{name}")
@@ -119,8 +119,9 @@ _DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
 def intel_facts(
     root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
-    """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None. The driver i915
-    states the size of the local memory there; the same files are also in drm/cardN in the device folder."""
+    """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None if it has no card.
+    The driver i915 states the size of the local memory there; the same files are also in drm/cardN in the
+    device folder. Of a sleeping GPU only the kind is known."""
     folder = function.folder
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
@@ -165,7 +166,7 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
     """Return the sum of the memory of all tiles of a GPU that the driver xe lists. The sum is missing if the
-    size of a tile is missing."""
+    size of a tile is missing, and absent if there are no tiles."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
@@ -198,7 +199,8 @@ def driver_version(text: str) -> str:
 
 
 def parse_information(text: str) -> dict[str, str]:
-    """Parse lines `Name:  value`. Raises ValueError if there is no such line."""
+    """Parse lines `Name: value` into a mapping. Lines without a value are left out. Raises ValueError if no
+    line is left."""
     pairs = [line.partition(":") for line in text.splitlines()]
     table = {key.strip(): value.strip() for key, colon, value in pairs if colon and value.strip()}
     if not table:
@@ -207,8 +209,8 @@ def parse_information(text: str) -> dict[str, str]:
 
 
 def parse_numa(text: str) -> tuple[int, int] | None:
-    """Return the NUMA node and the bytes of GPU memory. Return None if the memory is not a node. Raises
-    ValueError."""
+    """Return the number of the NUMA node that the GPU memory is, and the bytes of this memory. Return None if
+    the memory is no node. Raises ValueError for a damaged file."""
     table = parse_information(text)
     node = matching(r"-?\d{1,5}", lambda match: int(match[0]))(table.get("Node", ""))
     if node < 0:
@@ -218,7 +220,7 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
     """Return the kind of an NVIDIA GPU: discrete, or not_probed if the GPU may share the memory of the CPU.
-    `soc` is the chip that the firmware names, if any."""
+    `soc` is the name of a chip whose GPU does, as the firmware states it."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}
@@ -238,7 +240,7 @@ class NumaNodes(NamedTuple):
     """The NUMA nodes that hold GPU memory."""
 
     known: frozenset[int]  # the numbers of the nodes
-    unread: Fact[int] | None  # the fact of a GPU whose node cannot be read
+    unread: Fact[int] | None  # the fact of a GPU whose node cannot be read; None: all can be
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
@@ -285,7 +287,7 @@ class KfdNode(NamedTuple):
 
     number: int  # its number in the topology
     said: Fact[dict[str, int]]  # the entries of its properties file, or why it cannot be read
-    memory: Fact[int]  # the sum of its memory banks, in bytes
+    memory: Fact[int]  # the sum of its memory banks of GPU memory, in bytes
 
     @property
     def table(self) -> dict[str, int]:
@@ -319,7 +321,8 @@ class KfdNode(NamedTuple):
 
 
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
-    """Return one record for each physical GPU. Return None if there is no KFD topology."""
+    """Return one record for each physical GPU, with its partitions and links. Return None if there is no KFD
+    topology."""
     names = root.names(KFD_NODES)
     if names is None:
         return None
@@ -434,8 +437,8 @@ def _banks(root: Root, folder: str) -> Fact[int]:
 
 
 def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
-    """Return the paths of each GPU. `groups` holds the nodes of each GPU. Partitions of one GPU have no paths
-    to each other."""
+    """Return the paths of each GPU to the others, in the order of `groups`, which holds the nodes of each GPU.
+    Partitions of one GPU have no paths to each other."""
     owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):

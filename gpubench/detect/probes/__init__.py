@@ -38,7 +38,7 @@ def require(what: str, extra: str = "") -> Iterator[None]:
 
 
 def fact(value: Any, status: Status = "unsupported") -> FactJson:
-    """Return the fact of a value as JSON. `status` is the status if the value is None."""
+    """Return the fact of a value as JSON. Its status is "ok", or `status` if the value is None."""
     return {"value": value, "status": status if value is None else "ok"}
 
 
@@ -49,10 +49,11 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answer of a probe several times. It has the records of all devices from the start, and is
-    yielded before each device is checked and once more at the end. So the records are not lost if a check on a
-    broken device never returns. If a device cannot be described, the other devices are still listed, and the
-    hint names the device by `name` and number."""
+    """Yield the answer of a probe several times. It has the records of all devices from the start. It is
+    yielded before each device is checked and once more at the end, so the records are not lost if a check on a
+    broken device never returns. `version` is that of the library. `describe` turns a device and its number into
+    a record. `check` tells whether a device computes rightly; None checks nothing. If a device cannot be
+    described, the other devices are still listed, and the hint names the device by `name` and number."""
     described, lost = [], []
     for number, device in enumerate(devices):
         try:

@@ -34,7 +34,8 @@ _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
-    """Return the probe's answer. Its entry `blas` lists every BLAS library as threadpoolctl describes it."""
+    """Return the probe's answer. Its entry `blas` lists every BLAS library that NumPy loads, as threadpoolctl
+    describes it."""
     with require("numpy and threadpoolctl are not installed"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info
@@ -85,8 +86,9 @@ _NO_DEVICE, _OLD_DRIVER = 100, 35
 
 
 def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
-    """Yield the answers of `ask_each` for the devices that CuPy lists. Raises ProbeFailure if CuPy or its
-    driver does not work."""
+    """Yield the probe's growing answer, as `ask_each` makes it, for the devices that CuPy lists. `cupy` is the
+    library; None imports it. Raises ProbeFailure if CuPy or its driver does not work. Without a device the
+    answer has no record."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
@@ -147,7 +149,8 @@ def _text(raw: object) -> str:
 
 
 def _too_old(cupy: Any, capability: int) -> bool:
-    """Tell whether CuPy's compiler no longer supports the device, by the compiler's own list."""
+    """Tell whether CuPy's compiler no longer supports a device with this compute `capability`, such as 75 for
+    7.5. The compiler's own list decides. False if it has none."""
     try:
         served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
     except Exception as error:  # a CuPy or CUDA without the call says nothing
@@ -183,8 +186,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the answers of `ask_each` for the adapters of wgpu. Raises ProbeFailure if wgpu is not
-    installed."""
+    """Yield the probe's growing answer, as `ask_each` makes it, for the adapters of wgpu. With `check`, each
+    adapter has to compute something. Raises ProbeFailure if wgpu is not installed."""
     with require("wgpu is not installed, or does not load"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()
@@ -253,11 +256,12 @@ _MOST_BYTES = 1 << 16
 
 
 def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
-    """Return the answer with one record for each render node. `nodes` holds the name, address and driver of
-    each node, and all are queried side by side.
+    """Return the answer with one record for each render node. `nodes` holds the `node` name, `bdf` and `driver`
+    of each, and all are queried side by side.
 
-    A node that refuses, or does not answer within `limit_s`, has no record and is named in the hint. Raises
-    ProbeFailure if all nodes refuse.
+    A node that refuses, or does not answer within `limit_s` seconds, has no record and is named in the hint.
+    Raises ProbeFailure on systems without render nodes, and if nodes refuse for lack of permission and no other
+    one answers.
     """
     try:
         import fcntl
@@ -312,7 +316,8 @@ def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
 
 
 def request(direction: int, number: int, size: int) -> int:
-    """Return the ioctl number of a DRM command."""
+    """Return the ioctl number of a DRM command. `direction` is _WRITE or _READ_WRITE, `number` that of the
+    command, and `size` the size of its argument in bytes."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
 
 
@@ -380,8 +385,8 @@ _SIZE = "HardwareInformation.qwMemorySize"
 
 
 def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
-    """Return the facts that the registry of Windows states of each model of GPU, by vendor and device id. If
-    two entries of a model differ in a fact, the fact is left out."""
+    """Return the facts that the registry of Windows states about each model of GPU, by vendor and device id. If
+    two entries of a model differ in a fact, the fact is left out. The result is empty on other systems."""
     entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
     for values in _adapters():
         match = _IDS.match(str(values.get("MatchingDeviceId", "")))
@@ -405,8 +410,8 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield the values in the registry of each graphics adapter, by name. Yield nothing on other systems than
-    Windows."""
+    """Yield the registry values of each graphics adapter, by their names. Yield nothing on systems other than
+    Windows. Adapters that may not be read are left out."""
     try:
         import winreg
     except ImportError:

@@ -65,8 +65,8 @@ class Handle:
         self.errors: dict[int, Exception] = {}  # by NVML's code
 
     def ask(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> FactJson:
-        """Return the fact of one NVML call. `read` turns the answer into a value, and an error gives the
-        status."""
+        """Return the fact of one NVML call. The call gets the arguments `first` of the handle and then `more`.
+        `read` turns the answer into a value. An error of NVML becomes the status of the fact."""
         try:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
@@ -78,7 +78,7 @@ class Handle:
             return fact(None)
 
     def value(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Return the value that `ask` reads, or None if NVML reports an error."""
+        """Return the value that `ask` reads, or None if there is none."""
         return self.ask(name, *more, read=read)["value"]
 
     @property
@@ -102,15 +102,15 @@ def _code(error: Exception) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """Return bytes, which older bindings return, as text. Other values are returned unchanged."""
+    """Decode bytes, which older bindings return, to text. Other values are returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the records found so far after each GPU, and at the end all records with their links. So no record
-    is lost if a call on a broken GPU never returns. `addresses` holds the PCI addresses of the GPUs that,
-    according to files, are bound to the driver. A GPU that NVML counts but cannot reach has the reason in its
-    `why_not`. Raises ProbeFailure if NVML cannot start."""
+    is lost if a call on a broken GPU never returns. `nvml` is the binding; None imports it. `addresses` holds
+    the PCI addresses of the GPUs that, according to files, are bound to the driver. A GPU that NVML counts but
+    cannot reach has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start."""
     nvml = nvml or library()
     try:
         handles, lost = _start(nvml)
@@ -202,7 +202,8 @@ def _watts(milliwatts: int) -> float:
 
 
 def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
-    """Return the record of one GPU. Raises the driver's error if it gives neither uuid nor address."""
+    """Return the record of the GPU with this `index` in NVML's list. `driver` is the version of the driver.
+    Raises the driver's error if it gives neither uuid nor address."""
     ask, nvml = handle.ask, handle.nvml
     pci = handle.value("nvmlDeviceGetPciInfo")
     record = {
@@ -264,7 +265,8 @@ def throttle_words(handle: Handle) -> list[str]:
 
 
 def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the MIG instances of a GPU. The memory is that of the instance."""
+    """Return the records of the MIG instances of a GPU, whose own record is `parent`. Each record has the
+    memory of its instance."""
     records = []
     count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
     for index in range(count or 0):
@@ -293,10 +295,10 @@ _LINK_MBPS = 90  # the field NVLINK_SPEED_MBPS_COMMON
 class CardLinks(NamedTuple):
     """The active links of one GPU."""
 
-    to: Mapping[Address, int]  # the number of links to each address
+    to: Mapping[Address, int]  # the number of direct links to each address
     to_switch: int  # the number of links to switches
-    version: FactJson  # the version of NVLink
-    mbps: int | None  # the rate of one link
+    version: FactJson  # the version of NVLink, of the first active link
+    mbps: int | None  # the rate of one link, in 10^6 bytes per second; None: unknown
     asked: FactJson  # the state of the first link, or the reason why it is unknown
 
 
@@ -362,13 +364,13 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """Return a function for each target that reads the present state of its GPU, by device id. If NVML does not
-    find a device, the reason is stored in `absent`, by the device id."""
+    """Return, by device id, a function that reads the present state of the target's GPU. If NVML does not find
+    a device, the reason is stored in `absent`, by the device id."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """Return the handles of the devices that NVML finds, by device id. For each device that it does not find,
+    """Return the handles of the GPUs that NVML finds, by the device id of the target. For each other target,
     the reason is stored in `absent`, by device id."""
     handles: dict[int, Handle] = {}
     try:
@@ -412,11 +414,11 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 
 
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
-    """Return who uses the GPU of each target, by device id: the number of processes that compute on it, the
-    number that only draw, and the used bytes. NVML does not list processes of other containers, but counts
-    their memory. A GPU that is divided into partitions is left out, because users of another partition do not
-    disturb. Memory that the GPU shares with the system counts as 0, because it also holds the system's
-    files."""
+    """Return who uses the GPU of each target, by device id. `computing` is the number of processes that compute
+    on it, `drawing` the number that only draw, and `used_bytes` the used memory. NVML does not list processes
+    of other containers, but counts their memory. A GPU that is divided into partitions is left out, because
+    users of another partition do not disturb. `used_bytes` is 0 if the GPU shares the system's memory, which
+    also holds the system's files."""
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
         if handle.partitioned:
