@@ -167,7 +167,7 @@ def make_op(description: Description, code: Code) -> Op:
         names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a keyword of WGSL
         operands = tuple(
             Operand(name, lambda params: (params["n"],), values=DRAWN if code.made is None else Made(make))
-            for name, make in zip(names, code.made or [_nothing] * len(names), strict=True)
+            for name, make in zip(names, code.made or [worker_alone] * len(names), strict=True)
         )
         op = elementwise(
             name=f"{description.source}_{description.name}", group=FUNCTIONS, summary=description.summary,
@@ -199,8 +199,9 @@ def make_op(description: Description, code: Code) -> Op:
     )  # fmt: skip
 
 
-def _nothing(params: Params, dtype: str, seed: int) -> Array:
-    raise NotImplementedError("the inputs of a user's function are made in a worker")
+def worker_alone(*_: object) -> Array:
+    """Stand in for the user's code, in processes that never run it. Raises NotImplementedError."""
+    raise NotImplementedError("a user's function runs in a worker alone")
 
 
 # ---------------------------------------------------------------- the file by which children find functions

@@ -275,8 +275,8 @@ def load_source(source: CodeSource) -> Loaded:
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
     names = [function.name for function in DECLARED[before:] if function.__module__ == content.__name__]
-    twice = {name for name in names if names.count(name) > 1 and name in functions}
-    wrong = {name: f"two functions are called {name}: rename one of them" for name in sorted(twice)}
+    twice = [name for name in sorted(functions) if names.count(name) > 1]
+    wrong = {name: f"two functions are called {name}: rename one of them" for name in twice}
     return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from gpubench import kernels
 from gpubench.base import processes, units
 from gpubench.base.errors import UsageError, suggest
-from gpubench.functions.describe import Code, CodeSource, add_to_manifest, make_op, shape_text
+from gpubench.functions.describe import Code, CodeSource, add_to_manifest, make_op, shape_text, worker_alone
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
 from gpubench.result.run import RunWarning, warning
 
@@ -39,14 +39,16 @@ def parse_place(word: str) -> CodePlace | None:
     where, colon, name = word.rpartition(":")
     if colon and len(where) > 1:  # C:\options.py has a colon too
         return CodePlace(where, name)
-    if word.endswith(".py") or "/" in word or os.sep in word:
-        return CodePlace(word, "")
-    return None
+    return CodePlace(word, "") if _is_path(word) else None
+
+
+def _is_path(word: str) -> bool:
+    return word.endswith(".py") or "/" in word or os.sep in word
 
 
 def source_of(where: str) -> CodeSource:
     """Return the source for a path or a dotted module name. Raises UsageError if the file does not exist."""
-    if where.endswith(".py") or "/" in where or os.sep in where:
+    if _is_path(where):
         path = Path(where).resolve()
         if not path.is_file():
             folder = path.parent
@@ -131,7 +133,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             hint=suggest(missing[0], report.known) or "take one of these",
         )  # fmt: skip
     add_to_manifest(source, report.functions)
-    ops = [make_op(description, Code(_child_alone)) for description in report.functions]
+    ops = [make_op(description, Code(worker_alone)) for description in report.functions]
     kernels.add_functions(source.name, ops)
     _said[source.name] = _notes(report)
     return [op.name for op in ops]
@@ -155,16 +157,12 @@ def _notes(report: TrialReport) -> list[RunWarning]:
         if f.own_inputs and (arrays := [shown for shown in f.inputs if shown.extents])
     ]
     notes = [warning("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
-    notes += (
-        [warning("not-compiled", f"measured as written: {units.list_words(plain)}", severity="info")]
-        if plain
-        else []
-    )
-    return [*notes, *([warning("own-sizes", "; ".join(sizes), severity="info")] if sizes else [])]
-
-
-def _child_alone(*_: object) -> object:
-    raise NotImplementedError("a user's function runs in a worker alone")
+    if plain:
+        text = f"measured as written: {units.list_words(plain)}"
+        notes.append(warning("not-compiled", text, severity="info"))
+    if sizes:
+        notes.append(warning("own-sizes", "; ".join(sizes), severity="info"))
+    return notes
 
 
 def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:

@@ -112,15 +112,16 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
     except Untraceable as error:
         operations, untraced = None, str(error)
     shown = [_show(name, [trial.inputs[i] for trial in trials], trials) for i, name in enumerate(names)]
-    outs = [name for name, _ in first.results]
-    results = [_show(out, [trial.results[i][1] for trial in trials], trials) for i, out in enumerate(outs)]
-    low = first.n
+    results = [
+        _show(out, [trial.results[i][1] for trial in trials], trials)
+        for i, (out, _) in enumerate(first.results)
+    ]
     doc = inspect.getdoc(function.cpu) or ""
     return Description(
         source=request.source.name, name=name, digest=digest(function),
         summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
-        seconds=[(t.n, t.seconds) for t in trials], low=low, high=_highest(trials),
+        seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials),
         dtypes=_dtypes(function), pair=function.gpu is not None,
         backends=split_words(function.backends) or None,
         flops=[(t.n, float(function.flops(t.n))) for t in trials] if function.flops else None,

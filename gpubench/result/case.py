@@ -343,7 +343,7 @@ def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
     """
     if not keep and not skip:
         return None
-    tests = [selector(text, option="--filter") for text in keep]
+    tests = [selector(text) for text in keep]
     unwanted = [selector(text, option="--skip") for text in skip]
 
     def selects(case: Case) -> bool:

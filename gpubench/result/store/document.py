@@ -533,10 +533,10 @@ def _without_search(outcome: Plain) -> Plain | None:
 
 
 # Fields whose names changed with version 4.
-_RENAMED = {"ceilings": "peaks", "twins": "identical_gpus"}
-_RENAMED |= {"form": "implementation", "forms": "implementations"}
-_RENAMED |= {"fraction": "gpu_share"}
-_RENAMED |= {"placement": "assignment", "placings": "assignment_times"}
+_RENAMED = {
+    "ceilings": "peaks", "twins": "identical_gpus", "form": "implementation", "forms": "implementations",
+    "fraction": "gpu_share", "placement": "assignment", "placings": "assignment_times",
+}  # fmt: skip
 _RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
 # Fields whose content is not renamed, because users and other programs name it.
 _FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")

@@ -397,7 +397,9 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
             return None
     elif (relation := part_relation(path)) == "behind" or (resumed and relation == "ahead"):
         return None
-    progress = _progress_or_none(part)
+    progress = None
+    with contextlib.suppress(InputError):
+        progress = _progress(part)
     if progress is not None and not progress.sessions and not progress.blocks:
         return None
     aside = _free_name(part, "unreadable" if progress is None else _short(progress.id))
@@ -434,13 +436,6 @@ def _progress(path: str | Path) -> _Progress:
             return msgspec.json.decode(data, type=_Progress)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InputError("bad-document", f"{source} cannot be used", why=str(error)) from error
-
-
-def _progress_or_none(path: Path) -> _Progress | None:
-    try:
-        return _progress(path)
-    except InputError:
-        return None
 
 
 def _short(run_id: str) -> str:
