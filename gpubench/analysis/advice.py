@@ -46,10 +46,10 @@ AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """The gain of the advised device over another device: the other device's time divided by its own."""
+    """The gain of the advised device over another device."""
 
     device_id: str  # the other device
-    ratio: float  # the ratio of the times; above 1 the advised device is faster
+    ratio: float  # the other device's time / the advised device's time
     lo: float  # the low end of the interval
     hi: float  # the high end of the interval
 
@@ -97,7 +97,7 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to the question where one call should run, with its evidence."""
+    """The answer to the question where a call should run, with its evidence."""
 
     name: Literal["gpubench-advise"] = "gpubench-advise"  # the name of the document's format
     schema_version: int = 2  # the version of the document's format
@@ -112,8 +112,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str | None  # the advised device; None: unknown
     backend: str | None  # the backend of the device; `hybrid` if both sides share the call
     implementation: str | None  # the fastest implementation on the device
-    time: Estimate | None  # the expected time of one call
-    gain: AdviceGain | None  # the gain over the best device of the other side
+    time: Estimate | None  # the expected time of one call; None: unknown
+    gain: AdviceGain | None  # the gain over the best device of the other side; None: that side has no time
     # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
     # neither is known; alone: no other side has a time; none: the answer is unknown
     confidence: AdviceConfidence
@@ -144,7 +144,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """The reason why the advice has no gain: it names the side that has no time, and says why its devices
+        """The reason why the advice has no gain. It names the side that has no time, and says why its devices
         have none."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
@@ -198,7 +198,7 @@ def _split(split: TimedSplit) -> AdviceSplit:
 
 
 def source_of(run: Run) -> AdviceSource:
-    """Describe the result on which the advice rests."""
+    """Return the description of the result on which the advice rests."""
     return AdviceSource(
         run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete, machine=machine_line(run),
         tool=dict(sorted(run.tool.items())),
@@ -208,9 +208,9 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield, for each device, a candidate and the expected time of one call at `n` by the device's fastest
-    implementation. The time is None if it is unknown. If `split` is given, also yield a candidate for the pair
-    of CPU and GPU that share the call."""
+    """Yield, for each device, a candidate and the expected time of one call at `n`. The time is that of the
+    device's fastest implementation, or None if it is unknown. If `split` is given, also yield a candidate for
+    the pair of CPU and GPU that share the call."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -313,10 +313,12 @@ def _params_option(key: Key) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return the advice where to run a call of size `n` in this regime (by id). It is taken from the first of
-    `runs` (newest first) that compares two devices at `n`. If no run does, it is taken from the first run with
-    any time at `n`, or else from the first run that has this op, dtype and params. Raises InputError if no run
-    has them; the error names the measured alternatives."""
+    """Return the advice where to run a call of size `n` in this regime (by id). `runs` come from the newest to
+    the oldest. The first run that compares two devices at `n` answers. Without such a run, the first one with
+    any time at `n` answers, or else the first one that has this op, dtype and params.
+
+    Raises InputError if no run has them. The error names the measured alternatives.
+    """
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

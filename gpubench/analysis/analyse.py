@@ -55,7 +55,7 @@ class Analysis:
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
         """Return a part of the report: the result of `noun(analysis)`. It is computed on the first call and
-        kept."""
+        kept. The part ignores what `replace` has changed."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
@@ -130,7 +130,8 @@ class Analysis:
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
         """The break-evens of users' functions if the fastest code of the CPU is compared with the fastest code
-        of the GPU. (`break_even` compares the code as the user wrote it.)"""
+        of the GPU. (`break_even` compares the code as the user wrote it.) Functions that have no other code are
+        left out."""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -225,17 +226,16 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """The mean with its interval. The low end is the mean of the speedups' low ends, and likewise the high
-        end."""
+        """The mean with its interval. Each end is the mean of the same ends of the speedups' intervals."""
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
     """Return one geometric mean of the headline speedups for each regime, dtype and device. All means of a
-    dtype are taken over the same workloads: those that were attempted in every regime, on any device. This
-    leaves out sizes that only the search for one break-even added. The interval is as wide as if all speedups
-    erred in the same direction."""
+    dtype are taken over the same workloads: those that were attempted in every regime, on any device. So sizes
+    that a search added for one break-even are left out. The interval is as wide as if all speedups erred in the
+    same direction."""
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio
@@ -262,8 +262,8 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return, by dtype, the names of the workloads that have a GPU case in every regime that occurs among the
-    GPU cases of this dtype. Cases without a time count, too."""
+    """Return, by dtype, the names of the workloads that have a case in every regime of this dtype. CPU cases
+    are ignored. Cases without a time count."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
         if case.device_kind != "cpu":
@@ -285,6 +285,7 @@ class MachineRuns(msgspec.Struct, frozen=True):
 
     @property
     def newest(self) -> Analysis:
+        """The newest run with a time, or the newest run if none has a time."""
         timed = (run for run in reversed(self.runs) if any(case.time is not None for case in run.cases))
         return next(timed, self.runs[-1])
 
@@ -297,7 +298,7 @@ class History(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """The newest time divided by the oldest time."""
+        """The newest time divided by the oldest time. Runs without a time are ignored."""
         measured = [time for time in self.times if time is not None]
         return measured[-1] / measured[0]
 
@@ -326,10 +327,9 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return how times changed over the runs of a machine. There is one history for each series, regime and
-    device with a case that has times in at least two runs. If several cases qualify, the one with times in the
-    most runs is chosen; among equals the one with the largest size, then the one with the fastest
-    implementation."""
+    """Return how times changed over the runs of a machine, with one history for each series, regime and device.
+    The history is that of the case with times in the most runs, at least two. Among equals, the case with the
+    largest size is chosen, then the one with the fastest implementation. Variants are left out."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

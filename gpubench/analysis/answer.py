@@ -37,6 +37,8 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
+        """Return the number of elements of one array at size `n`. For sizes that count rows, tokens or images,
+        return `n` itself."""
         return n * n if self.extent == "side" else n
 
     @property
@@ -57,7 +59,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     place: int  # the index of the size of IMPLEMENTATION_SIZES that it is nearest to
     asked: bool  # whether the user requested this size
     plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
-    allocates: bool  # plain NumPy allocates a new array for its result at every call
+    allocates: bool  # whether plain NumPy allocates a new array for its result at every call
     device_id: str | None = None  # the device of the fastest; None: plain NumPy is as good
     implementation: str = ""  # the fastest implementation
     best_s: float = 0.0  # the time of the fastest implementation, in seconds
@@ -71,7 +73,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """The time of the best implementation, in seconds."""
+        """The time of the fastest implementation, or of plain NumPy if that is as good. In seconds."""
         return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
@@ -134,7 +136,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]  # the other GPU backends that have times
     implementations: tuple[BestImplementation, ...]  # the best CPU implementations, if there are no rows
     times: tuple[GpuTimes, ...]  # the GPU's times, if only GPUs have times
-    absence: Absence | None  # the reason why there are no rows
+    absence: Absence | None  # the reason why there are no rows; None: there are some
     wrong: tuple[Trouble, ...]  # the ops whose outputs failed their check
     broken: tuple[Trouble, ...]  # the ops that failed for another reason
     named: bool  # whether the user requested the sizes of every op
@@ -148,8 +150,9 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        """The regimes that the table shows, by id: waited (or queued) calls, copied calls, and the regimes that
-        were requested by name. If none of these was measured, up to two measured regimes are shown."""
+        """The ids of the regimes that the table shows: waited calls (queued calls if no waited call was
+        measured), copied calls, and regimes that are measured on request only. If none of these was measured,
+        up to two measured regimes are shown."""
         measured = set().union(*(entry.cells for entry in self.rows))
         home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
         shown = [regime for regime in (home, ALWAYS, *ON_REQUEST) if regime in measured]
@@ -157,8 +160,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which the break-even of queued calls is smaller than that of waited calls: the median
-        over the ops that have both break-evens. None if fewer than FEWEST_OPS ops have both."""
+        """The factor by which the break-even of queued calls is smaller than that of waited calls. It is the
+        median over the ops that have both break-evens. None if fewer than FEWEST_OPS ops have both."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -257,8 +260,9 @@ def _late(
 
 
 def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
-    """Return the GPU backends, best first. A backend scores a point for each series and regime (waited or
-    copied) in which its speedup is within 10 % of the best."""
+    """Return the GPU backends, best first. For each series and regime, a backend scores a point if its speedup
+    is within 10 % of the best. Speedups are compared at the largest of the sizes that the most curves have.
+    Only the waited and copied regimes count, or all regimes if neither was measured."""
     cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
     common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {curve.case.backend: 0 for curve in curves}
@@ -335,9 +339,9 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return, for each op, dtype and params, the best CPU implementation at each requested size. If no size of
-    the op was requested, the measured sizes nearest to IMPLEMENTATION_SIZES are used, or only the largest of
-    them if `largest` is True."""
+    """Return the best CPU implementation at some sizes of each op, dtype and params. The sizes are those that
+    the user requested for the op. If there are none, they are the measured sizes nearest to
+    IMPLEMENTATION_SIZES, or only the largest of these if `largest` is True."""
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
     for (op, *_), cases in on_cpu.items():
@@ -434,7 +438,8 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
 
 
 def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
-    """Group the failures by backend. The detail of a backend's first failure is used for all its ops."""
+    """Return the failures, grouped by backend. The detail of a backend's first failure is used for all its ops.
+    `timed` are the cases with a time: a backend without any of them is marked as a whole."""
     checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
     alive = {case.case.backend for case in timed}
     troubles = []
@@ -532,7 +537,7 @@ def _absent(run: Run) -> list[str]:
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
     """Return a text `name: text` for each name in the pairs (name, text). If a name occurs several times, its
-    first text is used."""
+    first text is used. A text that already begins with its name stays as it is."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))

@@ -73,6 +73,7 @@ TOLERANCE = 0.1
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     """A claim with the measured case that favours it most. Values that were not measured are null."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
     claim: str  # the claim in one sentence
     document: str | None  # the document that makes the claim
@@ -114,16 +115,19 @@ HYBRID = "hybrid"
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
     """Judge each claim by the measured case that favours it most, and return the results in the order of the
-    claims. A claimed speedup is confirmed if its whole measured interval reaches `1 - tolerance` times the
-    claim, refuted if no part of the interval does, and undecided otherwise. A time may reach up to
-    `1 + tolerance` times the claimed time. A claimed range is confirmed by an interval inside it and refuted by
-    an interval outside it. Raises UsageError if a case of a claim is not a valid selector."""
+    claims. Raises UsageError if a case of a claim is not a valid selector.
+
+    A claimed speedup is confirmed if its whole measured interval reaches `1 - tolerance` times the claim. It is
+    refuted if no part of the interval does, and undecided otherwise. A time may reach up to `1 + tolerance`
+    times the claimed time. A claimed range is confirmed by an interval inside it and refuted by an interval
+    outside it.
+    """
     seen = _Measured(analysis)
     return tuple(seen.judge(claim) for claim in analysis.asked_claims)
 
 
 class _Measured:
-    """The measured cases, speedups and break-evens of a run, and the judgement of claims by them."""
+    """The measured cases, speedups and break-evens of a run. It judges claims by them."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
@@ -165,7 +169,8 @@ class _Measured:
 
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
         """Return the largest speedup among the cases that the selector `text` selects, or the reason why there
-        is none."""
+        is none. Speedups that may be a headline come first. A software adapter or a split counts only if the
+        claim is about one."""
         matches = selector(text, option="--claims")
         if claim.against not in ("cpu", "gpu"):
             return self._against_cases(matches, selector(claim.against, option="--claims"))
@@ -190,8 +195,8 @@ class _Measured:
         return pair("headline", best, best, headline=True)
 
     def _against_gpu(self, case: Speedup) -> Speedup | str:
-        """Return the speedup of a case over the fastest GPU implementation of the same work, or the reason why
-        there is none."""
+        """Return the speedup of a case over the fastest GPU implementation of the same work. Return the reason
+        if there is none."""
         beside = fastest(other.case for other in self._same_work(case, case.case.case.regime_id, "gpu"))
         return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
 
@@ -205,9 +210,9 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the largest speedup of a GPU case selected by `matches` over a case of the same device
-        selected by `divides`, or the reason why there is none. If both cases compute the same op, they must
-        also have the same size, dtype and regime."""
+        """Return the largest speedup of a GPU case over another case of the same device, or the reason why
+        there is none. `matches` selects the GPU cases and `divides` the other ones. If both cases compute the
+        same op, they must also have the same size, dtype and regime."""
         ratios = [
             pair("headline", base, case)
             for case in self.everything
@@ -220,8 +225,8 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, case: Speedup) -> Speedup | None:
-        """Return the best speedup of the workload of `case` if every call copies both ways. Return None if that
-        was not measured. A case on a CPU is returned unchanged."""
+        """Return the largest headline speedup of the workload of `case` if every call copies both ways. Return
+        None if that was not measured. The speedup of a CPU case is returned unchanged."""
         if case.case.device_kind == "cpu":
             return case
         same = self._same_work(case, "transfer-always", case.case.device_kind)
@@ -315,8 +320,8 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """Combine the cases into one case whose blocks are the sums of their blocks in each session. Return None if
-    no session has all cases."""
+    """Return the cases combined into one. In each session that measured all of them, its k-th block is the sum
+    of their k-th blocks. Return None if there is no such session."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
@@ -380,8 +385,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(name: str) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`, or gpubench's own claims for `builtin`. Raises InputError and
-    UsageError."""
+    """Return the claims in the file `name`, or gpubench's own claims for `builtin`. Raises InputError if the
+    file cannot be used."""
     try:
         data = _read(name)
     except (OSError, ValueError) as error:
@@ -416,7 +421,8 @@ def _parse(data: bytes, name: str) -> _File:
 
 
 def _decode(kind: type, value: str | float) -> Any:
-    """Decode a time, the only type in the file that msgspec cannot decode itself. Raises ValueError."""
+    """Return a time of type `kind`, the only type in the file that msgspec cannot decode itself. Raises
+    ValueError for anything but a number of seconds or a duration with a unit."""
     text = f"{value:.12f}" if type(value) in (float, int) else str(value)  # true is no second
     try:
         return kind(parse_duration(text, option="--claims"))
@@ -441,8 +447,7 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return a text that says what is contradictory or out of range in the claim. Return None if the claim is
-    valid."""
+    """Return a text that says what is contradictory or out of range in the claim. Return None if nothing is."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

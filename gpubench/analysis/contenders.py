@@ -28,11 +28,12 @@ from gpubench.result.run import DeviceKind, Run
 
 # The reason of a case that did not fit in the device's memory. Larger sizes do not fit either.
 NO_ROOM = "out-of-memory"
-Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `bracketed`: of older documents alone
+# `bracketed` occurs only in older documents.
+Basis = Literal["measured", "interpolated", "bracketed", "unknown"]
 
 
 class Key(NamedTuple):
-    """The op, dtype and params other than the size, which the calls of one curve have in common."""
+    """The op, dtype and params that the calls of one curve have in common."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
@@ -78,8 +79,8 @@ class Contender(NamedTuple):
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n in seconds: the measured time, or the curve corrected by the measured
-        sizes near n. Return None outside the measured sizes."""
+        """Return the expected time at n in seconds. It is the measured time, or that of the curve, corrected by
+        the measured sizes near n. Return None outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
             return point.time.estimate
@@ -111,7 +112,7 @@ class CaseGroup(NamedTuple):
 
     rows: tuple[CaseResult, ...]  # the cases on single devices
     splits: tuple[SharedCall, ...]  # the splits and stage assignments that the report recommends
-    # the times of all contenders of the run, of all ops: curves of different ops share what they have in common
+    # the times of all contenders of the run, for all ops, because curves of different ops are fitted together
     series: Mapping[ContenderKey, TimedSizes]
 
 
@@ -130,17 +131,13 @@ class ContenderSet(NamedTuple):
     rows: tuple[CaseResult, ...]  # the cases of the op
     cpu: tuple[Contender, ...]  # the contenders on the CPU
     others: tuple[Contender, ...]  # the contenders on all other devices
-    # From this size on, no device of the side has room. It is 0 if nothing ever ran on the side, and infinity
-    # if there was always room.
+    # The next two are 0 if nothing ever ran on the side, and infinity if there was always room.
     cpu_gone_from: float  # the size from which no CPU has room
     others_gone_from: float  # the size from which no other device has room
-    # The splits at a size are sorted, the fastest first. Between the measured sizes, the gain of a split is
-    # unknown.
-    splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits, by size
+    splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits by measured size, each fastest first
     shared: tuple[float, float]  # the smallest and the largest size at which both sides can be compared
-    unsure: tuple[
-        tuple[float, float], ...
-    ]  # stretches in which no choice is cheap enough between measured sizes
+    # the ranges of sizes between measured ones in which any choice may cost too much time
+    unsure: tuple[tuple[float, float], ...]
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
@@ -166,8 +163,9 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, in a group for each op, dtype and params. Variants, overheads and
-    software adapters are left out."""
+    """Return the cases that advice can use, in a group for each op, dtype and params. Groups without a time are
+    left out. So are variants, overheads, software adapters, and compiled code of users' functions that also run
+    as written."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -195,8 +193,8 @@ def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
     """Return the contender set for calls of this regime (by id). `contenders` are all or some of the contenders
-    that `contenders()` yields for the group and the regime. The set also holds the splits that were timed in
-    this regime."""
+    that the function `contenders` yields for the group and the regime. The set also holds the splits that were
+    timed in this regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -235,8 +233,9 @@ def _shared_sizes(
 
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
-    """Return the fastest contender at n. The decision is empty if a side has no time at n, unless no device of
-    that side has room for the size."""
+    """Return the fastest contender at n, and that of the other side. The decision is empty if a side has no
+    time at n, unless no device of that side has room for the size. It is also empty if the choice is too
+    uncertain."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -260,8 +259,9 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at size `n` that is faster than `decision`, or None. If `decision`
-    chose a GPU, only splits with this GPU count. Return None as well if `decision` chose no device."""
+    """Return the fastest recommended split at size `n` that is faster than `decision`. If `decision` chose a
+    GPU, only splits with this GPU count. Return None if there is no such split, or if `decision` chose no
+    device."""
     best = decision.best
     if best is None:
         return None
@@ -274,8 +274,8 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return one of the contender sets and its decision at size `n`. It is the first set that compares both
-    sides at `n`. If no set does, it is the first one with any time at `n`, or else the very first one. `sets`
+    """Return a contender set and its decision at size `n`. The first set that compares both sides at `n` is
+    returned. Without such a set, it is the first one with any time at `n`, or else the very first one. `sets`
     come from the newest run to the oldest, and are consumed only as far as needed. Returns None if there are no
     sets."""
     best: tuple[ContenderSet, Decision] | None = None
@@ -293,8 +293,8 @@ def has_time(case: CaseResult) -> bool:
 
 
 def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
-    """Yield a contender, which holds its curve, for each pair of device and implementation that has a time for
-    calls of this regime (by id). A CPU's data is always at home, so its one time counts for every regime."""
+    """Yield a contender with its curve for each pair of device and implementation that has a time for calls of
+    this regime (by id). A CPU's data is always at home, so its one time counts for every regime."""
     by_implementation = group_by(
         filter(has_time, group.rows),
         lambda case: (case.case.device_id, case.case.implementation, case.device_kind),
@@ -363,10 +363,13 @@ def situation_regime(situation: str) -> str:
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
     """Return the time of one call of this regime (by id), or None if it is unknown. A measured time is returned
     as it is. A GPU that shares the host's memory has no transfer regimes; its `in-place-mapped` time is used
-    for them. The time of a call that shares its copy with others can also be interpolated: N calls cost T(N) =
-    a + b N, so the time of one call is a straight line in 1/N. Points of this line are 1/N = 1 (transfer-always
-    without its allocation), 1/N (each measured transfer-once-N) and 0 (queued). The nearest points on both
-    sides are connected, so there is no extrapolation."""
+    for them.
+
+    The time of a call that shares its copy with others can also be interpolated. N calls cost T(N) = a + b N,
+    so the time of one call is a straight line in 1/N. Points of this line are 1/N = 1 (transfer-always without
+    its allocation), 1/N (each measured transfer-once-N) and 0 (queued). The nearest points on both sides are
+    connected, so there is no extrapolation.
+    """
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
         exact = regimes.get(MAPPED)  # a GPU whose memory is the host's copies nothing

@@ -59,8 +59,8 @@ class Estimate(
 
 
 class CaseTime(Estimate, frozen=True):
-    """The time of a case with its interval. The estimate is exp of a mean of logarithms: for each session the
-    mean of ln(block median), then the mean over the sessions."""
+    """The time of a case with its interval. The estimate is exp(m). For each session, the logarithms of the
+    block medians are averaged; m is the mean of these averages."""
 
     k: int  # the number of sessions
     n: int  # the number of used samples in all sessions
@@ -68,8 +68,8 @@ class CaseTime(Estimate, frozen=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch, in seconds. Together with `residual_s` they
-    add up to `whole_s`."""
+    """The parts of the wall time of one `transfer-always` launch, in seconds. The first seven add up to
+    `whole_s`."""
 
     alloc_s: float  # the allocation of memory for inputs and outputs
     upload_s: float  # the copy of the inputs to the device
@@ -92,6 +92,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """One case with its estimate, or the reason why it has no number. An implausible case has samples, but no
     estimate."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
     )  # fmt: skip
@@ -161,8 +162,8 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of a device as `kinds` states it. A device that was never opened is not in `kinds`; its
-    kind is guessed from its id."""
+    """Return the kind of a device as `kinds` states it. The kind of a device that is not in `kinds`, because it
+    was never opened, is guessed from its id."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]
@@ -171,6 +172,8 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
 
 
 def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
+    """Return the row of one outcome. `kind` is the kind of its device, and `beside` holds the queued cases
+    (`residents`)."""
     if isinstance(outcome, Measurement):
         return _measure(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
@@ -246,8 +249,8 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the FLOP/s and bytes/s of a case. For a queued case they are computed from `cold_s`, the time by
-    the device's own clock, if it is known. In all other cases they are computed from `wall_s`."""
+    """Return the FLOP/s and bytes/s of a case. For a queued case whose device has a clock, they are computed
+    from `cold_s`, the time by this clock. In all other cases they are computed from `wall_s`."""
     device_s = cold_s if outcome.case.queued else None
     seconds = wall_s if device_s is None else device_s
     return Rates(
@@ -348,8 +351,8 @@ _LISTED = tuple(name for name in PARTS if name != "kernel_s")
 
 
 def single_s(run: Run, outcome: Measurement) -> float | None:
-    """Return the seconds of one launch and the wait for it, as the median over the sessions of each session's
-    median. Return None if single launches were not timed."""
+    """Return the seconds of one launch and the wait for it: the median of the sessions' medians. Return None if
+    single launches were not timed."""
     return _typical(part.single_s for part in _used_parts(run, outcome))
 
 
@@ -359,7 +362,7 @@ def _used_parts(run: Run, outcome: Measurement) -> list[Parts]:
 
 
 def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
-    """Return the median over the sessions of their medians. Return None if no session has a sample."""
+    """Return the median of the sessions' medians. Return None if no session has a sample."""
     sessions = ([value for value in samples if value is not None] for samples in samples_by_session)
     medians = [stats.median(values) for values in sessions if values]
     return stats.median(medians) if medians else None

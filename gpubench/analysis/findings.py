@@ -42,7 +42,8 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first. A warning that the file stores for a case is not repeated."""
+    """Return all warnings, gravest first. What the file already says of a case or of the run is not
+    repeated."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -86,8 +87,8 @@ def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarni
 
 
 def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """Return a note about the cases whose throttled samples were discarded and measured again. A case that
-    still has no time, or is still labelled throttled, is left out."""
+    """Return a note about the cases whose throttled samples were discarded and measured again, or an empty
+    list. A case that still has no time, or is still labelled throttled, is left out."""
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id
@@ -119,9 +120,9 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Find users' functions whose calls on a GPU return only after the work is done, and return the id of the
-    largest case of each. The launch of such a function takes nearly the whole time of a call and grows with the
-    size."""
+    """Return the ids of users' functions' cases whose calls on a GPU return only after the work is done: of
+    each function, the largest case. The launch of such a function takes nearly the whole time of a call and
+    grows with the size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -146,8 +147,8 @@ def find_waiting(run: Run) -> list[str]:
 
 
 def _session_name(run: Run, index: int) -> str:
-    """Return the number of a session in the plan, as text. A repeated session has an index beyond the plan, so
-    it gets the number of its planned session."""
+    """Return the number of a session in the plan, as text, counted from 1. A repeated session gets the number
+    of its planned session, and the text says that it was measured again."""
     record = next((session for session in run.sessions if session.index == index), None)
     if record is None or record.repeats is None:
         return f"{index + 1}"
@@ -188,9 +189,8 @@ class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
     selector: str | None = None  # the selector as the user typed it
     least: float | None = None  # the required speedup
     passed: bool  # whether the gate passes
-    low: tuple[
-        str, ...
-    ]  # the whole interval lies below what was asked for, or the case is what `--fail-on` names
+    # the failing cases: their whole interval lies below `least`, or they are what `--fail-on` names
+    low: tuple[str, ...]
     missing: tuple[str, ...] = ()  # the selected cases without a number, which fail the gate, too
     near: tuple[str, ...] = ()  # the cases whose interval contains the required speedup; they do not fail
     reason: str | None = None  # the reason why a gate on the whole run failed
@@ -250,8 +250,8 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the cases whose whole interval lies below the speedup that `demand` requires, and the
-    ids of the cases whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
+    """Return two tuples of case ids: the cases whose whole interval lies below the speedup that `demand`
+    requires, and the cases whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
     low, near = dict[str, None](), dict[str, None]()
     for case_id, least, most in spans:
         if least < demand.least:

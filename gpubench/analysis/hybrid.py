@@ -33,6 +33,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The fastest pipeline of an op, size and device, compared with the fastest call that copies and is waited
     for."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")
     id: str  # the id of the case
     copied_id: str | None  # the id of the copying call; None: it was not measured
@@ -109,6 +110,7 @@ LEAST_GAIN, LEAST_IDEAL = 1.05, 1.10
 class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a CPU and a GPU compute together."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar[tuple[str, ...]] = ("case", "interval")
     id: str  # the id of the case
     op: str  # the op or network
@@ -216,7 +218,7 @@ class Contest(NamedTuple):
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
         """Return None if the shared call surely gains. Otherwise return the reason that forbids a verdict, or
-        an empty text if nothing forbids one."""
+        an empty text if nothing forbids one. A gain from the sessions that chose the share is no sure gain."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":
@@ -227,8 +229,8 @@ class Contest(NamedTuple):
 
 
 def is_cpu(other: CaseResult, case: CaseResult) -> bool:
-    """Tell whether `other` is a case of the CPU alone, with which `case` may be compared. A CPU's data is in
-    host memory, so its only regime is compared with every regime of `case`."""
+    """Tell whether `other` is a case of the CPU alone. A CPU's data is in host memory, so its only regime is
+    compared with every regime; `case` is the shared case, as for `is_gpu`, and has no effect."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
@@ -239,8 +241,8 @@ def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) ->
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest of the cases, judged by these sessions. Return None if no case was measured in all of
-    them."""
+    """Return the fastest of the cases, judged by these sessions alone. Return None if no case was measured in
+    all of them."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -251,8 +253,8 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time: the
-    outcome of the case, the case, and all timed cases of the same workload that are not variants."""
+    """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time. The tuple
+    holds the outcome, the case, and all timed cases of the same workload that are not variants."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)
@@ -320,17 +322,17 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
 
 
 def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
-    """Return the times of each side alone, by side, that were measured beside the blocks. A block without a
-    positive time of every one of `sides` is left out."""
+    """Return the times of each side alone that were measured beside the blocks, by side. A block without a
+    positive time of every one of `sides` is left out. The result is empty if no block is left."""
     stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
     whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
     return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return an end of the sweep as the time of one side alone: at `share` 0 the CPU has all the work, at
-    `share` 1 the GPU. It is used if that side was not measured alone. Returns None unless every session in
-    `chosen` has this end, because times of a sweep may be compared only with times of the same session."""
+    """Return an end of the sweep as the time of one side alone, for a side that has no case of its own. At
+    `share` 0 the CPU has all the work, at `share` 1 the GPU. Returns None unless every session in `chosen` has
+    this end, because times of a sweep may be compared only with times of the same session."""
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
 

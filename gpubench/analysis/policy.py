@@ -107,8 +107,8 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """An object that says on which device a call should run, given its op, shape, dtype and regime, by measured
-    results. A policy is thread-safe, and its results never change."""
+    """An object that says, by measured results, on which device a call should run. It is asked with the op,
+    shape, dtype and regime of the call. A policy is thread-safe, and its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Create a policy from `runs`, newest first. The newest run that compares two devices at a size
@@ -263,8 +263,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params of a call. n is 0 if no size of the op has these shapes, or if several
-    sizes have them. Raises UsageError for a mapping without n."""
+    """Return n and the other params of a call. n is 0 if the op has no size with these shapes, or several.
+    Raises UsageError for a mapping without n."""
     if type(shape) is int:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
@@ -282,11 +282,12 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """Return n and the other params with which the op's first inputs have these shapes. For a vector op, n is
-    the number of elements of the first array.
+    """Return n and the other params with which the op's first inputs have these shapes. n is 0 if no params
+    fit, or if several do. For a vector op, and for an op that is unknown here, n is the number of elements of
+    the first array.
 
-    Params that the shapes do not determine keep the values of the plain, square op: for example the columns of
-    matmul's B if only the shape of A is given.
+    Params that the shapes do not determine keep the values of the plain, square op. An example is the columns
+    of matmul's B if only the shape of A is given.
     """
     declared, whole = _load(op), math.prod(shapes[0])
     if declared is None or not shapes[0]:

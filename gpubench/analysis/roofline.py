@@ -33,6 +33,7 @@ RateClock = Literal["device_hot", "derived", "wall"]
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     """The measured peaks of one piece of hardware for one dtype. A peak that was not measured is None."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("copy", "matmul")
     device_ids: tuple[str, ...]  # the ids of all devices that are this hardware
     dtype: str  # the dtype of the arithmetic
@@ -50,6 +51,7 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
     """One case with resident data, compared with the peak that limits it."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "share", "weak_peak")
     id: str  # the id of the case
     clock: RateClock  # the clock that gave `time_s`
@@ -165,15 +167,15 @@ def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
 
 
 def out_of_cache_bytes(run: Run, case: CaseResult) -> int:
-    """Return the traffic in bytes from which the case does not fit in a cache. For a CPU with a larger cache,
-    the size of its cache is returned."""
+    """Return the traffic in bytes from which the case does not fit in a cache: OUT_OF_CACHE_BYTES, or the size
+    of the CPU's cache if that is larger. The CPU's cache counts for CPUs and software adapters only."""
     answer = cpu_cache_bytes(run.machine) if case.device_kind in ("cpu", "software") else None
     return max(OUT_OF_CACHE_BYTES, answer or 0)
 
 
 def _best(rates: Iterable[Rated]) -> Rated | None:
-    """Return the pair with the highest rate. Among equal rates, return the last one by case id, so that the
-    order of the file does not matter."""
+    """Return the pair with the highest rate, or None if there is no pair. Among equal rates, return the last
+    one by case id, so that the order of the file does not matter."""
     return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
 
 
@@ -205,9 +207,8 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Return the seconds of one of several launches in a row, by the device's own clock. Return None if the
-    device has no such clock. Wall time is no substitute, because the caller divides two times of the same
-    clock."""
+    """Return the seconds of a launch in a row of launches, by the device's own clock. Return None if the device
+    has no such clock. Wall time is no substitute, because the caller divides two times of the same clock."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
@@ -227,9 +228,10 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of allocating memory from the pool, as a share of the time of an elementwise op on 1 Mi elements
-    on the same device (wall times)."""
+    """The cost of allocating memory from the pool, compared with an elementwise op on 1 Mi elements on the same
+    device. All times are wall times."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("allocate", "op")
     id: str  # the id of the case that allocates
     op_id: str  # the id of the op's case
@@ -268,8 +270,8 @@ def overheads(analysis: Analysis) -> Overheads:
 
 
 def _empty(run: Run, device_id: str) -> float | None:
-    """Return the seconds of an empty launch on a device: the median over its workers of each worker's median.
-    Return None if no worker has such a time."""
+    """Return the seconds of an empty launch on a device: the median of its workers' medians. Return None if no
+    worker has such a time."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else None
 
@@ -281,9 +283,9 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return what it costs to allocate an output of 1 Mi float32 elements from the memory pool, compared with
-    an elementwise op. The nearest measured size is used. Return None if the allocation or the op was not
-    measured."""
+    """Return the cost of allocating an output of 1 Mi float32 elements from the memory pool, compared with an
+    elementwise op. Of the measured allocations, the one with the nearest size is used. Return None if the
+    allocation or the op was not measured."""
     walls = [
         (case, case.time.estimate)
         for case in cases

@@ -32,7 +32,7 @@ from gpubench.result.run import (
     WorkerRecord,
 )
 
-UNFINISHED_STOPS = frozenset({"timeout", "budget"})
+UNFINISHED_STOPS = frozenset({"timeout", "budget"})  # deadlines, which may leave too few samples
 
 
 def used_sessions(run: Run) -> frozenset[int] | None:
@@ -53,8 +53,8 @@ def count_sessions(run: Run) -> int:
 
 
 def empty_launch_s(run: Run, device_id: str) -> float:
-    """Return the median seconds of an empty launch on a device, over all its workers. Return 0 if it was not
-    measured."""
+    """Return the median seconds of an empty launch on a device, over the workers of all sessions. Return 0 if
+    it was not measured."""
     seconds = [
         value
         for session in run.sessions
@@ -106,8 +106,8 @@ BlockSamples = dict[int, list[list[float]]]  # session -> the used samples of ea
 
 def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
     """Return the samples of `blocks` that are used, and whether throttling left too few of them in any session.
-    All samples of such a session are used, so that throttling does not empty a table. A session that a deadline
-    ended before it had the minimum number of samples has no used samples."""
+    Such a session keeps all of its samples, so that throttling does not empty a table. A session that was cut
+    short before it had the minimum number of samples is left out."""
     used: BlockSamples = {}
     throttled = False
     for session, members in blocks.items():
@@ -128,8 +128,8 @@ def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
-    """Return the seconds of a launch by the device's own clock, as the median over the sessions of each
-    session's median. `clock` is "cold" or "hot". Return None without such samples."""
+    """Return the seconds of a launch by the device's own clock: the median of the sessions' medians. `clock` is
+    "cold" or "hot". Return None without such samples."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
@@ -150,8 +150,8 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
 
 
 def sample_seconds(blocks: SessionBlocks) -> float | None:
-    """Return the shortest of the sessions' median sample lengths, in seconds. One sample lasts for `repeat`
-    launches. Return None without samples."""
+    """Return the median length of a sample in seconds, in the session in which it is the shortest. One sample
+    lasts for `repeat` launches. Return None without samples."""
     medians = [
         median(seconds)
         for members in blocks.values()
@@ -168,11 +168,14 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return the indices of the sessions that count as independent observations, in ascending order. A
+    """Return the indexes of the sessions that count as independent observations, in ascending order. A
     disturbed session is repeated while the machine is still busy, so a session and its repeats are not
-    independent: only the least disturbed of them is returned. This choice depends on the load beside a session,
-    never on its times, so that sessions of unchanged work stay exchangeable. Only `sessions` are considered
-    (None: all that count). A session that the run does not list counts as one observation."""
+    independent: only the least disturbed of them is returned. This choice depends on the load beside a session
+    and never on its times, so it favours no result.
+
+    Only `sessions` are considered; None means all sessions that count. A session that the run does not list
+    counts as one observation.
+    """
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
@@ -213,8 +216,8 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def components(run: Run) -> tuple[Components, ...]:
-    """Return the scatter for each measured device and length of launches, sorted by device, then from short to
-    long launches."""
+    """Return the scatter for each device and length of launches, sorted by device, then from short to long
+    launches."""
     values: dict[tuple[str, Launches], list[Nested]] = {}
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
@@ -334,10 +337,14 @@ def gravest(findings: Sequence[str]) -> Label:
 def noise_findings(
     sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
 ) -> list[Mark]:
-    """Return the labels that follow from the samples in `sessions` and the block medians in `blocks`, both by
-    session. `noisy` and `unstable` depend on how far the blocks of a session differ, as the median over the
-    sessions. So more sessions make these labels more certain, but not more likely. In a session with one block,
-    its samples are used instead of blocks."""
+    """Return the labels for scatter (`noisy`, `unstable`), for a slow first sample (`first-slow`), and for
+    samples that rise or fall during a session (`drift`). `sessions` holds the samples and `blocks` the block
+    medians, both by session.
+
+    The scatter is how far the blocks of a session differ, as the median over the sessions. So more sessions
+    make these labels more certain, but not more likely. In a session with one block, its samples are used
+    instead of blocks.
+    """
     marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
     if noise > NOISY:
@@ -427,8 +434,8 @@ def _host_step(run: Run, outcome: Measurement) -> float:
 
 
 def device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
-    """Return the device's own clock. Return None if device times are derived from wall times, because these cannot
-    contradict wall times."""
+    """Return the device's own clock. Return None if the device has none: then its times are derived from wall
+    times, and cannot contradict them."""
     return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
 
 
@@ -479,8 +486,8 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 
 
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return the seconds of each side or stage that was timed beside a case, by name. Each is the median over
-    the sessions that count of the session's median."""
+    """Return the seconds of each side or stage that was timed beside a case, by name. Each value is the median
+    of the sessions' medians. Sessions that do not count are left out."""
     allowed = used_sessions(run)
     stages: dict[str, list[float]] = {}
     for parts in outcome.parts:
@@ -520,9 +527,8 @@ def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
     """Return the measured and the theoretical rate of the link to a device, in bytes/s. `direction` None means
-    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. Only one of
-    the two rates is returned and the other is None; both are None if nothing was measured and the link is
-    unknown."""
+    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. It is
+    returned only if nothing was measured, so at least one of the two values is None."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]

@@ -41,6 +41,7 @@ def about_equal(ratio: float) -> bool:
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     """The wall time of a baseline divided by the wall time of a case."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "baseline")
     id: str  # the id of the case
     baseline_id: str  # the id of the baseline
@@ -66,7 +67,8 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether both times are within the factor EQUAL and the interval is narrow enough to know this."""
+        """Whether the ratio lies between 1 / EQUAL and EQUAL, and its interval is narrow enough to know
+        this."""
         within = about_equal(self.ratio)
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
@@ -77,9 +79,9 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases of users' functions that do not compute the code as it is written, because it
-    was compiled, or PyTorch runs it on the CPU. Only functions that run as written on both a CPU and a GPU are
-    considered. For every other function, all of its variants are compared, so none of its cases is returned."""
+    """Return the ids of the cases that do not compute a user's function as it is written: it was compiled, or
+    PyTorch runs it on the CPU. This holds only for functions that run as written on both a CPU and a GPU. For
+    every other function, all of its cases are compared, so none is returned."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -234,8 +236,8 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return notes on libraries that may make the CPU faster but are not installed (such as
-    `not installed: torch, with which the CPU may be faster`) or do not work."""
+    """Return notes on libraries with which the CPU may be faster: those that are not installed (`not installed:
+    torch, with which the CPU may be faster`), and numba if it does not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -300,7 +302,7 @@ def blas_text(blas: Blas | None) -> str:
 
 def cpu_limit(run: Run) -> str | None:
     """Return a text that says why the CPU side does not use the whole machine: it has fewer threads than usable
-    CPUs, or there is a quota. Return None if it uses the whole machine."""
+    CPUs, or there is a quota. Return None if no such limit is known."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))
@@ -357,6 +359,7 @@ UndecidedReason = Literal[
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest measured size from which a device wins at all larger measured sizes, with the evidence."""
 
+    # fields that are left out of the JSON rows
     aside: ClassVar = ("points", "threshold")
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
@@ -397,8 +400,8 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the earliest break-even of a GPU. If no GPU has a break-even, return a curve without one. Return
-    None if there are no GPUs."""
+    """Return the GPU curve that pays from the smallest size. If none pays, return an undecided curve, else one
+    that wins at no size. Return None if there are no GPU curves."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(curve: BreakEven) -> tuple[int, float, bool]:
@@ -410,6 +413,7 @@ def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
     return min(gpus, key=place, default=None)
 
 
+# A break-even is known (`at`) if the ends of its interval differ by at most this factor.
 WIDEST_INTERVAL = 4.0
 
 ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, implementation and regime, by id
@@ -472,8 +476,8 @@ def _threshold(
     curves: Mapping[ContenderKey, TimeCurve], ratio: Speedup, baselines: Iterable[ContenderKey],
     sides: dict[tuple[ContenderKey, ...], Side],
 ) -> Threshold | None:  # fmt: skip
-    """Return where the fastest implementation of the device of `ratio` overtakes the fastest baseline. Return
-    None without a common size. `sides` is a cache of the baselines' sides."""
+    """Return where the device of `ratio` overtakes the baseline, each with its fastest implementation at every
+    size. Return None without a common size. `sides` is a cache of the baselines' sides."""
     case, regime = ratio.case.case, ratio.baseline.case.regime_id
     own = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == case.cell]
     others = tuple(

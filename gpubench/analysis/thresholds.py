@@ -77,7 +77,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def within(self) -> float:
-        """The largest error of the ratio, as a share of it."""
+        """The largest error of the ratio, as a share of the ratio."""
         return largest_error(self.low, self.ratio, self.high)
 
 
@@ -90,7 +90,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
     """The size from which the GPU pays in one situation, for one op."""
 
     kind: CellKind  # the kind of result
-    n: int | None = None  # the break-even
+    n: int | None = None  # the break-even; None: unknown
     low: int | None = None  # the low end of its interval; for `above` the largest measured size
     high: int | None = None  # the high end of its interval; for `below` the smallest measured size
     mixed: bool = False  # whether both sides win by turns below the break-even
@@ -109,7 +109,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> Gain | None:
-        """The gain at the largest size."""
+        """The gain at the largest size. None if no size has a gain."""
         return self.gains[-1] if self.gains else None
 
 
@@ -306,8 +306,9 @@ def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
-    sides. `backend` is the id of a backend or device; if it is None, the GPU that pays from the smallest size
-    is used. Raises UsageError for an op that no run has measured."""
+    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device; if it is
+    None, the GPU that pays from the smallest size is used. Raises UsageError for an op that no run has
+    measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
@@ -386,8 +387,8 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
-    """Return the weight load, with the median seconds over the sessions. Return None if the load or a time was
-    not measured.
+    """Return the weight load. Its seconds are the median over the sessions. Return None if the load or a time
+    was not measured.
 
     In a session, only the first case that needs the weights loads them, so all cases of the op on the device
     are searched.
@@ -452,7 +453,8 @@ class Trio(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether one of the times has a fault worse than noise, which an interval does not cover."""
+        """Whether a label of one of the cases forbids a headline. Such a fault is worse than noise, and no
+        interval covers it."""
         return bool({case.label for case in self} & NO_HEADLINE)
 
 
@@ -466,8 +468,8 @@ def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield, for each workload and GPU, the two cases of the implementation that is fastest with a shared copy,
-    together with the fastest CPU case."""
+    """Yield a trio for each workload and GPU. Its GPU cases are those of the implementation that is fastest
+    with a shared copy, and its CPU case is the fastest one."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
@@ -542,9 +544,11 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     """Return the reason why there is no result: noise, missing parts, or transfers that cost something else
-    when they are timed singly. Return None if there is no doubt. The seconds of a transfer that its parts do
-    not explain may belong to T1; then b is wrong by 1 / (N - 1) of them. A result "never" is valid if it holds
-    for the smaller b, too."""
+    when they are timed singly. Return None if there is no doubt.
+
+    The seconds of a transfer that its parts do not explain may belong to T1. Then b is wrong by 1 / (N - 1) of
+    these seconds. If the GPU never pays even with the smaller b, there is no doubt.
+    """
     parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
         return "noise" if trio.doubtful else "no-parts"

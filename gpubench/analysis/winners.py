@@ -117,7 +117,7 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tint(ratio: float) -> float:
-    """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU). The strength follows the logarithm
+    """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU). It follows the logarithm
     of the ratio without a step, because a step would look like an edge."""
     return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
@@ -238,8 +238,8 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
-    """Return the sort key of a lane: the break-even in the first of `regimes`, then the break-evens in the
-    other ones, then the name of the op."""
+    """Return the sort key of a lane: its cell in the first of `regimes`, then its cells in the other ones, then
+    the op, dtype and params."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -251,8 +251,9 @@ NOWHERE = (4, 0.0)  # the key of a cell without a number, which comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return the sort key of a cell. All sizes come first, then break-evens by size, then open cells, then no
-    size, then cells without a number."""
+    """Return the sort key of a cell. The order is: the GPU wins at all sizes, break-evens by size, open cells,
+    the GPU wins at no size, wrong and failed cells. Open cells and losses are sorted by the gain, the largest
+    first."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
     largest = 0.0 if cell.gain is None else -cell.gain.ratio
@@ -272,7 +273,7 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 
 
 class OpOutcome(NamedTuple):
-    """The winner of an op in one situation, at the largest size of the GPU that does best."""
+    """The winner of an op in one situation on one GPU, at the largest size."""
 
     winner: Outcome  # the winner
     op: AnswerRow  # the row of the answer
@@ -327,7 +328,8 @@ def recommend_mode(analysis: Analysis) -> Recommendation | None:
 def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
-    """Return which side wins in each situation in which a CPU and a GPU have times."""
+    """Return which side wins in each of SITUATIONS in which a CPU and a GPU have times. Each op counts with the
+    GPU that does best."""
     outcomes = [
         (regime, _outcome(run, op, cell, cell.gain))
         for device_id in dict.fromkeys(curve.device_id for curve in curves)
@@ -360,8 +362,8 @@ def _rank(outcome: OpOutcome) -> tuple[int, float]:
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
-    """Judge a situation by the geometric mean over the ops with a sure winner. There is no winner if fewer ops
-    have a sure winner than not."""
+    """Return the judgement of a situation, by the geometric mean over the ops with a sure winner. It names no
+    winner if fewer ops have a sure winner than not."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(

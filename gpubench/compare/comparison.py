@@ -183,8 +183,7 @@ INTERLEAVED, APART = 0.05, 0.10  # default thresholds, as shares: files that too
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """The thresholds of one machine, measured with `gpubench noise`, which compares unchanged work with
-    itself."""
+    """The thresholds of one machine. `gpubench noise` measured them by comparing unchanged work with itself."""
 
     source: str  # the name of the file that holds them
     fingerprint: Fingerprints  # the identity of the machine
@@ -218,8 +217,9 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
-        """Return the threshold of a case: changes up to this share count as none. `interleaved` tells whether
-        the two files took turns."""
+        """Return the threshold of a case: changes up to this share count as none. A threshold that the user
+        gave applies first. Otherwise the default applies, or the measured threshold if that is larger.
+        `interleaved` tells whether the two files took turns."""
         usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
             usual = max(usual, self.noise.shares.get(case.id, 0.0))

@@ -45,11 +45,13 @@ class SessionValues(NamedTuple):
 
     @property
     def p(self) -> tuple[float, float]:
-        """The two p-values of a rank test, for the hypotheses that new is slower and that new is faster."""
+        """The p-values of a rank test, as a pair: for the hypothesis that new is slower, and for the hypothesis
+        that new is faster."""
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
-        """Return (low, estimate, high) of the ratio new / base. The interval has the level 1 - `alpha`."""
+        """Return (low, estimate, high) of the ratio new / base. The interval from low to high has the level 1 -
+        `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
     def logs(self) -> tuple[list[float], list[float]]:
@@ -58,8 +60,8 @@ class SessionValues(NamedTuple):
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:
-        """Tell whether new and base differ by more than the factor `limit` and a rank test rejects chance as
-        the cause."""
+        """Tell whether new and base differ by more than the factor `limit`, in either direction, and whether
+        this is more than chance by a rank test at CONTRADICTION_ALPHA."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
@@ -80,9 +82,9 @@ class CaseValues(NamedTuple):
 
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
-        """Return the statistics of a case for each session. The low and slow ends use only the `first` used
-        samples of each session, because the minimum of more samples is lower even if nothing has changed. The
-        medians use all blocks. `clocks` holds clock readings in hertz, by session."""
+        """Return the statistics of a case for each session. The medians use all blocks. The low and slow ends
+        use only the `first` used samples of each session. (The minimum of more samples is lower even if nothing
+        has changed.) `clocks` holds clock readings in hertz, by session."""
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -163,7 +165,8 @@ def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase
     """Return the verdict on each pair, in the order of `pairs`. `alpha` is the significance level, and `new` is
     the index of the new file.
 
-    A verdict does not depend on the order of the pairs or of the sessions.
+    A muted pair is judged, too, but it is not counted among the cases that are tested together. A verdict does
+    not depend on the order of the pairs or of the sessions.
     """
     family = [pair for pair in pairs if pair.testable and not pair.muted]
     adjusted, reach = _adjust(family), _reach(pairs, alpha)
@@ -194,9 +197,10 @@ LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor that widens the intervals of the cases with few sessions, so that all of these
-    intervals are valid at the same time (Bonferroni). If the ratios of the cases scatter around 1 more than
-    their intervals allow, the priors are too narrow for this machine, and the factor grows accordingly."""
+    """Return the factor that widens the intervals of the cases with few sessions. It makes all of these
+    intervals valid at the same time (Bonferroni). The factor is larger if at least LEAST_SCATTER cases scatter
+    around 1 more than their intervals allow: then the priors are too narrow for this machine. Return 1 if no
+    unmuted case has few sessions."""
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0
@@ -210,9 +214,10 @@ def _half(pair: CasePair) -> float:
 
 
 def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
-    """Judge a case that has too few sessions for a rank test. The verdict is SLOWER or FASTER if the interval,
-    widened by `reach`, lies beyond the threshold, else UNSURE. A case with a contended session or a throttled
-    device is always UNSURE, because the prior in the interval does not cover such disturbances."""
+    """Return the verdict fields of a case that has too few sessions for a rank test. The verdict is SLOWER or
+    FASTER if the interval, widened by `reach`, lies beyond the threshold, else UNSURE. A case with a contended
+    session or a throttled device is always UNSURE, because the prior in the interval does not cover such
+    disturbances."""
     reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
     if reason == "few-sessions":
@@ -223,10 +228,13 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
-    """Return the mean change of all cases of each device. Each op is one observation. A shift that all cases of
-    a session share cannot be measured with few sessions, so the interval includes the usual size of such a
-    shift, from the prior. The interval is also wider if other programs took a share of the CPUs, because a call
-    then takes up to 1 / (1 - share) times as long."""
+    """Return the mean change of the cases of each device, sorted by device. Muted and throttled cases are left
+    out. Each op is one observation.
+
+    A shift that all cases of a session share cannot be measured with few sessions. So the interval includes the
+    usual size of such a shift, from the prior. Other programs widen the interval, too: if they took a share of
+    the CPUs, a call takes up to 1 / (1 - share) times as long.
+    """
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
         (pair for pair in pairs if not pair.muted and not pair.throttled),
@@ -236,8 +244,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 
 
 def _disturbance(run: Run) -> float:
-    """Return the mean square of ln(factor) over the sessions. The factor is the largest one by which other
-    programs can have lengthened a session's times."""
+    """Return the mean of ln(factor)² over the sessions that count. The factor is the most by which other
+    programs can have lengthened the times of a session. It is 1 unless the session is contended."""
     used = [session for session in run.sessions if not session.superseded]
     shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
     return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
@@ -280,11 +288,13 @@ def spread(pair: CasePair) -> float | None:
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
-    """Return the smallest change, as a share, that is called SLOWER with probability POWER if the spread and
-    the numbers of sessions stay the same. `family` is the number of cases that are tested together. The larger
-    of two limits counts. One is the limit of the test, taken as Student's t test of two means at `alpha` /
-    `family`, which is close to the joint permutation test. The other is the threshold, which the measured ratio
-    has to exceed. Returns None if the case has too few sessions or was throttled."""
+    """Return the smallest change, as a share, that is called SLOWER with probability POWER. The spread and the
+    numbers of sessions are taken to stay the same. `family` is the number of cases that are tested together.
+
+    The larger of two limits counts. The first is that of Student's t test of two means at the level `alpha` /
+    `family`, which is close to the joint permutation test. The second is the threshold, which the measured
+    ratio has to exceed. Returns None if the case has too few sessions or was throttled.
+    """
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
         return None
@@ -313,7 +323,7 @@ def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
 
 
 def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
-    """Return two p-values for each case, by case id: one for the hypothesis that the case is slower, one for
+    """Return a pair of p-values for each case, by case id: for the hypothesis that the case is slower, and for
     the hypothesis that it is faster. They are adjusted for the number of cases in the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
@@ -391,11 +401,15 @@ MOST_RUNS = 20  # only the newest runs are searched: for more, the permutations 
 def find_steps(
     histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
 ) -> dict[str, list[StepChange]]:
-    """Return the lasting changes ("steps") of each case over the runs of one machine, by case. `histories`
-    holds, by case, the seconds in each run, oldest first (None: no time). The test is that of `judge`, with a
-    run in place of a session: the same permutations test all cases together. A step may lie between any two
-    runs, so the level `alpha` is divided by the number of these places (Bonferroni). A step changes the time by
-    more than the factor 1 + `threshold` and has at least STEP_LEAST runs on either side."""
+    """Return the lasting changes ("steps") of each case over the runs of one machine, by case, oldest first.
+    Cases without a step are left out. `histories` holds, by case, the seconds in each run, oldest first (None:
+    no time).
+
+    The test is that of `judge`, with a run in place of a session: the same permutations test all cases
+    together. A step may lie between any two runs, so the level `alpha` is divided by the number of these places
+    (Bonferroni). A step changes the time by more than the factor 1 + `threshold` and has at least STEP_LEAST
+    runs on either side. Only the newest MOST_RUNS runs of a case are searched.
+    """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
         histories, lambda name: tuple(i for i, seconds in enumerate(histories[name]) if seconds is not None)
@@ -417,8 +431,8 @@ def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
 ) -> list[tuple[float, str, StepChange]]:
     """Return the cases whose time changed between the runs `place` - 1 and `place`, as tuples (fit, case,
-    step). `seconds` holds the time of each case in each run. The larger `fit` is, the better this place divides
-    the nearby runs into two levels."""
+    step). `seconds` holds the time of each case in each run. `fit` is larger if this place divides the nearby
+    runs better into two levels."""
     count = len(next(iter(seconds.values())))
     first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
     last = min(count, first + 2 * STEP_REACH)
@@ -455,12 +469,15 @@ QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return two adjusted p-values for each case of a family: one for the hypothesis that `new` is larger, one
-    for the hypothesis that `new` is smaller. The correction is a joint permutation test (Westfall and Young
-    1993). `base` and `new` hold, for each case, the logarithm of the time in each session. All cases have the
-    same sessions, at least three a side. A permutation assigns whole sessions to the sides anew. A case's
-    p-value is the share of permutations in which the largest T of all cases reaches the case's own T. If there
-    are more than MAX_RELABELLINGS permutations, a fixed sample of them is used."""
+    """Return a pair of adjusted p-values for each case of a family: for the hypothesis that `new` is larger,
+    and for the hypothesis that `new` is smaller. `base` and `new` hold, for each case, the logarithm of the
+    time in each session. All cases have the same sessions, at least three a side.
+
+    The correction is a joint permutation test (Westfall and Young 1993). A permutation assigns whole sessions
+    to the sides anew. A case's p-value is the share of permutations in which the largest T of all cases reaches
+    the case's own T (`_trimmed_t`). If there are more than MAX_RELABELLINGS permutations, a fixed sample of
+    them is used.
+    """
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
         + [(values, True) for values in zip(*new, strict=True)]
@@ -493,8 +510,9 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
 
 
 def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the ways to divide `count` sessions into (base, new), each as indexes, with the `observed`
-    division first. If there are more than MAX_RELABELLINGS ways, return a fixed sample of them."""
+    """Return the ways to divide `count` sessions into (base, new), each as indexes. `observed` holds the
+    indexes of the new side as measured; this division comes first. If there are more than MAX_RELABELLINGS
+    ways, return a fixed sample of them."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
     if math.comb(count, k) > MAX_RELABELLINGS:

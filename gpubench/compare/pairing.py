@@ -72,8 +72,9 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Pair the cases of `new` with those of `base`, and collect the cases that only one of them has. `index` is
-    the position of `new` among the new files. `alike` tells whether both runs have the same protocol, and
+    """Pair the cases of `new` with those of `base`, and collect the cases that only one of them has. Cases that
+    have samples on neither side are left out, and so are sizes that one run chose by itself. `index` is the
+    position of `new` among the new files. `alike` tells whether both runs have the same protocol, and
     `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
@@ -118,9 +119,9 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the ids of the cases of `side` that do not count as missing in `other`, because the run of `side`
-    chose their sizes by itself. Such a size was not chosen by `other`, or `other` had no time left for it.
-    `other` must have measured the same op on the same device at another size."""
+    """Return the ids of the cases of `side` that do not count as missing in `other`. The run of `side` chose
+    their sizes by itself. `other` did not choose these sizes, or had no time left for them. It must have
+    measured the same op on the same device at another size."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
         case_id
@@ -145,8 +146,8 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
 
 
 def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return the list `["implausible"]` if one of the two cases has a time that cannot be true, else an empty
-    list."""
+    """Return `["implausible"]` if one of the two cases is labelled so, or if their times differ by more than
+    the factor BILLION. Return an empty list otherwise."""
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
     return ["implausible"] if false else []
@@ -181,8 +182,8 @@ LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are in
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two runs as a whole: machine, devices, software and protocol. `index` is
-    the index of the new file."""
+    """Return the differences between two runs as a whole: machine, devices, software and protocol. A fact about
+    the machine or the devices that only one run knows is left out. `index` is the index of the new file."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -195,8 +196,8 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
 
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two fingerprints: machine, devices and software. `index` is the index of
-    the new file."""
+    """Return the differences between two fingerprints: machine, devices and software. A fact about the machine
+    or the devices that only one side knows is left out. `index` is the index of the new file."""
     scopes: tuple[DifferenceScope, ...] = ("machine", "device")
     # A fact or a device that one side lacks is no difference of the other's.
     common = [
@@ -258,8 +259,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 
 def take_turns(base: Run, new: Run) -> bool:
-    """Tell whether the sessions of the two runs took turns, so that at most LONGEST_STRETCH sessions of one run
-    follow each other. A session and its repeats count as one. Return False if a start time cannot be read."""
+    """Tell whether the sessions of the two runs took turns: at most LONGEST_STRETCH sessions of one run follow
+    each other. A session and its repeats count as one. Return False if a start time cannot be read."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -286,8 +287,8 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the numbers of threads that the workers of a device used in the sessions that count, as a text
-    such as `2` or `1, 2`. Return None if no worker states a number."""
+    """Return the numbers of threads of the workers of a device, as text, such as `2` or `1, 2`. Only sessions
+    that count are considered. Return None if no worker states a number."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -308,7 +309,7 @@ def require_same_machine(
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
     """Raise InputError if the measured thresholds are from another machine or have no case in common with the
-    base."""
+    base. Do nothing without measured thresholds."""
     (name, run), noise = base, options.noise
     if noise is None:
         return
@@ -325,8 +326,8 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
 def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """Raise InputError if a new file has no case that can be compared with the base. A file with failed cases
-    is accepted, because the comparison reports them."""
+    """Raise InputError if a new file has no case that can be compared with the base. A file in which common
+    cases failed is accepted, because the comparison reports them."""
     if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):

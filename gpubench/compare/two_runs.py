@@ -105,8 +105,9 @@ class _Whole(NamedTuple):
 
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
-    """Compare each new file with `base`, case by case. Raises InputError if a file is from another machine and
-    the options do not allow this, or if a new file has no case that can be compared with the base."""
+    """Compare each new file with `base`, case by case. Raises InputError if a file is from another machine,
+    unless the options allow this. Raises InputError, too, if a new file has no case that can be compared with
+    the base."""
     name, run = base
     own = side(run)
     require_fitting(options, base)
@@ -180,8 +181,8 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
     """Return the gate on the ratio base / new. It fails if the whole interval of a selected case lies below the
-    demanded ratio, or if a selected case lacks a ratio in one of the new files. It is impossible if `demand`
-    selects no case."""
+    demanded ratio. It also fails if a selected case lacks a ratio in one of the new files. It is impossible if
+    `demand` selects no case."""
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
     compared = [
@@ -199,9 +200,8 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
 
 
 def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
-    """Return the exit code: 4 if a gate could never have failed although it must count
-    (`CompareOptions.must_count`), 3 if a gate failed, else 0. If the option `advisory` is set, a failed gate
-    gives 0."""
+    """Return the exit code. It is 4 if a gate that must count (`CompareOptions.must_count`) could never have
+    failed, 3 if a gate failed, else 0. If the option `advisory` is set, a failed gate gives 0."""
     if any(gate.impossible and options.must_count(gate.name) for gate in gates):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in gates)
@@ -296,7 +296,7 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a machine shows in unchanged work: the sessions of one run are compared with each other.
+    """The changes that a machine shows in unchanged work. The sessions of one run are compared with each other.
 
     A permutation assigns the sessions to two sides, and each side is judged as a run of its own.
     """
@@ -335,8 +335,8 @@ def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
     """Yield the ways to divide the sessions in `pairs` between two sides, so that each side gets one session of
-    each pair. Of two ways that only exchange the sides, one is yielded. If there are more than MOST_HALVES
-    ways, a fixed sample of them is yielded."""
+    each pair. If two ways differ only in which side is which, one of them is yielded. If there are more than
+    MOST_HALVES ways, a fixed sample of them is yielded."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -351,7 +351,7 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
 
 
 SESSIONS = 5  # sessions a side, as many as the tests of a comparison need
-MARGIN = 1.2
+MARGIN = 1.2  # a measured threshold exceeds the spread by this factor
 ALLOWED_SHARE = 0.05  # the share of permutations with a false alarm that `--check` allows
 
 
@@ -396,7 +396,8 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
 
 
 def _in_time(run: Run) -> list[int]:
-    """Return one session index for each session of the plan, oldest first."""
+    """Return the index of one session for each session of the plan, oldest first: of a session and its repeats,
+    the least disturbed one."""
     chosen = observations(run)
     used = [session for session in run.sessions if session.index in chosen]
     return [session.index for session in sorted(used, key=lambda session: (session.started_at, session.index))]
@@ -405,8 +406,8 @@ def _in_time(run: Run) -> list[int]:
 def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """Return, by case id, the results if the sessions are divided as in `sides`, and the results if the two
-    sides are exchanged."""
+    """Return two dicts of results by case id: for the sessions divided as in `sides`, and for the two sides
+    exchanged."""
     pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases
@@ -440,8 +441,9 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which at least one case is SLOWER. If a case has an entry in
-    `thresholds`, it must also have become slower by more than this share."""
+    """Return the share of permutations in which at least one case is SLOWER. `views` holds, for each
+    permutation, the results by case id. If a case has an entry in `thresholds`, it must also have become slower
+    by more than this share."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views
@@ -449,9 +451,9 @@ def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float
     return sum(alarmed) / len(alarmed)
 
 
-def _too_few(sight: int, sessions: int) -> InputError:
+def _too_few(count: int, sessions: int) -> InputError:
     return InputError(
         "few-sessions",
-        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {sight}",
+        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {count}",
         hint=f"measure with --sessions {2 * sessions}, or let `gpubench noise` measure",
     )  # fmt: skip
