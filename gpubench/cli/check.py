@@ -60,8 +60,8 @@ class Version(NamedTuple):
         return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
     def measure(self, *arguments: str) -> None:
-        """Add a session to the result. Broken cases are left to the comparison. Raises GpubenchError if nothing
-        was saved."""
+        """Add a session to the result. A run with broken cases counts, because the comparison reports them.
+        Raises GpubenchError if nothing was saved."""
         before = _file_state(self.result)
         ended = self.run(
             "--quick", "--sessions", "1", "--annotations", "never", "--no-progress", "--format", "plain",
@@ -131,10 +131,8 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder for both results: the folder that the user named, or a new one.
-
-    Raises UsageError if the named folder already contains such results.
-    """
+    """Return the folder for both results: the folder that the user named, or a new one in `results`. Raises
+    UsageError if the named folder already contains such results."""
     from gpubench.result import store
 
     folder = Path("results") if options.results_dir is None else options.results_dir.resolve()
@@ -178,7 +176,7 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
 
 
 def _file_state(result: Path) -> tuple[int, int] | None:
-    """Return a value that changes whenever the file is written, or None if there is no file."""
+    """Return a value that changes whenever the file is written. Returns None if there is no file."""
     try:
         state = result.stat()
     except OSError:

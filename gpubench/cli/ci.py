@@ -46,7 +46,8 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:
-    """Return the outcome of a comparison."""
+    """Return the outcome of a comparison. `warnings` has the gates that passed narrowly, the notices, and the
+    unsure cases."""
     from gpubench.report.comparison import gate_text
 
     counts = comparison.counts
@@ -68,7 +69,8 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Return the outcome of reports. `exit_code` is the exit code of the command."""
+    """Return the outcome of reports. `exit_code` is the exit code of the command. `gpu_wins` adds up the ops of
+    all reports."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -155,7 +157,8 @@ def messages(outcome: CiOutcome) -> Iterator[str]:
 
 
 def escape_command(text: str) -> str:
-    """Return `text` escaped for a command of a CI runner: percent signs and line ends become percent codes."""
+    """Return `text` escaped for a command of a CI runner. Percent signs and line ends become percent codes, and
+    what could begin another command is disarmed."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
     return inert(visible(text))
@@ -288,7 +291,8 @@ def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gate
 
 
 def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
-    """Return the names that --fail-on lists, in the order of `names`. Raises UsageError for any other word."""
+    """Return the names that --fail-on lists, in the order of `names`. None means none. Raises UsageError for a
+    word that is not among `names`."""
     words = [require_choice(word, names, "--fail-on") for word in units.split_words(text)]
     return tuple(name for name in names if name in words)
 

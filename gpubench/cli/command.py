@@ -38,8 +38,8 @@ _PURPOSE = (
 
 
 def _parameter(declared: Declaration) -> tuple[Any, Any]:
-    """Return the parser's parameter for an option, and the function that converts its value, or None if the
-    value stays as it is."""
+    """Return the parser's parameter for an option, and the function that converts its value. The function is
+    None if the value stays as it is."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
@@ -117,7 +117,8 @@ class Command(TyperCommand):
         return _screen(self, ctx, ("Options", rows), self.options.examples, more_help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments with the configured values as defaults. Also handles --show-config."""
+        """Parse the arguments with the configured values as defaults. --show-config prints the values and ends
+        the command."""
         typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
@@ -255,8 +256,8 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return a UsageError with a corrected command if a surplus word is probably the value of a required option
-    that is missing. Returns None otherwise."""
+    """Return a UsageError with a corrected command if a required option is missing and a surplus word is
+    probably its value. Returns None otherwise."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -281,6 +282,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def explain(error: Any) -> UsageError:
+    """Return the UsageError for an error of the parser, in gpubench's own words."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpubench"
     fallback = f"{path} --help lists what is possible"
@@ -329,7 +331,7 @@ FILE_NAME = "gpubench.toml"
 
 
 class Setting(NamedTuple):
-    """A configured value."""
+    """A value that a configuration file or an environment variable gives an option."""
 
     key: str  # name of the option, without `--`
     value: Any  # the value as it was written
@@ -376,8 +378,8 @@ def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -
 
 
 def _project_file(folder: Path | None) -> Path | None:
-    """Return the nearest configuration file from `folder` up to the root of the repository, or None if there is
-    none.
+    """Return the nearest configuration file, searching from `folder` (None: nowhere) up to the root of the
+    repository. Returns None if there is none.
 
     Outside a repository, only `folder` is searched.
     """
@@ -397,7 +399,7 @@ def _project_file(folder: Path | None) -> Path | None:
 
 def _names_us(project: Path) -> bool:
     """Return whether the file mentions gpubench. Most files do not, and parsing TOML takes longer than some
-    commands."""
+    commands. An unreadable file counts as one that does, so that its reader says what is wrong."""
     with contextlib.suppress(OSError):
         return b"gpubench" in disk.read_regular(project)
     return True  # whoever reads it says why

@@ -57,18 +57,20 @@ class Declaration(NamedTuple):
 
     @property
     def multiple(self) -> bool:
-        """Whether the option may be given more than once."""
+        """Whether the option may be given more than once, which is so if its value is a list."""
         return "list" in str(self.type)
 
 
 def option(
     metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any
 ) -> Any:
-    """Declare an option by the fields of Declaration. `brief=True`: `-h` shows the same text as `--help`."""
+    """Return a declaration with these fields. If `brief` is True, `-h` shows the same text as `--help`; if it
+    is False, `-h` does not show the option."""
     return Declaration(help, heading, metavar, help if brief is True else brief or None, **more)
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return the declaration of an argument. Files and variables cannot set it."""
     return option(metavar, None, help, configurable=False, **more)
 
 

@@ -53,7 +53,8 @@ def require_text(options: RunOptions) -> None:
 def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
     """Check, before measuring, that every output file can be written. Raises UsageError if one cannot.
 
-    Returns the paths without `-`, because the report is written to standard output in any case.
+    Returns the paths without `-`, because the report is written to standard output in any case. A file that is
+    named twice is returned once.
     """
     output = [path for path in output if path != "-"]
     places: dict[str, str] = {}
@@ -70,19 +71,17 @@ def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written to, if the result is saved there. Raises UsageError if it
-    cannot."""
+    """Check that the results folder can be written to. Raises UsageError if it cannot. Does nothing if the
+    result is not saved there: with --no-save, or if `output` names a result file."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
 
 @contextlib.contextmanager
 def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
-    """Keep other runs from writing the result files in the `with` block, from before they are read until the
-    command ends.
-
-    Raises InputError if another run keeps a file for longer than --lock-timeout.
-    """
+    """Keep other runs from writing the result files in `output` during the `with` block. A run that has to wait
+    for another one says so on stderr. Raises InputError if the other run keeps a file for longer than
+    --lock-timeout."""
     timeout_s = units.parse_duration(options.lock_timeout, option="--lock-timeout")
 
     def waits(holder: str) -> None:
@@ -99,11 +98,9 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
-    """Rename the `.part` file that an ended run left next to the result, unless this run continues it, and
-    print a warning.
-
-    It is called before measuring. Raises GpubenchError if the file cannot be renamed.
-    """
+    """Rename the `.part` file of an earlier run beside the first result file in `output`, and print a warning.
+    Does nothing if this run would lose no data: there is no such file, or the run continues it (`resumed`).
+    Raises GpubenchError if the file cannot be renamed."""
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)
@@ -128,22 +125,25 @@ class Saver:
     def __init__(self, output: list[str], options: SavingOptions) -> None:
         self._wished: list[str | Path] = [path for path in output if store.is_result_name(path)]
         self._folder = options.results_dir
-        self._anywhere = not (self._wished or options.no_save)
+        self._anywhere = not (self._wished or options.no_save)  # whether it goes to the results folder
         self._journal: store.Journal | None = None
         self._failed_at: float | None = None
-        self.saved: list[str | Path] = []
-        self.error: GpubenchError | None = None
+        self.saved: list[str | Path] = []  # the files that hold the whole result
+        self.error: GpubenchError | None = None  # why a requested file was not written
         self.empty = False  # whether nothing was measured and no file was named
 
     def check(self, run: Run) -> None:
-        """Check, before measuring, that the result of `run` can be saved in its folder. Raises UsageError if it
-        cannot."""
+        """Check, before measuring, that the result of `run` can be saved in the results folder, if it goes
+        there. Raises UsageError if it cannot."""
         if self._anywhere:
             store.check_result_path(self._folder or store.default_results_dir(), run)
 
     def __call__(self, run: Run) -> None:
-        """Save what is new. If the file cannot be written, raises GpubenchError, and later calls try again
-        after RETRY_S."""
+        """Write what is new to the `.part` file.
+
+        Raises GpubenchError for the first of several failures in a row. For RETRY_S after a failure, calls do
+        nothing.
+        """
         failed_at = self._failed_at
         if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
             return
@@ -209,8 +209,9 @@ class Saver:
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
-        """Save the result where there is room, and set `error`, which names both places. Returns None if there
-        is no room anywhere."""
+        """Save the result in the user's data folder or the temporary folder, and return its path. Returns None
+        if neither takes it. `because` is the error of the requested file. `error` is set to an error that says
+        where the result is now."""
         cause = because.__cause__
         mend = disk.mend(cause) if isinstance(cause, OSError) else ""
         path = store.rescue(run)
@@ -247,11 +248,8 @@ def read_back(run: Run) -> Run:
 
 
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
-    """Return the run with the exit code of its gates, and its analyses. If a gate failed, the run is saved
-    again.
-
-    Gates do not replace an exit code other than OK.
-    """
+    """Return the run and its analyses. If a gate failed and the run itself ended with OK, both get the exit
+    code of gates, and the run is saved again."""
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
@@ -263,11 +261,10 @@ def deliver(
     stored: Run, analyses: Sequence[Analysis], output: list[str], saved: Sequence[str], style: ReportStyle,
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
-    """Write the reports to files, and the answer or the report to stdout. `report` prints the same bytes from
-    the file.
+    """Write the reports to the files in `output`, and the answer or the report to stdout. `report` prints the
+    same bytes from the file. Events are left out, because they were written during the run.
 
-    Events were written during the run. Returns the errors of files that could not be written, which stop
-    neither the other files nor stdout.
+    Returns the errors of files that could not be written, which stop neither the other files nor stdout.
     """
     errors = []
     for path in output:
@@ -296,7 +293,8 @@ def deliver(
 
 
 def exit_code(stored: Run, errors: Sequence[GpubenchError]) -> int:
-    """Print the errors of files that could not be written, and return the exit code."""
+    """Print the errors of files that could not be written, and return the exit code: FAILED if there are any,
+    else that of the run."""
     for error in errors:
         sys.stdout.flush()
         tell(error)
@@ -353,7 +351,7 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
 
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
-    """Return the style of the report that is written to `output`, or to standard output.
+    """Return the style of the report that is written to `output`, or to standard output for None and `-`.
 
     Raises UsageError for an unknown format, section, unit or key, and for columns that the format does not
     have.
@@ -376,10 +374,8 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 
 
 def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
-    """Return the command that shows the report of a result again, or an empty text if there is no file.
-
-    The command does not name a file in `results_dir`, where the caller has just saved it.
-    """
+    """Return the command that shows the report of a result again, or an empty text if `path` is None. A file in
+    `results_dir` is not named, because the command finds the newest result there by itself."""
     from gpubench.base.streams import printable
 
     if path is None:
@@ -419,8 +415,8 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """Return the requested format. Without one, return the format for the suffix of `output` or, without
-    `output`, the default for standard output."""
+    """Return the requested format. Without one, return the format for the suffix of `output`. If `output` is
+    None or `-`, return the default for standard output."""
     if format is not None:
         return format
     if output is None or output == "-":
@@ -445,10 +441,10 @@ _FEW_COLORS = {"ansi", "cygwin", "linux", "rxvt", "screen", "tmux", "vt100", "vt
 
 
 def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> int:
-    """Return the number of colours to use, or 0 for none.
+    """Return the number of colours to use: FEW, MANY, or 0 for none.
 
-    The order of precedence is --color, NO_COLOR (set and not empty), FORCE_COLOR, and then whether there is a
-    terminal that is not dumb.
+    The order of precedence is --color (`choice`), NO_COLOR (set and not empty), FORCE_COLOR, and then whether
+    there is a terminal that is not dumb.
     """
     term = environ.get("TERM", "")
     colored = terminal and term != "dumb"
@@ -461,7 +457,7 @@ def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> 
 
 
 def table_width(to_terminal: bool) -> int:
-    """Return the width of the terminal within limits, or 80 if the output is no terminal."""
+    """Return the width of the terminal, from 60 to 120 columns. Return 80 if the output is no terminal."""
     if not to_terminal:
         return _PLAIN_WIDTH
     import shutil
@@ -470,9 +466,11 @@ def table_width(to_terminal: bool) -> int:
 
 
 def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> None:
-    """Write to the file `output`, with a note on stderr unless `quiet`, or to standard output.
+    """Write `report` to the file `output`, or to standard output for None and `-`. A note about a written file
+    goes to stderr unless `quiet`.
 
-    Text is written in UTF-8 whatever the locale is, with its line ends. Raises GpubenchError.
+    Text is written in UTF-8 whatever the locale is, and its line ends stay as they are. Raises GpubenchError if
+    the file cannot be written.
     """
     if output in (None, "-"):
         if isinstance(report, bytes):
@@ -569,7 +567,8 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
     """Show the HTML page among `outputs` in the browser. If there is none, write a page to the temporary folder
     and print its path.
 
-    Prints a warning on stderr if no browser can show the page. Raises GpubenchError.
+    Prints a warning on stderr if no browser can show the page. Raises GpubenchError if the page cannot be drawn
+    or written.
     """
     why = _no_browser(os.environ)
     page = next((path for path in outputs if path.lower().endswith(".html")), None)
@@ -589,8 +588,8 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
 
 
 def _no_browser(environ: Mapping[str, str]) -> str:
-    """Return why no browser can be opened, or an empty text if there may be one. A text browser would take over
-    the terminal."""
+    """Return why no browser can be opened, or an empty text if there may be one. A text browser does not count,
+    because it would take over the terminal."""
     if environ.get("CI", "").lower() not in ("", "0", "false"):
         return "this is a continuous integration (CI is set)"
     if sys.platform.startswith(("win", "darwin")):

@@ -100,7 +100,7 @@ def waiting(quiet: bool) -> Callable[[str], None] | None:
 
 
 def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
-    """Return the machine with each of these backends as a further provider."""
+    """Return the machine with the backends of these listings as further providers."""
     from msgspec.structs import replace
 
     from gpubench.result.machine import Provider
@@ -252,7 +252,7 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
 def _ask_worker(backend: str, text: str) -> Lack | None:
     """Have a worker list the devices of a backend for which detection has no probe. Returns why the backend or
-    device `text` is missing, or None."""
+    device `text` is missing, or None if it is there."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

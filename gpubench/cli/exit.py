@@ -29,7 +29,8 @@ class Terminated(KeyboardInterrupt):
 
 
 def guard(arguments: Sequence[str]) -> int:
-    """Run the command line `arguments` and return its exit code. No exception escapes."""
+    """Run the command line `arguments` and return its exit code. No exception escapes: each one becomes an exit
+    code and a message."""
     invocation: dict[str, Any] = {"verbose": False}
     streams.take_over()
     previous = _catch_endings()
@@ -98,8 +99,8 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """Return the exit code as the interpreter does: None means success, and a text is printed as an error
-    message."""
+    """Return the exit code as the interpreter does. None means success. A text is printed as an error message
+    and means failure."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
@@ -129,8 +130,8 @@ def _catch_endings() -> dict[int, Any]:
 
 
 def output_code(error: OSError) -> ExitCode | None:
-    """Return the exit code if writing to standard output failed (a closed pipe, a full disk), or None
-    otherwise."""
+    """Return the exit code if writing to standard output failed, or None if `error` is another error. A closed
+    pipe is OK, and a full disk an error that is printed."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):

@@ -67,8 +67,8 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _load_cases(file: str, options: SelectionOptions) -> Run:
-    """Return the result with the cases that --filter and --skip leave. Raises InputError, and UsageError if
-    none is left."""
+    """Return the result with the cases that --filter and --skip leave. Raises InputError for an unusable file,
+    and UsageError if no case is left."""
     import msgspec
 
     from gpubench.result import store
@@ -117,8 +117,8 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 def judge_sessions(run: Run, sessions: int) -> Noise:
     """Return the noise of the sessions that were measured here.
 
-    Raises GpubenchError if there are too few. Its reason says what went wrong, and its exit code is that of the
-    run unless that is 0.
+    Raises GpubenchError if there are too few. Its reason says what went wrong. Its exit code is that of the run
+    or, if that is 0, BUDGET or INPUT.
     """
     from gpubench.compare.two_runs import noise
 

@@ -90,8 +90,8 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
 def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
     """Apply `show` to the ops of these names and groups, or to all ops if there are no `words`.
 
-    Returns the results, and for each op that cannot be shown the reason by its name. Raises UsageError for an
-    unknown word.
+    Returns the results and, by name, the reasons why ops cannot be shown. Raises UsageError for an unknown
+    word.
     """
     from gpubench import kernels
 
@@ -104,8 +104,8 @@ def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple
 
 
 def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names. Returns the results, and for each broken op the reason by its
-    name."""
+    """Apply `show` to the ops of these names. Returns the results and, by name, the reasons why ops cannot be
+    loaded or shown."""
     from gpubench import kernels
     from gpubench.base import plugins
 
@@ -153,6 +153,7 @@ def _kind(kinds: Sequence[str]) -> str:
 
 
 def implementations(op: Op, backend: Listed) -> list[str]:
+    """Return the implementations of `op` that the backend has, by name. Ops of device groups have none here."""
     if op.collective is not None:
         return []  # device groups run it
     if op.overhead is not None:
@@ -214,8 +215,8 @@ def _shape(operand: Operand) -> list[str]:
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """Return the function that writes a cost as text: `formula`, or `_at_one_size` if an operand is a text. A
-    cost of a text is no formula of n, and to find that out would encode the whole text."""
+    """Return the function that writes a cost as text. It is `formula`, or `_at_one_size` if an operand is a
+    text: such a cost is no formula of n, and to find that out would encode the whole text."""
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 

@@ -133,7 +133,7 @@ class SelectionOptions(CommandOptions):
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the DeviceRequest `request`, changed by options of wings."""
+        """Return the DeviceRequest `request`, changed by options of wings. `settings` are those of the run."""
         return request
 
     def fit(self, spec: Any) -> Any:
@@ -508,8 +508,8 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 
 def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
-    """Add the commands of a wing to `by_name`. If a command exists, it gets the wing's options for it in
-    addition."""
+    """Add the commands of a wing to `by_name`, in place. If a command exists, it gets the wing's options for it
+    in addition."""
     for name, kind in wings.find_all(wing.commands).items():
         before = by_name.get(name, kind)
         by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})

@@ -91,8 +91,8 @@ def about(seconds: float) -> str:
 
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
-    """Call `find` and return its RunSpec. Show the plan on `display` as soon as it is known, and whether other
-    programs disturb the run."""
+    """Call `find` and return its RunSpec. Show the plan on `display` as soon as it is known, and say whether
+    other programs disturb the run."""
     before = processes.read_cpu_times()
     told_s: list[float] = []
 
@@ -159,7 +159,8 @@ class Display:
 def display(
     *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
 ) -> Display:
-    """Return a suitable display: one that shows nothing, live lines, or plain lines."""
+    """Return the display for `stream` (None: stderr). It shows nothing with `quiet` or `no_progress`, live
+    lines on a terminal, and plain lines otherwise, also under CI."""
     stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
@@ -179,8 +180,8 @@ def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iter
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
-    """Return `between` and the number of all cases, such as ` of 40`, to follow the number of a case. Returns
-    an empty text if the plan still grows."""
+    """Return `between` and the number of all cases, such as ` of 40`. The caller writes it after the number of
+    a case. Returns an empty text if the plan still grows."""
     return "" if grows else f"{between}{max(number, cases)}"
 
 
@@ -227,8 +228,8 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """A display with one line for each case in each session, however often a search measures the case, and a
-    line after a long silence."""
+    """A display of plain lines: one line for each case in each session, however often a search measures the
+    case. After a long silence, it prints a line on the current case."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -319,7 +320,7 @@ class Live(Display):
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return a function that calls `save` and lets the display show the answer of each saved run."""
+        """Return a function that calls `save` and keeps the run, whose answer the display then shows."""
         self._answer = AnswerSoFar(look)
 
         def seen(run: Run) -> None:
@@ -355,7 +356,8 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Show the current step. What changes most comes first, because a narrow terminal cuts the end."""
+        """Show the current step. What changes most often comes first, because a narrow terminal cuts the
+        end."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
@@ -408,9 +410,9 @@ class EventLog:
     """Writes the runner's events, and conclusions from the saved run, as JSON lines.
 
     The lines are written to stdout and to those `paths` that end in .jsonl. A case is reported after its last
-    session, and again at the end if more is known then. So the last `case-complete` line of each id, and the
-    lines after them, equal the output of `report --format jsonl`. `errors` has the errors of streams that
-    failed, without which the run goes on.
+    session, and again at the end if more is known then. The last `case-complete` line of each id and the
+    conclusions equal the output of `report --format jsonl`. `errors` has the errors of streams that failed,
+    without which the run goes on.
     """
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:
@@ -438,6 +440,8 @@ class EventLog:
                 self._warn(convert(stored_finding(event.warning), lines.WarningFound))
 
     def beside(self, sink: Sink) -> Sink:
+        """Return a sink that passes each event first to `sink` and then to this log."""
+
         def both(event: Event) -> None:
             sink(event)
             self(event)

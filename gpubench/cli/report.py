@@ -72,8 +72,8 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return the contents of the files, those of a folder oldest first, and whether a file of a folder is
-    damaged.
+    """Return the contents of the files, each with its path, and whether a file of a folder is damaged. The
+    files of a folder are sorted, the oldest first.
 
     Prints on stderr which files of a folder are left out: files of other programs, and damaged ones. Raises
     InputError for a bad file that the user named, and for a folder without a result.

@@ -46,6 +46,8 @@ class _Part(NamedTuple):
 
     @property
     def segments(self) -> list[str]:
+        """The parts of the selector before `@`: group or op, size, dtype and implementation. A missing part is
+        `*`."""
         return [*self.text.partition("@")[0].split("/"), "*", "*", "*", "*"]
 
     @property
@@ -61,7 +63,8 @@ class _Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of device that the selector is about."""
+        """The kind of device that the selector is about: that of the claim, or `hybrid` or `gpu` by the
+        selector itself."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
@@ -116,9 +119,9 @@ class ClaimPlan:
         """Return a function that says whether the run keeps a case.
 
         Every case of the CPU is kept. Any other case is kept if a claim about its kind of device selects it.
-        Cases of a GPU that copy at every call are kept, too, because the table shows them. If a second backend
-        drives a GPU, only its kernels that a claim names are kept. Splits are kept only if there is a GPU that
-        is no software adapter. `keep` is another condition, which also applies.
+        Cases of a GPU that copy at every call are kept, too, because the table shows them. Of a second backend
+        for the same GPU, only the kernels that a claim names are kept. Splits are kept only if there is a GPU
+        that is no software adapter. `keep` is another condition, which also applies.
         """
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
@@ -140,8 +143,8 @@ class ClaimPlan:
 
 
 def _selectors(claim: Claim) -> Iterator[str]:
-    """Yield the selectors of a claim: for its cases, for the cases shown next to them, and for the cases with
-    which they are compared."""
+    """Yield the selectors of a claim: for its cases, for the case shown beside them, and for the cases of its
+    baseline."""
     yield from claim.cases
     yield from (text for text in (claim.also, claim.against) if text and text not in ("cpu", "gpu"))
 
@@ -157,9 +160,8 @@ def claim_plan(options: RunOptions) -> ClaimPlan | None:
     return None if table is None else ClaimPlan(load(options.claims or table))
 
 
-Tell = Callable[
-    [Selection, Settings], None
-]  # what is known once the words are read, and no device was looked at
+# It is called with the options as checked values, before any device is looked at.
+Tell = Callable[[Selection, Settings], None]
 
 
 def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> RunSpec:
@@ -230,9 +232,9 @@ def devices_of(
     """Return the devices to measure, and the machine. Raises RequiredUnavailable for a named device that is
     absent.
 
-    Detection looks at the hardware while workers with `threads` threads (None: one for each usable CPU) list
-    the devices of the backends. `tell` is called with what detection waits for. The other parameters are as in
-    `targets.choose`.
+    Two things happen at once: detection looks at the hardware, and workers list the devices of the backends. A
+    worker has `threads` threads (None: one for each usable CPU). `tell` is called with what detection waits
+    for. The other parameters are as in `targets.choose`.
     """
     threads = threads or detect.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:
@@ -344,7 +346,7 @@ class Request:
         self.context = pairs(options.context or [])
 
     def select(self, **fields: Any) -> None:
-        """Change the selection."""
+        """Replace fields of the selection."""
         self.selection = msgspec.structs.replace(self.selection, **fields)
 
     def on(self, choice: DeviceSelection, machine: Machine) -> RunSpec:
@@ -408,7 +410,7 @@ class Request:
         return fitted
 
     def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
-        """Set the CPU's threads. Without a GPU, shorten the default budget.
+        """Set the number of CPU threads in the settings. If there are only CPUs, shorten the default budget.
 
         Raises UsageError for more threads than usable CPUs, because such threads would take turns.
         """
@@ -470,7 +472,7 @@ def blas_threads(machine: Machine) -> list[RunWarning]:
 
 
 def on_battery() -> bool:
-    """Return whether the machine says that it runs on a battery now."""
+    """Return whether the machine says that it runs on a battery now. Returns False if that is unknown."""
     try:
         import psutil
 

@@ -28,7 +28,8 @@ from gpubench.result.run import Measurement, Run, RunWarning, Selection, Setting
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
-    """Return what the run needs. `tell` is called as soon as the options are read.
+    """Return the plan of a run, with the sessions to add if --append or --like names a file. `began` and `tell`
+    are as in `cli.request.request`.
 
     Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is
     of another machine, or was measured in another way.
@@ -121,7 +122,7 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """Return constraints for a search that goes on: only cases that the selection of the file keeps.
+    """Return constraints for a search that goes on. They keep only cases that the selection of the file keeps.
 
     An op of the file keeps only the implementations, regimes and devices that it has in the file.
     """
@@ -249,7 +250,8 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
-    """Raise UsageError if the plan of the existing file differs from that of the `--like` file."""
+    """Raise UsageError if the plan of the existing file differs from that of the `--like` file. Sessions and
+    budget may differ."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
     for name in there:
         if name in ("sessions", "budget_s"):  # each call says these for itself
@@ -285,7 +287,7 @@ def _backends_of(plan: Run) -> set[str]:
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
     """Return the requested backends. `auto`, or only optional names such as `cupy?`, means the backends of the
-    file."""
+    file. An optional name next to required ones counts only if the file has it."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
     required = {name for name in named if not name.endswith("?")}
     if "auto" in named or not required:
@@ -309,8 +311,8 @@ def _text(value: Any) -> str:
 
 
 def require_words(plan: Run, source: str) -> None:
-    """Raise an InputError with the first op, implementation, regime or backend of the plan that this gpubench
-    does not have."""
+    """Raise an InputError with the first op, implementation, regime, device or selector of the plan that this
+    gpubench does not have."""
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)

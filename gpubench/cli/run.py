@@ -108,8 +108,7 @@ def _plan(request: RunSpec) -> Plan:
 
 
 def _plan_text(plan: Plan, style: ReportStyle) -> str:
-    """Return a plan as JSON, or as text with a line for each case and skip and the expected duration at the
-    end.
+    """Return a plan as JSON, or as text: a line for each case and skip, and the expected duration at the end.
 
     If there are more cases than SCREEN, they are shown in groups.
     """

@@ -83,11 +83,11 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Return the names of the ops for a list of ops and groups, in the order of `gpubench ops`. Ops of other
+    """Return the names of the ops in a list of ops and groups, in the order of `gpubench ops`. Ops of other
     packages come last.
 
-    `all` means the usual ops and those of other packages, `roofline` the ops that show the peaks, and `health`
-    the ops that find a slow GPU.
+    `all` means the usual ops and those of other packages. `roofline` means the ops that show the peaks, and
+    `health` those that find a slow GPU. Raises UsageError for an unknown word.
     """
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
@@ -116,7 +116,7 @@ def parse_ops(text: str) -> list[str]:
 def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
     """Return the ops of these names, and warnings about ops that are broken or whose name is taken.
 
-    Raises BadPlugin if no op is left.
+    Raises BadPlugin if some ops are broken and none is left.
     """
     ops, broken = kernels.load_all(names)
     if broken and not ops:
@@ -129,8 +129,8 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
     """Return the sizes by op. `OP=LIST` is a list for one op or group. An op whose list is `auto` has no entry,
     and its ladder will be used.
 
-    An op gets the list for itself or, without one, the list for its group or, without that, the plain list. If
-    there are two such lists, the later one is used.
+    An op gets the list for itself. Without one it gets the list for its group, and without that the plain list.
+    If a list is given twice, the later one is used.
     """
     groups = kernels.groups()
     short = {op.rpartition(".")[2]: op for op in ops}
@@ -227,8 +227,9 @@ GIVEN = (
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
     """Return the settings: the values of the preset, replaced by the given options.
 
-    If some sizes are not given and there is no preset, the preset is `quick` and the budget decides. `more`
-    doubles the default budget, for work after a search (overheads, splits).
+    Without a preset it is `default` if every size is given, else `quick`, and then the budget decides. `more`
+    doubles the default budget, for work after a search (overheads, splits). Raises UsageError for values that
+    contradict each other or cannot be read.
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"protocol": PROTOCOL, "preset": name, **PRESETS[name]}
@@ -334,8 +335,8 @@ def _refuse_shape(
 
 
 def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
-    """Return the names of variants, with `tf32` if it is allowed. Whether a kernel has such a name is known
-    only with the devices."""
+    """Return the names of variants without duplicates, with `tf32` if it is allowed. Whether a kernel has such
+    a name is checked later, when the devices are known."""
     named = list(dict.fromkeys(word for text in texts for word in words(text, "--variant")))
     if TF32 in named:
         raise UsageError(
@@ -384,7 +385,7 @@ class Host(NamedTuple):
 
 
 def find_presets(text: str | None) -> list[str]:
-    """Return the presets among the words of `--ops`."""
+    """Return the presets among the words of `--ops`. None means that the option was not given."""
     return [word for word in PRESET_OPS if word in units.split_words(text)]
 
 
