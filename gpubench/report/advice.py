@@ -90,8 +90,8 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, with shortened device names if needed. If the table is still too wide,
-    return one sentence for each candidate."""
+    """Return the candidates as a table, with device names shortened if needed. If the table is still too wide,
+    return a sentence for each candidate."""
     columns = heads(
         Column("device", least=len("device")),
         "implementation",

@@ -27,11 +27,8 @@ from gpubench.result.case import Case
 
 ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips
 ChartRows = dict[str, list[ChartRow]]  # by picture: a series ("matmul float32") or a dtype
-ROWS, MARKS, ENDS = (
-    "rows",
-    "marks",
-    "ends",
-)  # the names of the data sets of a spec; ENDS has the names at the ends of lines
+# The names of the data sets of a spec. ENDS has the names at the ends of lines.
+ROWS, MARKS, ENDS = "rows", "marks", "ends"
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +63,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
 
 def chart_cases(analysis: Analysis) -> list[CaseResult]:
     """Return the cases that a chart may show: the fastest implementation of each workload, regime and device.
-    Overheads and variants are left out."""
+    Overheads, collectives and variants are left out."""
     rows = [
         result
         for result in analysis.cases
@@ -118,13 +115,14 @@ def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
 
 
 def by_series(rows: Iterable[tuple[Case, ChartRow]]) -> ChartRows:
-    """Group the rows by the names of the series of their cases."""
+    """Return the rows of data, grouped by the names of the series of their cases."""
     groups = group_by(rows, lambda pair: series_name(pair[0]))
     return {name: [result for _, result in pairs] for name, pairs in groups.items()}
 
 
 def short(value: float) -> float:
-    """Round to five significant digits, which is precise enough for a picture and keeps the page small."""
+    """Return the value rounded to five significant digits, which is precise enough for a picture and keeps the
+    page small."""
     return float(f"{value:.5g}")
 
 
@@ -199,8 +197,8 @@ def curves(
     regimes: Sequence[tuple[str, str]] = (),
 ) -> list[Any]:
     """Return the marks of curves, drawn from `base`: lines, and a point at each size. The device sets the
-    colour, the regime sets the dash, and every point has a tooltip with `columns` (pairs of field and title). A
-    point is hollow if its case has a label such as noisy."""
+    colour, and the regime the dash; without `regimes` all lines are solid. Every point has a tooltip with
+    `columns` (pairs of field and title). A point is hollow if its case has a label such as noisy."""
     import altair
 
     names = [name for name, _ in regimes]

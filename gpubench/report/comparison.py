@@ -77,10 +77,10 @@ _ABSENT = {
 
 
 def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
-    """Return one document for each new file. The last document also has the gates.
+    """Return one document for each new file. The last document also has the gates and the warnings.
 
-    A short comparison or a full report lists all cases. A longer comparison lists the slower and faster cases
-    and only counts the others.
+    A comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise only the slower and faster
+    cases are listed, and the others are counted.
     """
     reports = []
     for i in range(len(comparison.new)):
@@ -184,8 +184,8 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Return a sentence for each device with the mean change of all its cases. Another sentence has the number
-    of cases that were left out because only one of the runs has their size."""
+    """Return a sentence for each device with the mean change of its cases. A last sentence counts the cases
+    that were left out because only one of the runs has their size."""
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
@@ -205,8 +205,8 @@ def interval_of(change: DeviceChange) -> str:
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences that say how much the sessions of one side differed, and which is the smallest slowdown
-    that such a comparison can find."""
+    """Return sentences that say how much the sessions of one side differed, and what slowdown such a comparison
+    finds. The list is empty if no case could be tested."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -221,8 +221,8 @@ def _power_lines(outcome: _Outcome) -> list[str]:
 
 
 def _middle(middle: float, ordered: Sequence[float]) -> str:
-    """Return the middle value as text, with the range of all values if they differ. A share above 1 is written
-    as a factor."""
+    """Return the middle value as text, with the range of `ordered` (ascending) if the values differ. A share of
+    1 or more is written as a factor."""
     low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
     if low == high:
         return usual
@@ -272,7 +272,8 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Return a section with the number of cases that are neither slower nor faster, by verdict and reason."""
+    """Return a section that counts the cases which are neither slower nor faster, by verdict and reason. Cases
+    that only one side has are counted, too, and so are ignored cases."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
@@ -417,8 +418,8 @@ CSV_COLUMNS = (
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return the comparison as CSV: a heading and one row for each case. A case with a number on only one side
-    has the verdict `missing`, `failed` or `added`."""
+    """Return the comparison as CSV: a heading and one row for each case and new file. A case with a number on
+    only one side has the verdict `missing`, `failed` or `added`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()

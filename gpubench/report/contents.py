@@ -32,8 +32,8 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs, after an overview if there are several runs. Only the tables' requested
-    columns are kept. Raises UsageError for a column that no table has."""
+    """Return the reports of all runs, after an overview if there are several runs. If the user chose columns,
+    tables have only these. Raises UsageError for a column that no table has."""
     several = len(analyses) > 1
     reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
@@ -55,7 +55,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return a report with a sentence that none of the requested sections has content."""
+    """Return a report with a sentence that says that none of the requested sections has content."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -98,9 +98,9 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
-    """Return the screen at the end of a run: the answer, then the requested scaling, gates and claims. A run
-    that measured only peaks or overheads shows these instead of the answer. `saved` holds the files that the
-    run has just written, and `height` is the number of lines of the terminal."""
+    """Return the screen at the end of a run: the answer, then the sections that stand at the end, such as gates
+    and claims. A run that measured only peaks or overheads shows these instead of the answer. `saved` holds the
+    files that the run has just written, and `height` is the number of lines of the terminal."""
     own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
@@ -172,7 +172,7 @@ _SETTLED = (ABOUT_EQUAL, "loses-again", "no-cpu-time")
 
 
 class AnswerSoFar:
-    """The answer while a run measures. It only analyses the ops that have new outcomes."""
+    """The answer while a run measures. Only ops with new outcomes are analysed again."""
 
     def __init__(self, options: RenderOptions) -> None:
         self._options = options
@@ -215,8 +215,8 @@ def _is_call(op: str) -> bool:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each of `ops`. All cells of an op without a row are pending, and so are
-    cells that are not decided yet. A pending cell is shown as dots."""
+    """Return the answer with a row for each of `ops`. An op without a row gets pending cells in all regimes,
+    and cells that are not decided yet become pending. A pending cell is shown as dots."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

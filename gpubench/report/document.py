@@ -70,8 +70,8 @@ _TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str,
 
 @functools.cache
 def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return the type of the JSON rows for a struct: the index of the source, and the fields of `kind` that are
-    not in `aside`."""
+    """Return the type of the JSON rows for a struct: `source`, the index of the result file, and the fields of
+    `kind` that are not in `aside`."""
     fields: list[tuple[str, Any, Any]] = [
         (field.name, field.type, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(kind)
@@ -108,8 +108,8 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs. The option `ascii_only` changes the encoding but no value, a named
-    section of a package adds its rows, and no other option has an effect."""
+    """Return one document for all runs. The option `ascii_only` changes the encoding but no value. A named
+    section of another package adds its rows. No other option has an effect."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 
@@ -286,6 +286,7 @@ def conclusions(analysis: Analysis) -> Iterator[EventLine]:
 
 
 def run_start(run: Run) -> RunStart:
+    """Return the event for the start of a run."""
     return RunStart(
         run_id=run.id, label=run.label, started_at=run.started_at, tool=dict(sorted(run.tool.items()))
     )
@@ -303,8 +304,8 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """Return the event for the end of a run. A failed gate sets the exit code to that of gates, but only if the
-    run itself ended with 0."""
+    """Return the event for the end of a run. A failed gate sets the exit code, but only if the run itself ended
+    with 0."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
     if code == ExitCode.OK and has_failures([analysis]):

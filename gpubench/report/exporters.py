@@ -22,7 +22,7 @@ from gpubench.base.plugins.sections import all_rows
 from gpubench.base.streams import printable
 from gpubench.curves.stats import IntervalLike, median
 from gpubench.report.layout import CsvValue, RenderOptions, csv_text, json_text
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Run
 
 NS = 1e9
 # If a case has more operations per byte than this, its rate is in operations, else in bytes.
@@ -74,10 +74,8 @@ class Rate(NamedTuple):
 
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
     """Return the cases with an estimate, in the order of the report. Implausible cases have no estimate."""
-    run, ratios = analysis.run, speedup_of(analysis)
-    blocks = {
-        outcome.id: main_blocks(run, outcome) for outcome in run.outcomes if isinstance(outcome, Measurement)
-    }
+    ratios = speedup_of(analysis)
+    blocks = {case_id: main_blocks(analysis.run, outcome) for case_id, outcome in analysis.outcomes.items()}
     return tuple(
         Estimated(
             row=case, time=case.time, speedup=ratios.get(case.id),
@@ -93,8 +91,8 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """Return the only run, for a format that holds one run. Raises UsageError if there are several runs. The
-    entries of such a format are named by case id, so entries of two runs would have the same names."""
+    """Return the only run. Raises UsageError if there are several, because the format names its entries by case
+    id: entries of two runs would have the same names."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -104,7 +102,7 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
-    """Return the speedups over the fastest implementation of the baseline, by case id."""
+    """Return the speedup of each case over the fastest implementation of the baseline, by case id."""
     return {speedup.case.id: speedup for speedup in analysis.speedups if speedup.kind != "library"}
 
 
@@ -123,8 +121,8 @@ def half_width(interval: IntervalLike) -> float:
 
 
 def decimal(value: float, digits: int = 6) -> str:
-    """Return `value` with `digits` significant digits and without an exponent, because some programs cannot
-    read exponents."""
+    """Return `value` as text with `digits` significant digits and without an exponent, because some programs
+    cannot read exponents."""
     text = format(Decimal(f"{value:.{digits}g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -143,8 +141,8 @@ CSV_COLUMNS = (
 
 
 def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of all columns: gpubench's own, then those of package sections whose keys are among
-    `keys`."""
+    """Return the names of all columns: gpubench's own, then those that sections of other packages add, if their
+    keys are among `keys`."""
     return tuple(dict.fromkeys((*CSV_COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
 
 
@@ -280,7 +278,7 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
 
 
 def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
-    """Return one point of a chart, `value ± half`. `note` explains the number in the tooltip of the chart."""
+    """Return one point of a chart, `value` ± `half`. `note` explains the number in the tooltip of the chart."""
     count = len(case.sessions)
     sessions = "1 session" if count == 1 else f"{count} sessions"
     label = "" if case.row.label == "ok" else f", {case.row.label}"
@@ -375,7 +373,7 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all cases. In the terms of google-benchmark, an op is a family and its cases are the
+    """Yield the rows of all cases. An op is what google-benchmark calls a family, and its cases are the
     instances of the family."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}

@@ -29,9 +29,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...] = ()  # the tables, in order
     folded: bool = False  # whether it is a detail, which is closed if the format allows it
     asked: bool = False  # whether the user asked for it and has to act on it
-    picture: tuple[
-        Line, ...
-    ] = ()  # a drawing of characters, whose lines are not wrapped; for a page and Markdown
+    # a drawing of characters, whose lines are not wrapped; for a page and Markdown
+    picture: tuple[Line, ...] = ()
     screen: tuple[Line, ...] = ()  # in terminals and plain text these lines replace the section with its title
 
 
@@ -43,8 +42,8 @@ class TextDocument(msgspec.Struct, frozen=True):
 
 
 def leading(document: TextDocument) -> int:
-    """Return the number of sections that stand above the document's headings: 1 if the first section is the
-    answer's screen, else 0."""
+    """Return the number of sections that stand above the document's headings. It is 1 if the first section is a
+    screen, else 0."""
     return int(bool(document.sections and document.sections[0].screen))
 
 
@@ -76,6 +75,7 @@ def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> 
 
 
 def _limit(table: Table, columns: Sequence[str]) -> Table:
+    """Return the table with only the named columns, in their order. A table that has none of them keeps all."""
     narrower = None if table.narrower is None else _limit(table.narrower, columns)
     places = _positions(table, columns) or range(len(table.columns))
     return msgspec.structs.replace(table.keep(places), narrower=narrower)
@@ -122,7 +122,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for the look of a report."""
 
     width: int = 80  # the width in characters
-    color: int = 0  # the number of colours of the terminal
+    color: int = 0  # the number of colours to use; 0: none
     ascii_only: bool = False  # use ASCII characters only
     sections: Sequence[str] = msgspec.field(default_factory=usual)  # the keys of the sections, in any order
     full: bool = False  # show every number in wide tables, for other media than terminals
@@ -166,8 +166,8 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """Return a struct of type `kind` with the values of `struct`, which may have more fields. `fields` replaces
-    some of the values."""
+    """Return a struct of type `kind` with the values of `struct`, which may have more fields. `fields` are
+    values that replace or complete them."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )
@@ -188,7 +188,8 @@ _FORMULA = ("=", "+", "-", "@")
 
 def csv_text(value: CsvValue) -> str:
     """Return a value as CSV text. None is empty, a float has six significant digits, blanks separate the items
-    of a list, and a text is one line."""
+    of a list, and a text is one line. A text that a spreadsheet would read as a formula gets an apostrophe in
+    front."""
     if value is None:
         return ""
     if isinstance(value, bool):

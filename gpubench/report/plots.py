@@ -106,7 +106,7 @@ def _script_name() -> str:
 
 @contextmanager
 def altair_failures() -> Iterator[None]:
-    """Raise a GpubenchError for an exception of altair, or if altair is missing. An exception raised in
+    """Turn exceptions of altair in the `with` block, or its absence, into GpubenchError. An exception raised in
     gpubench's own code is a bug and passes unchanged."""
     try:
         yield
@@ -162,9 +162,11 @@ def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> dict[str, bytes]:
     """Return pictures of the map and of every chart of every series, by file name. The same files give the same
-    bytes. `format` is one of `report.PICTURES`. If there are several runs, file names from the second run on
-    begin with the number of the run, and one more picture shows the maps of all machines. Raises GpubenchError
-    if the library cannot draw."""
+    bytes. `format` is one of `report.PICTURES`.
+
+    If there are several runs, file names from the second run on begin with the number of the run. One more
+    picture shows the maps of all machines. Raises GpubenchError if the library cannot draw.
+    """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):
@@ -190,7 +192,7 @@ def picture(
 ) -> bytes:
     """Return one picture of all runs. Each run has its map and, below it, the charts of the series with the
     most break-evens. The same files give the same bytes. `format` is one of `report.PICTURES`. Raises
-    InputError if there is nothing to draw."""
+    InputError if there is nothing to draw, and GpubenchError if the library cannot draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, sections), _charts(analysis, sections, time_unit)
@@ -278,8 +280,8 @@ _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
-    """Return the spec of the picture `name` of a chart, for use outside a page, with all devices and regimes.
-    `origin` holds the lines below the title."""
+    """Return the spec of the picture `name` of a chart, with all devices and regimes, for use outside a page.
+    `name` is a series or a dtype. `origin` holds the lines below the title."""
     return _alone(chart.spec) | {
         "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, []), ENDS: []}, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [name, *origin], "anchor": "start"},

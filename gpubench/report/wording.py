@@ -84,9 +84,9 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return each GPU model with the backends that drive it, such as `NVIDIA H200 (CuPy, WebGPU)`. If backends
-    name a GPU differently, the name of the first device of the run is used. Model names are shortened to
-    `length` characters."""
+    """Return each GPU model with the backends that drive it, such as `NVIDIA H200 (CuPy, WebGPU)`. Several GPUs
+    of a model are counted: `2 x NVIDIA H200 (CuPy)`. If backends name a GPU differently, the name of the first
+    device of the run is used. Model names are shortened to `length` characters."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -151,7 +151,7 @@ def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
     """Return three values: whether the cases have several dtypes, whether they have several devices, and a
-    title. The title names the dtype and the device if all cases have the same one."""
+    title. The title names the dtype if there is one, and the device if there is one."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -258,8 +258,8 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """Return the winner and its factor, such as `GPU 33.7x [33.2, 34.1]` or `CPU 2.1x`, or `about equal` within
-    15 %. If the interval leaves the winner open, ` ?` follows. `style` is the function that writes the
+    """Return the winner and its factor, such as `GPU 33.7x [33.2, 34.1]` or `CPU 2.1x`. Within 15 % it is
+    `about equal`. If the interval leaves the winner open, ` ?` follows. `style` is the function that writes the
     factor."""
     split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
     against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
@@ -272,8 +272,11 @@ def winner_text(
     ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
 ) -> str:
     """Return the winner and its factor. `ratio` is the time of the device called `slower` divided by that of
-    the device called `faster`; if it is below 1, `slower` is the winner. `style` writes the factor. If the
-    interval leaves the winner open, ` ?` follows."""
+    the device called `faster`; if it is below 1, `slower` is the winner. `style` writes the factor.
+
+    If the interval leaves the winner open, ` ?` follows. Within 15 % of 1 the text is `about equal`, with the
+    interval if `style` writes one.
+    """
     side, shown = faster, ratio
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
@@ -292,8 +295,8 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """Return the rate of an op as text: in FLOP/s such as `1.35 TFLOP/s` if `flops` is True, else in bytes/s
-    such as `4.1 GB/s`. Return `-` if there is no such rate."""
+    """Return the rate of an op as text: FLOP/s such as `1.35 TFLOP/s` if `flops` is True, else bytes/s such as
+    `4.1 GB/s`. Return `-` if there is no such rate."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 

@@ -27,8 +27,8 @@ def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str
 
 
 def arrange(report: TextDocument) -> TextDocument:
-    """Return the report with its sections in the order of Markdown: the sections that are not folded, the
-    machine, the warnings, the folded sections."""
+    """Return the report with its sections in the order of Markdown: sections that are not folded, the machine,
+    the warnings, folded sections."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]

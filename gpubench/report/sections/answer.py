@@ -60,7 +60,8 @@ from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run
 
 KEY, TITLE = "answer", "Answer"
-HEIGHT, MOST_ROWS = 24, 16  # lines of a screen; a table with more rows than this is printed whole
+HEIGHT = 24  # lines of a screen
+MOST_ROWS = 16  # a table with more rows is printed whole
 _FEW_LINES = 10  # the most lines for one op at requested sizes
 _SENTENCE_LINES = 3
 _OPTION_ROOM = 32  # the columns that `26 notes: ... --sections warnings` takes beside the command
@@ -105,7 +106,8 @@ def answer_screen(
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
     """Return the screen at the end of a run, with the `saved` files and the sections in `more`, which `--full`
-    adds. If it exceeds `height` lines, it repeats the sentence. Without files it names no command."""
+    adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the end.
+    Without files it names no command."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
@@ -140,8 +142,9 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the lines of the screen. Only file names may exceed `width`. Notes are left out if there are more
-    than `screen.most` lines. For a long table, the sentence is repeated above `height` lines."""
+    """Return the lines of the screen. Only file names may exceed `width`. If the table has at most MOST_ROWS
+    rows, notes are left out until `screen.most` lines suffice. A longer table is printed whole, and the
+    sentence is repeated at the end if there are more than `height` lines."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -216,7 +219,8 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences in several wordings, the longest first: the answer, or why there is none."""
+    """Return the first sentences in several wordings, the longest first. They hold the answer, or the reason
+    why there is none."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -270,7 +274,7 @@ def _short_command(options: RenderOptions) -> str:
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return the commands that show more. Other GPU backends are named if there is room."""
+    """Return the commands that show more, all of them only if `options.width` has room for them."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -278,16 +282,13 @@ def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
-    """Return sentences on users' functions that other code than the user's computes faster."""
+    """Return sentences on users' functions for which other code than the user's is faster."""
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
         if cpu is not None and cpu.ratio is not None:
-            name = (
-                "compiled as one kernel"
-                if cpu.implementation == "tuned"
-                else f"by {backend_text(cpu.device_id or '')}"
-            )
+            compiled = cpu.implementation == "tuned"
+            name = "compiled as one kernel" if compiled else f"by {backend_text(cpu.device_id or '')}"
             gain = factor_text(cpu.ratio, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
         both = [best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
@@ -323,14 +324,13 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Return a sentence with the ops and sizes that were not measured in time, if the run is complete."""
+    """Return a sentence with the ops and sizes that the time budget did not reach. The list is empty if there
+    are none, or if the run is not complete."""
     if not run.complete:
         return []
     if not (answered.rows or answered.implementations or answered.times):
-        over = answered.absence is not None and OUT_OF_TIME in answered.absence.causes
-        over = over and not any(
-            isinstance(outcome, Failure) for outcome in run.outcomes
-        )  # more time mends none
+        failed = any(isinstance(outcome, Failure) for outcome in run.outcomes)  # more time mends none
+        over = not failed and answered.absence is not None and OUT_OF_TIME in answered.absence.causes
         budget = run.settings.budget_s
         return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
     sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in answered.late]
@@ -345,7 +345,8 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences on which splits over CPU and GPU pay, or that none does, if any was measured."""
+    """Return sentences on the splits over CPU and GPU that pay, or one that none does. The list is empty if no
+    split was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -427,11 +428,8 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
     limit = f" of {budget:.0f}" if budget and not run.paused_s else ""  # a budget is that of one command
     after = "" if seconds is None else f" at {seconds:.0f}{limit} s"
     if answered.missing:
-        lost = (
-            f"{len(answered.missing)} of {answered.ops} ops not measured"
-            if answered.ops > 1
-            else "nothing measured"
-        )
+        some = f"{len(answered.missing)} of {answered.ops} ops not measured"
+        lost = some if answered.ops > 1 else "nothing measured"
     elif answered.unreached:
         lost = f"{count_noun(answered.unreached, 'case')} not measured"
     elif not run.outcomes:
@@ -472,7 +470,7 @@ def _notes(
 
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
-    """Return how precise the break-evens are, with the numbers of sessions and seconds."""
+    """Return a sentence on how precise the break-evens are, with the numbers of sessions and seconds."""
     # One op shows all its situations, a table of many two of them.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
@@ -494,7 +492,8 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
-    """Return a line with the reasons why cells are `?`. A reason often holds for all situations."""
+    """Return a line with the reasons why cells are `?`, each with its ops. The list is empty if there are none,
+    or if the sizes were requested."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.why))
         for entry in answered.rows
@@ -525,12 +524,12 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return the reason why CPU and GPU are not compared, with and without the names of ops."""
+    """Return the sentences on why CPU and GPU are not compared, in several wordings. The first names the ops
+    that have faster CPU code."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
-        others = (
-            f", {why.unchecked} {'was' if why.unchecked == 1 else 'were'} not checked" if why.unchecked else ""
-        )
+        were = "was" if why.unchecked == 1 else "were"
+        others = f", {why.unchecked} {were} not checked" if why.unchecked else ""
         return ((f"{right}{others}; nothing was timed (--check-only).",),)
     if why.kind == "nothing":
         return ((f"Nothing was measured{_because(why)}.",),)
@@ -549,8 +548,8 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return two ends of the sentence on CPU times: one names the ops with a faster implementation, one does
-    not."""
+    """Return the end of the sentence on CPU times, in one or two wordings. The first names the ops that have a
+    faster implementation."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -577,7 +576,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with the backends that gave no GPU and the reasons, or an empty text."""
+    """Return a line with the backends that gave no GPU and the reasons, or an empty text without any."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

@@ -44,7 +44,7 @@ def bare_table(
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """Return a table with a row for each op: `pays from` and the gain in two situations.
+    """Return a table with a row for each op: `pays from` and the gain, in the regimes of the answer.
 
     The heading has the most common size of the gains, and a gain at another size has its size beside it. If
     most gains have other sizes, each row has its own size.
@@ -79,8 +79,8 @@ def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bo
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
-    """Return the cell of a gain, with its size if it is not `common`. The size of a matrix is compared by its
-    elements."""
+    """Return the cell of a gain. It has its size if this is not `common`, a number of elements; None means that
+    no size is added."""
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
@@ -93,8 +93,8 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns and the cells that name each row: the op, the dtype if there are several, and the GPU
-    if there are several."""
+    """Return the columns and the cells that name each row. A row is named by its op, and by its dtype if there
+    are several. Unless each row stands for all GPUs, there is a column for the GPU."""
     dtypes = len({entry.dtype for entry in answer.rows}) > 1
     names = [[Cell(series_label(entry, dtypes=dtypes))] for entry in answer.rows]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
@@ -180,8 +180,8 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
 def implementations_table(answer: MachineAnswer) -> Table:
     """Return a table of the fastest CPU implementations, for a run without a GPU.
 
-    Several ops have one row each, with their sizes side by side. For one op, or for requested sizes, each size
-    has a row with the time of plain NumPy.
+    Several ops have one row each, with their sizes side by side. For one op, or if any size was requested, each
+    size has a row with the time of plain NumPy.
     """
     ops = {
         (implementation.op, implementation.dtype, *implementation.params.items())
@@ -311,8 +311,8 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what all wings add to the answer, put together. `alone` means that no GPU was compared with a
-    CPU."""
+    """Return what all wings add to the answer, put together. `alone` means that no GPU was compared with a CPU.
+    Of several sentences, contexts or tables, the first is used."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

@@ -71,7 +71,7 @@ def named_size_text(n: int, extent: Extent) -> str:
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
     """Return a sentence with the times of software adapters, for the first ops at their largest size. The
-    tables of the screen do not show them."""
+    tables of the screen do not show them. The list is empty if no adapter has a time."""
     timed = [
         x for x in analysis.shown_of(analysis.compared) if x.device_kind == "software" and x.time is not None
     ]
@@ -87,7 +87,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
-    """Return `text` in the colour for the kind of `cell`. The text is clear without the colour."""
+    """Return `text` as a cell, in the colour for the kind of `cell`. The text is clear without the colour."""
     kind = "open" if cell is None else cell.kind
     tones: dict[str, Tone] = {
         "wrong": "bad",
@@ -116,8 +116,8 @@ def gain_text(gain: Gain) -> str:
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
-    """Return the text of a gain, followed by `tail`, in the colour of the side that wins. Return an empty cell
-    for None."""
+    """Return a cell with the text of a gain, followed by `tail`, in the colour of the side that wins. Return an
+    empty cell for None."""
     if gain is None:
         return Cell("")
     tones: dict[str, Tone] = {"gpu": "gpu", "cpu": "cpu"}
@@ -171,16 +171,17 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return the number of ops that the first GPU wins at their largest size in this regime, and the number of
-    ops that have a gain there."""
+    """Return two numbers of ops: those that the first GPU wins at their largest size in this regime, and those
+    that have a gain there."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     gains = [gain for entry in rows if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 
 
 def brief_text(answer: MachineAnswer) -> str:
-    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`, or for a single op
-    `matmul: from ~230², from 982² copied`."""
+    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`. For a single op,
+    return a text such as `matmul: from ~230², from 982² copied`. Regimes in which the first GPU has no case are
+    left out."""
     first = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     texts = []
     for regime in answer.regimes:
@@ -290,8 +291,8 @@ class _Clauses(msgspec.Struct, frozen=True):
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
         """Return a text with the number of elements from which the GPU wins half of the ops that it wins at
-        all. Return an empty text if this number is unknown, if too few of these ops work on vectors, or if the
-        regime is not `waited`."""
+        all. The text is empty if this number is unknown, if fewer than FEWEST_OPS of these ops work on vectors,
+        or if the sizes were requested. It is also empty for any regime but `waited`."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.extent == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -305,7 +306,8 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely break-even as a number of elements. Return infinity if it is unknown."""
+    """Return the most likely break-even as a number of elements. For an op that the GPU wins at all sizes,
+    return the smallest size. Return infinity if it is unknown."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -397,8 +399,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Return sentences on users' functions that fail, with the reasons: first the functions that fail in some
-    sessions, then the smallest size at which each other function fails on NumPy."""
+    """Return sentences on users' functions that fail, with the reasons. Functions that fail in some sessions
+    come first. Each other function is named with the smallest size at which it fails on NumPy."""
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
@@ -434,8 +436,8 @@ def left_out_functions(run: Run, command: str) -> list[str]:
 
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
-    """Return the gain at the largest size, such as `GPU 14x`, if the sizes were requested (`named`). Else
-    return the break-even, such as `the GPU pays from 23 K`."""
+    """Return the gain at the largest size, such as `GPU 14x`, if the sizes were requested (`named`). Otherwise
+    return the break-even, such as `the GPU pays from 23 K`, or only `23 K` for the cell of copied calls."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.extent)
@@ -443,7 +445,7 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence on noise if an unstable case has one of these times in seconds, else an empty text.
+    """Return a sentence on noise if an unstable case has one of the times in `seconds`, else an empty text.
     `seconds` holds the times behind the first ratio."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):

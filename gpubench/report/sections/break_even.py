@@ -80,9 +80,9 @@ MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are l
 
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
-    """Return the sections of the gains. In a full report, or if the user chose the section, a row for each
-    ratio with both times is added. If the user chose an order, there are only these rows, in the order of the
-    analysis."""
+    """Return the sections of the gains: a table for each group of devices and, folded, a row for each ratio
+    with both times. These rows are there in a full report, if the user chose the section, or if the user chose
+    an order. With an order, there are only these rows, in the order of the analysis."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -108,8 +108,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows at planned sizes. If an op has many sizes, those that a search measured only for some
-    cases are left out."""
+    """Return the rows without the sizes that few cases have. If a series has more than MANY_SIZES sizes, a size
+    is left out if at most half as many rows have it as have the most frequent one."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -120,7 +120,7 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
     """Return a function that takes a CPU case and returns its device id with a blank in front. If only one
-    backend measured the CPU, the function returns an empty text."""
+    device measured the CPU, that function returns an empty text."""
     timed = {
         ratio.case.device_id
         for ratio in analysis.cases
@@ -247,8 +247,7 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
     """Return the speedups of `library` on the GPU over `library` on the baseline, by workload, regime and
-    device. Return an empty dict if all of `rows` are such speedups already, because the table would show them
-    twice."""
+    device. Return an empty dict if all of `rows` are such speedups, because the table would show them twice."""
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
@@ -390,9 +389,9 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
-    """Return the fastest CPU code by op, such as `CPU, the fastest at each size: numba; add, dot: numba or
-    PyTorch`. The code of most ops comes first, without op names. Return an empty text if all ops have the same
-    code."""
+    """Return the code that is the fastest on the CPU, by op, such as `CPU, the fastest at each size: numba;
+    add, dot: numba or PyTorch`. The code of most ops comes first, without op names. Return an empty text if all
+    ops have the same code."""
     groups: dict[str, list[str]] = {}
     for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
         bases = [point.baseline for curve in rows for point in curve.points]
@@ -440,7 +439,8 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Return the section with the number of calls that repay a copy. Its tables show what a transfer, a call
-    and the CPU cost, and what loading the weights costs."""
+    and the CPU cost, and what loading the weights costs. Unless the options ask for every size, only ops and
+    sizes at which the number of calls decides are shown."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
@@ -500,8 +500,9 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 
 def calls_text(result: Amortization) -> str:
-    """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, `12 [9, ..]` with an open end,
-    `> 10` beyond the measured number, or `never`. If it is unknown, return the reason."""
+    """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, or `12 [9, ..]` with an open end.
+    It is `> 10` beyond the measured number, and `never` if no number suffices. If it is unknown, return the
+    reason."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

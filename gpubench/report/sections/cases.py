@@ -151,8 +151,8 @@ _SIZE = re.compile(r"/n=(\d+)")
 
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the cases without a time, by reason: failures first, then cases without an
-    estimate, skips, and cases that were not reached."""
+    """Return the section of the cases without a time, by reason. Failures come first, then cases without an
+    estimate, skips, and cases that were not reached. Cases that were only to be checked are left out."""
     groups = group_by(
         (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
     )
@@ -162,8 +162,8 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key by which cases are joined in one line. Failures are joined if they have the same device
-    and message, skips if they have the same backend and reason."""
+    """Return the key by which cases are joined in one line. Skips are joined if they have the same backend and
+    reason. Other cases also need the same message and, if there is one, the same device."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
@@ -185,7 +185,7 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """Merge warnings that differ only in their cases or ops."""
+    """Return the warnings, with those merged into one that differ only in their cases or ops."""
     groups = group_by(
         findings,
         lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
@@ -329,7 +329,8 @@ def gate_text(gate: ReportGate | Gate) -> str:
 
 
 def gate_name(gate: ReportGate | Gate) -> str:
-    """Return the gate as the user wrote it, such as `min-speedup matmul=5` or `noisy`."""
+    """Return the gate as the user wrote it, such as `min-speedup matmul=5` or `noisy`, without what cannot be
+    shown."""
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 

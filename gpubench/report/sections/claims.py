@@ -43,7 +43,8 @@ _IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
 
 @section("claims", order=160, help="Expectations of --claims beside what was measured", usual="end")
 def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each claim, or None without claims. The narrow form has no times."""
+    """Return the section with a row for each claim, or None without claims. In a narrow terminal its table has
+    no times."""
     rows = claims(analysis)
     if not rows:
         return None
@@ -91,7 +92,7 @@ def _section(
 
 
 def measuring_command(analysis: Analysis) -> str:
-    """Return the command that measures all claims in the table."""
+    """Return the command that measures all claims of the analysis."""
     table = "" if tuple(analysis.asked_claims) == load(BUILTIN) else " --claims FILE"
     return f"gpubench run --ops claims{table}"
 
@@ -183,8 +184,9 @@ def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bo
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases `ids` with a blank in front, such as ` waited`, ` queued` or ` copied`,
-    or ` mixed` if they differ. CPU cases are ignored, because their data is always on the host."""
+    """Return the situation of the cases `ids` with a blank in front, such as ` waited` or ` copied`. Return `
+    mixed` if they have several. CPU cases are ignored, because their data is always on the host; without
+    others, the text is empty."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 

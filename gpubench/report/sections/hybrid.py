@@ -115,15 +115,16 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence with the largest gain for each op and dtype for which a split or stage assignment is
-    recommended."""
+    """Return a sentence for each op and dtype with a recommended split or stage assignment. It is about the one
+    with the largest gain."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return the end of the first sentence of the answer, which has the largest gain of a split or stage
-    assignment. Return an empty text if no split or stage assignment is recommended."""
+    """Return the end of the answer's first sentence: the split or stage assignment with the largest gain.
+    Return an empty text if none is recommended. `entries` are the rows and `regimes` the regimes of the
+    sentence; what it has said is not repeated."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""
@@ -163,7 +164,8 @@ CAPTION = (
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the time over the GPU's share, with one line for each device and regime."""
+    """Return the chart of the time over the GPU's share, with one line for each device and regime. It shows the
+    largest size of each series."""
     import altair
 
     sweeps = [split for split in hybrids(analysis) if split.curve]

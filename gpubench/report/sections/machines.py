@@ -78,8 +78,8 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple if there is
-    only one machine, or if no machine has compared a GPU with its CPU."""
+    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple for a
+    single machine, and if no machine has compared a GPU with its CPU."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -116,8 +116,8 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
 
 
 def _break_evens(sides: Sequence[MachineRuns]) -> Table:
-    """Return a table of the sizes from which the GPU pays, with a row for each series and regime and a column
-    for each machine."""
+    """Return a table of the sizes from which the GPU pays. It has a row for each series and regime, and a
+    column for each machine. Rows in which no machine has a verdict are left out."""
     rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
     for i, side in enumerate(sides):
         for entry in side.newest.break_even:
@@ -134,8 +134,8 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
-    """Return a table of the times at the largest size that all machines measured, with the winner over the CPU
-    of the same machine."""
+    """Return a table of the times at the largest size that all machines measured. In brackets stands the winner
+    over the CPU of the same machine."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [_at(side.newest, name, n) for side in sides]
@@ -206,8 +206,8 @@ def _span(side: MachineRuns) -> str:
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    """Return a table with a row for each case of a machine. Cases with a certain change come first, in the
-    order of the size of the change."""
+    """Return a table with a row for each case of a machine. Cases with a sure change come first, the largest
+    change first."""
     steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
@@ -233,7 +233,7 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
 
 
 def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
-    """Return the sure changes by case id, oldest first. Cases without a change are left out."""
+    """Return the sure changes of each case, oldest first, by case id. Cases without a change are left out."""
     return find_steps({entry.id: entry.times for entry in rows}, APART)
 
 
@@ -246,8 +246,8 @@ def _step_text(side: MachineRuns, step: StepChange) -> str:
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return times as bars whose heights run from the smallest to the largest time. All bars have the same
-    height if all times are within 5 %."""
+    """Return times as bars, one character each. The heights run from the smallest to the largest time. All bars
+    have the same height if all times are within 5 %. A blank stands for None."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -258,7 +258,7 @@ def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
 
 
 def _percent(change: float) -> str:
-    """Return a factor as a change in percent, such as `+12%`, `-3%` or `0%`."""
+    """Return a factor as a change in whole percent, such as `+12%`, `-3%` or `0%`."""
     percent = round((change - 1) * 100)
     return f"{percent:+d}%" if percent else "0%"
 
@@ -290,7 +290,8 @@ class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return the chart of a machine's history. Return None for a single run, or if no case has two times."""
+    """Return the chart of a machine's history. Return None for a single run, or if no case has two times.
+    `name` is the letter of the machine."""
     rows = histories(side) if len(side.runs) > 1 else ()
     if not rows:
         return None

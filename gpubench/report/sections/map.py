@@ -48,7 +48,8 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> str:
-        """The gain at the largest size, as text."""
+        """The gain at the largest size, as text. It is `wrong` or `failed` for such a cell, and `-` if there is
+        no gain."""
         cell = None if self.strip is None else self.strip.cell
         if cell is not None and cell.kind in ("wrong", "failed"):
             return cell.kind
@@ -75,8 +76,8 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
-    """Return the map of a run for its fastest GPU backend or for `backend`. Return None if no GPU was compared
-    with a CPU."""
+    """Return the map of a run for `backend`, or for its fastest GPU backend if that is None. Return None if no
+    GPU was compared with a CPU."""
     ratios = fastest_map(analysis) if backend is None else ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
@@ -92,9 +93,11 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return the rows of the panels, by the name of the situation; there is a panel for each of `regimes`. A lane
-    has a row for each of `sides` that measured its op in one of these regimes. A side is a pair: the name that is
-    shown beside its strips, and the key of its strips in `MapLane.strips`."""
+    """Return the rows of the panels, by the name of the situation. There is a panel for each of `regimes`.
+
+    A side is a pair: the name that is shown beside its strips, and the key of its strips in `MapLane.strips`. A
+    lane has a row for each of `sides` that measured its op in one of the regimes.
+    """
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
@@ -161,7 +164,8 @@ class MapPart(NamedTuple):
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
-    """Return the strip divided into `count` parts of the axis that are equally long on a log scale."""
+    """Return the strip in `count` parts, which are equally long on the log axis `ends`. An axis of a single
+    size gives one part."""
     low, high = ends.low, ends.high
     if high <= low:
         low, high, count = low * 0.96, high * 1.04, 1
@@ -179,9 +183,9 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Return pairs (position, text) for the labels on the axis of the map: both ends, and powers of eight that
-    lie at least `room` apart. Positions and `room` are shares of the axis. The last label is written to the
-    left of its end, so it needs more room."""
+    """Return pairs (position, text) for the labels on the axis of the map. They are both ends, and powers of
+    eight that lie at least `room` apart. Positions and `room` are shares of the axis. The last label is written
+    to the left of its end, so it needs more room. An axis of a single size has one label, in the middle."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -229,8 +233,8 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
 
 
 def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """Return the panels as lines of text. They are side by side, or below each other if each lane would
-    otherwise have too few cells."""
+    """Return the panels as lines of text. They are side by side, or below each other if that would leave each
+    lane too few cells."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
@@ -315,8 +319,8 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
 
 
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
-    """Return dtypes, date, version, label and host as text, such as `float32 · 2026-11-20 · gpubench 0.1.0 ·
-    AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
+    """Return a text that says where a picture comes from: dtypes, date, version, label and host. An example is
+    `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shorten(run.label, 30)] if run.label else []
@@ -364,7 +368,8 @@ def _panel(
     situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
 ) -> ChartRow:
     """Return the spec of one panel. If `situation` is not empty, the panel has a title, names and gains.
-    `legend` is the length of the colour legend, or None."""
+    `legend` is the length of the colour legend, or None for no legend. `step` is the height of a strip in
+    points; None means a height by the number of strips in a lane."""
     step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
@@ -467,7 +472,7 @@ def _color(length: Any) -> ChartRow:
 
 
 def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
-    """Yield pairs of the name of a layer and a row of data: the pieces of which the chart draws a strip."""
+    """Yield the pieces of which the chart draws a strip, as pairs (name of a layer, row of data)."""
     parts = [
         part
         for part in _parts(entry.strip, ends, PIECES)

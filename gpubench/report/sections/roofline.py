@@ -47,8 +47,9 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the roofline. If the options ask for it, every size is shown, else only the largest
-    size of each op, device and implementation."""
+    """Return the section of the roofline. It shows every size if the options ask for it or if the run measured
+    only peaks. Otherwise it shows the largest size of each op, dtype, device and implementation, without cases
+    whose peak was measured at small sizes only."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -106,7 +107,7 @@ def _kind(point: PeakShare) -> tuple[str, ...]:
 
 
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
-    """Return lines with the devices whose peaks were not measured, and the command that measures them."""
+    """Return lines with the devices whose peaks were not measured, each with the command that measures them."""
     words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
     lacks: dict[str, list[Peaks]] = {}
     for peak in peaks:
@@ -157,7 +158,7 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
 
 
 def _traffic(peak: Peaks) -> str:
-    """Return, as text, the memory traffic per second of the copy that reached the memory peak. On a CPU the
+    """Return the memory traffic per second of the copy that reached the memory peak, as text. On a CPU the
     traffic includes the reads of cache lines that are about to be written."""
     if peak.copy is None or peak.bytes_per_s is None:
         return "-"

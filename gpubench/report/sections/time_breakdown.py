@@ -48,8 +48,9 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with three tables: the time breakdown of the faster implementation of each workload on
-    each device, the pipelines, and the costs of each device other than kernels."""
+    """Return the section with up to three tables: time breakdowns, pipelines, and the costs of devices other
+    than kernels. A time breakdown is that of the fastest implementation of a workload on a device. Unless the
+    options ask for every size, the tables show only some sizes."""
     unit = options.time_unit
     everything = [
         result.case
@@ -114,8 +115,8 @@ _ROW = (
 
 
 def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
-    """Return a table with a row for each pipeline, at its largest size only unless the options ask for every
-    size."""
+    """Return a table with a row for each pipeline. Unless the options ask for every size, it has only the
+    largest size of each series and device."""
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
@@ -260,7 +261,8 @@ def _size(result: CaseResult) -> str:
 
 
 def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[int]]:
-    """Return three sizes of each op and device: the smallest, the largest, and the one closest to _SHOWN_BYTES."""
+    """Return the sizes that are shown, by op and device: the smallest, the largest, and the one nearest to
+    _SHOWN_BYTES."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for result in everything:
         sizes.setdefault((result.case.op, result.case.device_id), []).append(result.case.params["n"])

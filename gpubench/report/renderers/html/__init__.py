@@ -125,7 +125,7 @@ class _Page:
         self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self, lightness: int) -> str:
-        """Return the HTML of the page. `lightness` is the number of kinds of content that it drops."""
+        """Return the HTML of the page. `lightness` says how many kinds of content it drops, from 0 to 3."""
         articles = self.articles
         if lightness > 2:
             articles = [article | {"views": article["views"][:1]} for article in articles]
@@ -143,7 +143,7 @@ class _Page:
         )  # fmt: skip
 
     def _together(self) -> Content | None:
-        """Return the part about all files together."""
+        """Return the part about all files together. Return None for a single file."""
         if len(self.analyses) < 2:
             return None
         sides = machine_runs(self.analyses)
@@ -207,8 +207,8 @@ class _Page:
 
 
 def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
-    """Yield the sections of a report with their ids. An id is the key of the section; if the key occurs several
-    times, a number follows it."""
+    """Yield the sections of a report with their ids. An id is `prefix` and the key of the section. If the key
+    occurs several times, a number follows it from the second time on."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
@@ -217,8 +217,8 @@ def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section. If there are many and all have titles, they become one table, whose first
-    column holds the titles."""
+    """Return the tables of a section. More than FEW_TABLES tables that all have titles become one table, whose
+    first column holds the titles."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -346,8 +346,8 @@ def _pack_library() -> Markup:
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return `text` without escaping, as the content of an HTML element `tag`, a script or a style. Browsers do
-    not unescape such content. Raises ValueError if the text could end or change the element."""
+    """Return `text` without escaping, as the content of an HTML element `tag` (`script` or `style`), which
+    browsers do not unescape. Raises ValueError if the text could end or change the element."""
     if f"</{tag}" in text.lower() or "<!--" in text:
         raise ValueError(f"the text would end or change its {tag} element")
     return Markup(text)

@@ -55,7 +55,8 @@ def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: boo
     """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer
     without a backend.
 
-    `prefix` is the prefix of the anchors. `draws` includes the specs of the map, and `maps` includes the map.
+    `prefix` is the prefix of the anchors. If `maps` is True, the answers have their maps, with the specs for
+    drawing them if `draws` is True.
     """
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
@@ -130,8 +131,8 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return the row, the cell and the gain of each op on the first GPU, by the name of the op. Ops without a
-    gain in this regime are left out."""
+    """Return the row, the cell and the gain of each op on the first GPU, by the name of the op, with its dtype
+    if there are several. Ops without a gain in this regime are left out."""
     dtypes = len({entry.dtype for entry in answered.rows}) > 1
     return {
         series_label(entry, dtypes=dtypes): (entry, cell, cell.gain)
@@ -170,7 +171,8 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
 
 
 def _between(gains: Sequence[Gain]) -> str:
-    """Return a text from the smallest to the largest factor of the gains, such as `~14x to 33x`."""
+    """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`. Whichever side
+    wins, a factor is at least 1."""
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
