@@ -72,7 +72,8 @@ def names() -> tuple[str, ...]:
 @cache
 def listing() -> dict[str, ListedOp]:
     """Return the lines of the built-in ops and of the usable ops of wings, by name. The lines are read from the
-    text of the files, without an import, except for ops that wings make."""
+    text of the files, without an import, except for ops that wings make. A broken op of a wing is left out, and
+    a warning says so."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
@@ -86,7 +87,8 @@ def listing() -> dict[str, ListedOp]:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Return the names of all listed ops that compute something, which overheads do not."""
+    """Return the names of all listed ops that compute something, which overheads and collectives do not. Every
+    listed op is imported."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
 

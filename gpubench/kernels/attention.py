@@ -58,8 +58,8 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None)
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return, for each query, the sum of the rows of v with the weights of this query. A block of weights stays
-    in the caches."""
+    """Return the attention of one head: for each query, the sum of the rows of v, each times its weight. The
+    weights are computed in blocks that stay in the caches."""
     out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):
         out[rows] = weights @ v[seen]
@@ -67,8 +67,8 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the scale of each result: (sum p |v|) (1 + |q| max |k| / sqrt(e)). The second factor stands for
-    the scores, whose errors, those of inner products, change the weights p."""
+    """Return the scale of each result of one head: (sum p |v|) (1 + |q| max |k| / sqrt(e)). The second factor
+    counts the errors of the scores, which change the weights p."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]

@@ -85,7 +85,8 @@ def _traffic(params: Params, dtype: Dtype) -> int:
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
-    """Return the query, and the keys and values of the tokens that it sees, as views of heads x n x e."""
+    """Return three views: the query (heads x 1 x e), and the keys and the values of all tokens up to `position`
+    (heads x tokens x e)."""
     seen, width = int(position[0]) + 1, cache.shape[1] // 2
     shape = (seen, heads, width // heads)
     k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
@@ -402,10 +403,6 @@ def _cache_append_room(params: Params) -> int:
     return params.get("room", 2 * params["n"])
 
 
-def _new_rows(params: Params) -> Shape:
-    return (params["n"], 3 * _width(params))
-
-
 def _append_cache(params: Params) -> Shape:
     return (_cache_append_room(params), 2 * _width(params))
 
@@ -513,7 +510,7 @@ OPS = (
         options={"width": ATTENTION_PARAMS["options"]["width"], "room": "rows of the cache (twice n)"},
         sizes=Ladder(low=1, high=16384),
         inputs=(
-            Operand("qkv", _new_rows, "normal"),
+            Operand("qkv", lambda params: (params["n"], 3 * _width(params)), "normal"),
             Operand(
                 "start",
                 lambda params: (1,),

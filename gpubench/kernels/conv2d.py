@@ -169,8 +169,8 @@ def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
 
 
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
-    """Return whether Winograd's products are worth it. In float64 they never are, since their sums would not
-    fit."""
+    """Return whether Winograd's products are worth it, because they have enough blocks for the device. In
+    float64 they never are, since their sums would not fit."""
     _, filters, side = _sides(params)
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 
@@ -319,9 +319,10 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates. Winograd's products are the default if the device has memory for a group and there
-    are enough groups. Otherwise the candidates are only the tiles. On an H200, from 8 images on, Winograd's
-    products took 0.55 to 0.75 of the best tile's time, so only a few tiles are tried in addition."""
+    """Return the candidates. Winograd's products are the default if the device is no software adapter, has
+    memory for a group, and gets enough groups. Otherwise the candidates are only the tiles. On an H200, from 8
+    images on, Winograd's products took 0.55 to 0.75 of the best tile's time, so only a few tiles are tried in
+    addition."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return products

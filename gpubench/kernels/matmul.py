@@ -411,7 +411,8 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
-    """Choose the number of threads of a row by its length. A thread takes one row if there are few rows."""
+    """Choose the number of threads of a row by its length, which is `units` loads. A thread takes four rows, or
+    one if there are few rows."""
     threads = group_threads(limits)
     lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
@@ -430,8 +431,9 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """Return the text of one pass, in which chunk z of row r goes to out_[r * chunks + z]. If `weighted` is
-    true, multiply by x. Otherwise add up the rows of A."""
+    """Return the text of one pass, in which the result of chunk z of row r goes to out_[r * chunks + z]. The
+    pass multiplies A by x or, if `weighted` is false, adds up each row of A. `result` is the type of an element
+    of the output."""
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
     return shader(
@@ -483,11 +485,6 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> st
 def gemv_sides(params: Params) -> tuple[int, int]:
     """Return (m, n): rows and columns of A."""
     return (params.get("m", params["n"]), params["n"])
-
-
-def _gemv_flops(params: Params) -> int:
-    m, n = gemv_sides(params)
-    return 2 * m * n
 
 
 def _gemv_scale(xp: Array, a: Array, x: Array) -> Array:
@@ -543,7 +540,7 @@ OPS = (
         sizes=Ladder(low=64, high=4096, granule=8),
         inputs=(Operand("a", gemv_sides), Operand("x", vector_shape)),
         output=Operand("out", lambda params: gemv_sides(params)[:1]),
-        flops=_gemv_flops,
+        flops=lambda params: 2 * math.prod(gemv_sides(params)),
         expr=lambda xp, a, x: a @ x,
         library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
         tolerance=Tolerance(8, scale=_gemv_scale),

@@ -371,7 +371,8 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
 
 
 def _argmax_lanes(n: int, classes: int) -> int:
-    """Return the number of threads that share a row."""
+    """Return the number of threads that share a row: a whole group if the rows are few and long, else a
+    warp."""
     return _argmax_THREADS if n <= _argmax_FEW and classes > 2 * _argmax_LANES else _argmax_LANES
 
 

@@ -123,7 +123,8 @@ class Beginning(NamedTuple):
 
 @cache
 def beginning(count: int) -> Beginning:
-    """Return the beginning of the text that has at least `count` tokens."""
+    """Return the shortest beginning of the repeated text that ends with a whole word and has at least `count`
+    tokens."""
     text = _text()
     times, rest = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
@@ -263,8 +264,8 @@ def _context(params: Params) -> int:
 
 
 def embedding(*, started: bool = False, **declared: Any) -> Op:
-    """Return the op that embeds n ids. With `started` there are `context` positions, which are read from
-    `start` on."""
+    """Return the op that embeds n ids, which have the positions from 0 on. If `started` is true, there are
+    `context` positions, and the ids have those from the input `start` on."""
     first = Operand(
         "start", lambda params: (1,), Ids(lambda params: _context(params) - params["n"] + 1), dtype="int32"
     )

@@ -48,7 +48,7 @@ from gpubench.kernels.templates.cpu import (
 
 def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Return the candidates with ordinary stores. For large arrays whose output rows begin at multiples of 64
-    bytes, add candidates with streaming stores."""
+    bytes, add candidates with streaming stores, except in half precision."""
     size = ITEMSIZE[dtype]
 
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:

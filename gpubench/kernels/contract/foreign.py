@@ -65,7 +65,7 @@ def load_without_trial(name: str) -> Op:
 
 def try_out(names: Iterable[str]) -> None:
     """Import each op that has had no trial yet in a child process of its own, all at the same time, and
-    remember the results."""
+    remember the results. A name with other characters than a-z, 0-9 and _ fails without a process."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):
@@ -191,7 +191,8 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Return why an op is broken, in one sentence, or an empty text if it is not."""
+    """Import and examine an op in this process, and return why it is broken, in one sentence. Return an empty
+    text if it is not. An import that starts a thread or changes the state of the process is broken, too."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

@@ -502,14 +502,12 @@ class Op(msgspec.Struct, frozen=True):
         dimension. Return False unless the op can be divided and all its inputs are divided along that
         dimension."""
         split = self.split_at(larger)
-        if split is None or not self._leads(split) or self.units(params) > self.units(larger):
+        if split is None or {x.name for x in self.inputs} != set(split.axes) or any(split.axes.values()):
+            return False
+        if self.units(params) > self.units(larger):
             return False
         part = split.part(larger, self.units(params))
         return all(operand.shape(part) == operand.shape(params) for operand in self.operands)
-
-    def _leads(self, split: Split) -> bool:
-        """Return whether all inputs are divided along their first dimension."""
-        return {x.name for x in self.inputs} == set(split.axes) and not any(split.axes.values())
 
     def whole(self, params: Params) -> str | None:
         """Return why the op cannot be divided in two, or None if it can."""
@@ -520,7 +518,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Return the bytes that one launch has to move: each input read once, each output written once, or the
-        bytes that the op's `traffic` states. For a transfer it is n."""
+        bytes that the op's `traffic` states. For an overhead they are those that the call moves."""
         if self.overhead is not None:
             return self.overhead.bytes(params)
         if self.traffic is not None:

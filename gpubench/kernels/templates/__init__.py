@@ -203,8 +203,8 @@ def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
     arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """Return a launch of the kernel `gpubench_NAME`, which `text` defines. The prelude is put before `text`.
-    Raises Unsupported beyond CUDA's largest grid."""
+    """Return a launch of the kernel `gpubench_NAME`, which `text` defines. The prelude is put before `text`. A
+    single number of blocks or threads is the extent in x. Raises Unsupported beyond CUDA's largest grid."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
@@ -481,7 +481,7 @@ class GpuText(msgspec.Struct, frozen=True):
         renamed: Mapping[str, str] = {},
     ) -> CudaPass:  # fmt: skip
         """Return a launch with the values `sizes`. `renamed` maps names of the kernel's buffers to other
-        buffers. Raises Unsupported."""
+        buffers. Raises Unsupported beyond CUDA's largest grid."""
         kinds = {"i32": "int"}
         pointers = [
             f"{'' if name in self.writes else 'const '}{kinds.get(kind, kind)}* __restrict__ {name}"

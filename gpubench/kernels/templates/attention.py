@@ -200,7 +200,8 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
     """Choose the number of queries of a thread, which is 1 or 2, and the number of parts of a group.
 
     The number of parts is doubled until each multiprocessor has enough warps, as long as the number of keys and
-    the device's limits allow it. Raises Unsupported for heads that are too wide for registers.
+    the device's limits allow it. `itemsize` is the number of bytes of a number in the arithmetic. Raises
+    Unsupported for heads that are too wide for registers.
     """
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
@@ -509,7 +510,8 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """Return statements by which the parts from `half` on hand their results to the parts before `half`."""
+        """Return statements by which each part from `half` to 2 `half` - 1 hands its results to the part that
+        comes `half` parts before it."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

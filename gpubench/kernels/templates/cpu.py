@@ -56,7 +56,9 @@ def numba_signature(dtype: str, parts: str = "") -> str:
 
 
 def thread_counts(elements: int, limits: Limits) -> list[int]:
-    """Return the numbers of threads that are worth a trial for this many elements, the likeliest first."""
+    """Return the numbers of threads that are worth a trial for this many elements, the likeliest first. They
+    are powers of two and the number of all cores, without those that give a thread too few or too many
+    elements."""
     most = limits.multiprocessors or 1
     powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
     counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
@@ -69,7 +71,8 @@ def numba_candidates(
     elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
 ) -> tuple[Candidate, ...]:
     """Return a candidate, built by `program(threads, streaming)`, for each number of threads that is worth a
-    trial. If `streamed`, add a candidate with streaming stores, for outputs too large for the caches."""
+    trial. If `streamed`, because the outputs are too large for the caches, add a candidate with streaming
+    stores and the likeliest number of threads."""
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"

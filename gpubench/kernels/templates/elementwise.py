@@ -134,8 +134,8 @@ def elementwise(
     takes: tuple[str, ...] = (),
     fits: Callable[[Params], str | None] = always_fits,
 ) -> Op:
-    """Return the op of n elements that applies `formula` at each position of its inputs: `lambda m, x, y:
-    m.exp(x) * y`.
+    """Return the op of n elements that applies `formula`, such as `lambda m, x, y: m.exp(x) * y`, at each
+    position of its inputs.
 
     The formula gives the kernels of CPU, CUDA and WGSL, the reference and the array expression. `expr(xp, x,
     y)` replaces it as the array expression, and `library` gives calls of array libraries, if these are better.

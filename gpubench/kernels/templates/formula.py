@@ -234,8 +234,8 @@ def _operand(value: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return a power: as products for a whole exponent up to 16, as a root for 0.5, and otherwise as a call of
-    `pow`."""
+    """Return a power: as products if the exponent is a whole number from 1 to 16 or from -16 to -1, as a root
+    if it is 0.5, and otherwise as a call of `pow`."""
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return Symbol("pow", (_operand(base), _operand(exponent)))
     exponent = _operand(exponent)

@@ -162,10 +162,11 @@ def _full(limits: Limits) -> int:
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return tiles with K split over groups, for a C that has too few groups. Each group still gets at least
-    two tiles.
+    """Return copies of tiles in which several groups share K. A tile has a copy only if C has too few groups of
+    it to fill the device, if K can be divided so that each group gets at least two steps, and if C is not
+    written element by element.
 
-    Without this, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
+    Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
     """
     full, cuts = _full(limits), []
     for tile in tiles:
@@ -178,8 +179,9 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first. It is the first tile that gives the device enough groups: two
-    for each multiprocessor without slices, one with slices.
+    """Return the tiles with the default first. It is the first tile that gives the device enough groups: one
+    for each multiprocessor with slices, two without, and 14 for the largest tile. If no tile does, it is the
+    tile that gives the most groups.
 
     An eighth of the multiprocessors may stay idle. For example, 64 x 128 at n = 1024 gives 128 groups to 132
     multiprocessors, and is the fastest tile there. On a software adapter the smallest tile comes first, because

@@ -302,8 +302,11 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return the work of a group. If the weights are not turned, it begins with the columns of one memory
-        sector, and the number of columns is doubled as long as there are more groups than multiprocessors."""
+        """Return the work of a group of `threads` threads for `rows` rows, whose loads take `width` elements.
+
+        If the weights are turned, up to a warp shares a column. Otherwise a group takes the columns of one
+        memory sector, and this number is doubled as long as there are more groups than multiprocessors.
+        """
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)

@@ -400,7 +400,8 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Return statements that add the sums of a block of tiles, a power of two, to the totals."""
+    """Return statements that add the sums of a block of tiles to the totals after each block. Return an empty
+    list if there are no blocks. The number of tiles in a block is a power of two."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))

@@ -74,8 +74,8 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> bool:
-        """Whether the lines are so short that they are read element by element, because a padded copy of the
-        matrix would need a dispatch of its own."""
+        """Whether the lines are read element by element. These are lines along the extent that do not consist
+        of whole vec4s and are so short that a dispatch for a padded copy would cost more."""
         odd = not self.turned and self.extent % 4 != 0
         return odd and self.extent <= _LOOSE and self.k == self.deep
 
@@ -132,10 +132,12 @@ def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]])
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates: the register-blocked kernel with each promising tile, the default first, and the
-    kernel for few rows.
+    """Return the candidates, the default first: the register-blocked kernel with each promising tile, and the
+    kernel for few rows if A has few rows. If reading the weights takes less time than a launch, the kernel for
+    few rows is the only candidate.
 
-    Halves are multiplied and added in float32. Raises Unsupported.
+    Halves are multiplied and added in float32. Raises Unsupported for a matrix without elements, and if the
+    dtype, a matrix or every tile exceeds the device's limits.
     """
     product.require(limits)
     m, n, k, batch = product.m, product.n, product.k, product.batch

@@ -19,7 +19,6 @@ import msgspec
 
 from gpubench.kernels.contract.kernel import Limits, by_backend
 from gpubench.kernels.contract.op import (
-    Array,
     Ladder,
     Op,
     Operand,
@@ -111,7 +110,7 @@ def rowwise(
         name=name, params={"n": of.params}, options=of.options, fits=of.fits, sizes=of.sizes,
         inputs=inputs, output=Operand("out", of.shape),
         flops=lambda params: flops_per_element * math.prod(of.shape(params)),
-        expr=partial(_on_arrays, formula), split=Split(dict.fromkeys(traced.inputs, 0), of.part),
+        expr=lambda xp, *arrays: formula(RowArrays(xp), *arrays), split=Split(dict.fromkeys(traced.inputs, 0), of.part),
         tuned=by_backend(
             compiled_kernel(by_shape(cpu.candidates)), by_shape(partial(cuda.program, name)), by_shape(wgsl.program)
         ),
@@ -131,7 +130,3 @@ def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., A
     tracer."""
     whole = [operand.name for operand in inputs if operand.role == "weight"]
     return trace_row(name, formula, [operand.name for operand in inputs if operand.name not in whole], whole)
-
-
-def _on_arrays(formula: Callable[..., Array], xp: Array, *arrays: Array) -> Array:
-    return formula(RowArrays(xp), *arrays)

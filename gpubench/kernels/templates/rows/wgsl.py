@@ -58,7 +58,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
     def loop(self, lines: list[str]) -> list[str]:
-        """Return the lines inside a loop over every unit u that is not kept in registers."""
+        """Return the lines inside a loop over every unit u that is not kept in registers, or an empty list if
+        all units are."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
