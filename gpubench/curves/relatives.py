@@ -201,7 +201,7 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
     """Return the candidate curves that deviate from the relatives' common curve. OWN lists how far a curve may
-    deviate, and there is one candidate for each entry for which there are enough points."""
+    deviate, and each entry gives one candidate. There are none if the relatives have too few points."""
     result = []
     # An op lies further from the mean of its relatives than from their true curve.
     apart = math.sqrt(1 + 1 / len(relatives))
@@ -269,8 +269,8 @@ def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
-    """Fit the launch time a + b n and return a, the fixed part, and b, the part for each unit of n, in seconds.
-    The ratio b / a is found on a grid that is refined twice."""
+    """Fit the curve of `LaunchTime` to the points. Return a, the fixed part, and b, the part for each unit of
+    n, in seconds. The ratio b / a is found on a grid that is refined twice."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]

@@ -278,8 +278,9 @@ def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
 
 
 def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Return the result of `clean_blocks` for each session of a case. The result is empty for a session whose
-    blocks were all interrupted."""
+    """Return the result of `clean_blocks` for each session of a case. It is empty for a session that was
+    interrupted as a whole: its shortest block takes more than LATE_SESSION times the median of the sessions'
+    shortest blocks."""
     shortest = [min(blocks) for blocks in sessions if blocks]
     latest = LATE_SESSION * median(shortest) if shortest else 0.0
     return [clean_blocks(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]

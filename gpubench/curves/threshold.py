@@ -128,9 +128,13 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return how long the fastest of the curves takes at x, as a distribution of ln(seconds). The minimum of
-    two distributions is taken at a time (Clark 1961). Only contenders that were timed around x count. The step
-    of the result is that of the fastest curve."""
+    """Return how long the fastest of the curves takes at x, as a distribution of ln(seconds). Its step is that
+    of the fastest curve.
+
+    The distribution is a minimum, computed for two curves at a time (Clark 1961). The curves that are known
+    around x count. If there are none, all curves that were timed on both sides of x count, and if there are
+    none of these either, the nearest curve does, at its nearest size.
+    """
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -258,8 +262,8 @@ class Doubt(NamedTuple):
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
     """Return the risk of `choice` at x = ln(n): the probability that one of `rivals` is clearly faster, and the
-    expected loss. All rivals must have been timed on both sides of x. The risk is for a call in another run, so
-    it includes the offsets of whole curves and the scatter of single sizes."""
+    expected loss. The risk is for a call in another run, so it includes the offsets of whole curves and the
+    scatter of single sizes. Raises ValueError if a curve was not timed on both sides of x."""
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
@@ -276,7 +280,7 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
     """Return the ranges of sizes between `low` and `high` in which the expected loss of the fastest curve
-    exceeds HIGHEST_COST."""
+    exceeds HIGHEST_COST. There are none without curves, or unless 0 < `low` < `high` < infinity."""
     if not curves or not 0 < low < high < math.inf:
         return ()
     steps = math.ceil(math.log(high / low) / COST_STEP)

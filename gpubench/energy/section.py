@@ -150,8 +150,9 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the least energy. Its answer is unknown if the energy of the CPU's or the GPU's
-    side is unknown, or if the energy of fewer than two devices is known."""
+    """Return the advice for the device with the least energy, by the first of `runs` that counted the energy of
+    this call. The device is None if the energy of the CPU's or the GPU's side is unknown, or if the energy of
+    fewer than two devices is known."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}

@@ -332,8 +332,8 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """Return the first sentences of the answer if device groups have times and no GPU was compared with a
-    CPU."""
+    """Return the first sentences of an answer that compares no GPU with a CPU: what the links carry or, without
+    collectives, what GPUs keep at once and from which size on device groups pay."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -372,7 +372,7 @@ def links_table(analysis: Analysis) -> Table:
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):
-        rates = {result.n: _rate_text(result) for result in device_group}
+        rates = {result.n: format_rate(result.busbw, "B/s") + mark(result.row.label) for result in device_group}
         rows.append([Cell(label), *(Cell(rates.get(n, "-")) for n in sizes)])
     # Where columns have to be dropped, the largest size is kept.
     columns = [Column(format_bytes(n), right=True, rank=rank) for rank, n in enumerate(reversed(sizes))]
@@ -381,7 +381,7 @@ def links_table(analysis: Analysis) -> Table:
 
 def links_context(analysis: Analysis) -> str:
     """Return a text with the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via
-    switch, 478 GB/s, nccl 2.28.9.`"""
+    switch, 478 GB/s, nccl 2.28.9.` Return an empty text without collectives."""
     rows = collectives(analysis)
     if not rows:
         return ""
@@ -453,10 +453,6 @@ def _ranks_text(op: str, device_id: str) -> str:
         return f"{members[0]} to {members[1]}"
     word = device_id.rpartition(":")[2]
     return f"{word} ranks" if word.isdecimal() else word
-
-
-def _rate_text(result: CollectiveResult) -> str:
-    return format_rate(result.busbw, "B/s") + mark(result.row.label)
 
 
 def _weak_sentence(rows: Sequence[Weak]) -> str:

@@ -79,8 +79,9 @@ class GroupSession(
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Return the error that says why the device group cannot run the case, or None if it can. It runs a
-        collective only if the collective has as many ranks as the group. It runs another op if the op can be
-        split and a rank can run its share."""
+        collective only if the collective has as many ranks as the group. It runs a training if each rank can
+        run its part of the batch. It runs any other op only in the tuned implementation, and only if the op can
+        be split and a rank can run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -250,10 +251,10 @@ class GroupBackend(Backend):
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
+        counts = {device_group.id: len(group_ranks(device_group.id)) for device_group in device_groups}
+        usual = group_sizes(max(counts.values(), default=0))
         self.default_devices = tuple(
-            device_group.id.removeprefix(f"{DEVICE_GROUP}:")
-            for device_group in device_groups
-            if _usual(device_group.id, device_groups)
+            id.removeprefix(f"{DEVICE_GROUP}:") for id, count in counts.items() if count in usual
         )
         for name in backends.hidden_names():
             device_groups += make_device_groups(_members(name))
@@ -261,7 +262,8 @@ class GroupBackend(Backend):
         return device_groups + [_software(count) for count in _SOFTWARE]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GroupSession:
-        """Return a session of the device group with this id. Raises BackendUnavailable."""
+        """Return a session of the device group with this id. Raises BackendUnavailable if there is no such
+        group, or if its backend joins no devices."""
         device = next((device_group for device_group in self.devices() if device_group.id == device_id), None)
         if device is None:
             raise BackendUnavailable(f"there is no device {device_id}")
@@ -292,13 +294,6 @@ def make_device_groups(members: Sequence[Device]) -> list[Device]:
         _device_group(members, ranks)
         for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))
     ]
-
-
-def _usual(device_group: str, device_groups: Sequence[Device]) -> bool:
-    """Tell whether the device group has 2, 4, 8, ... or all GPUs. Other groups are used only if their id is
-    given."""
-    most = max(len(group_ranks(device.id)) for device in device_groups)
-    return len(group_ranks(device_group)) in group_sizes(most)
 
 
 def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:

@@ -20,8 +20,8 @@ class ScalingOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the additional settings `scaling` (weak, strong or both) and `ranks` (the sizes of device
-        groups). Raises UsageError."""
+        """Return the settings with `scaling` (weak, strong or both) and `ranks` (the numbers of GPUs), unless
+        scaling is off. Raises UsageError for a number of GPUs below 2."""
         from gpubench.base import units
         from gpubench.cli import selection
 

@@ -274,7 +274,8 @@ def _table(analysis: Analysis, breakdown: Stages, cpu: Stages | None, unit: str)
     legend = [_rates(breakdown, beside)] if breakdown.tokens_per_s else []
     if breakdown.tokens_differing:
         legend.append(f"{breakdown.tokens_differing} of its tokens differ from float64's")
-    legend += [_stamping(breakdown, unit)] if breakdown.stamping_s > SHOWN * breakdown.whole_s else []
+    if breakdown.stamping_s > SHOWN * breakdown.whole_s:
+        legend.append(f"{seconds_text(breakdown.stamping_s, unit)} of clock readings are taken off the stages")
     legend += [_RECORDING] if breakdown.recording_s else []
     legend += [_WAITED] if breakdown.clock == "waited" else []
     legend += [_MISMATCH] if breakdown.mismatch or (beside and beside.mismatch) else []
@@ -283,10 +284,6 @@ def _table(analysis: Analysis, breakdown: Stages, cpu: Stages | None, unit: str)
         title=f"{series_name(breakdown.case.case)}, n {size_text(breakdown.case).partition(' ')[0]}",
         note=f"{device_text(analysis, breakdown.device_id)}{against}",
     )  # fmt: skip
-
-
-def _stamping(breakdown: Stages, unit: str) -> str:
-    return f"{seconds_text(breakdown.stamping_s, unit)} of clock readings are taken off the stages"
 
 
 def _rates(breakdown: Stages, cpu: Stages | None) -> str:

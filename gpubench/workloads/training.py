@@ -197,7 +197,9 @@ def _training(
     *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
     moments: Mapping[str, Values] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op of three training steps. Each step runs `stages` and then the `update` of every weight."""
+    """Return the op of three training steps. Each step runs `stages` and then the `update` of every weight.
+    `weights` and `moments` say how their initial values are drawn, by name. `classes` returns the number of
+    labels."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
         stages=(_steps(stages, update, weights),),

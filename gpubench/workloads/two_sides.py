@@ -258,7 +258,7 @@ class TwoSideSession(
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Run the stages in order. When the method returns, the GPU's work is enqueued and the CPU's work is
-        done."""
+        done. A launch without assigned stages, such as the empty one, runs on the GPU."""
         if not isinstance(launch, AssignedLaunch):
             self.gpu.run(launch, repeat)
             return
@@ -267,7 +267,7 @@ class TwoSideSession(
         self._ran = launch
 
     def sync(self) -> None:
-        """Copy the result of the last run to the host, and wait for the GPU."""
+        """Copy those results of the last run that travel to the host, and wait for the GPU."""
         if self._ran is not None:
             launch, self._ran = self._ran, None
             for value, travels in zip(each(launch.output), self._home, strict=False):
@@ -353,7 +353,8 @@ class TwoSideSession(
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
         """Return the times of the CPU's chain and of the GPU's chain, or None if one of the two cannot time its
         stages. The chains are built once for all rounds. Before the stages of a side are timed, its whole chain
-        runs once; otherwise its threads would sleep and the caches would hold the other side's data."""
+        runs twice, and the second run is timed. Otherwise the side's threads would sleep, and the caches would
+        hold the other side's data."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
             self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
