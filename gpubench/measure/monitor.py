@@ -291,15 +291,15 @@ class CounterFile(msgspec.Struct, frozen=True):
     """A file that holds a growing number of microjoules."""
 
     path: str  # path of the file
-    wraps_uj: int | None = None  # value after which the number begins at 0 again
+    wraps_uj: int | None = None  # value after which the number begins at 0 again; None if unknown
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
     """A device to read. If the driver does not know the device, its backend may read it."""
 
     device_id: str  # the id of the device in this run
-    uuid: str | None = None  # UUID by which the driver knows it
-    pci: str | None = None  # the PCI address, such as `0000:09:00.0`
+    uuid: str | None = None  # UUID by which the driver knows it; None if unknown
+    pci: str | None = None  # the PCI address, such as `0000:09:00.0`; None if unknown
     files: list[CounterFile] = []  # energy counters that are read instead of asking the driver
 
     @property

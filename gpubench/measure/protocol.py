@@ -139,7 +139,7 @@ class Prepare(WorkerRequest, frozen=True):
     case: Case  # the case to prepare
     session: int  # the index of the session
     repeat: int | None = None  # the launches per sample, as a Block stores them; None if they are not settled
-    hot_repeat: int | None = None  # launches per sample on the device's clock
+    hot_repeat: int | None = None  # likewise on the device's clock
     part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
     device_clock: bool = True  # also read the device's own clock
@@ -224,13 +224,13 @@ class Listing(msgspec.Struct, frozen=True):
     backend: str  # the name of the backend
     devices: tuple[Device, ...] = ()  # the devices of the backend
     implementations: tuple[str, ...] = ()  # the implementations of the backend
-    version: str | None = None  # version of its library
+    version: str | None = None  # version of its library; None if it is unknown
     # The devices that the backend's name alone stands for (`Backend.default_devices`); None means all.
     default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs and are preferred
     scripted: tuple[str, ...] = ()  # devices with a scripted clock
     kernels: dict[str, tuple[KernelFacts, ...]] = {}  # kernels that it brings, by op
-    reason: Reason | None = None  # the reason why it has no devices
+    reason: Reason | None = None  # the reason why it has no devices; None if it has some
     detail: str = ""  # a sentence about that reason
     hint: str = ""  # the remedy for a missing device
 
@@ -275,12 +275,12 @@ class Prepared(Reply, frozen=True, kw_only=True):
     """Reply to Prepare: the case passed its check and can be sampled."""
 
     check: Check  # the check that the case passed
-    answer: list[float] | None = None  # some elements of the result of a user's function
+    answer: list[float] | None = None  # some elements of a user's function's result; None for other ops
     op_hash: str  # changes when the meaning of the op changes
-    kernel_hash: str | None  # hash of the kernel's code
-    kernel: str | None = None  # name of the kernel
+    kernel_hash: str | None  # changes with the kernel's code; None if the backend gives no hash
+    kernel: str | None = None  # name of the chosen candidate; None if there was no choice
     tune_s: float = 0.0  # seconds of choosing kernels
-    lacks: str | None = None  # the reason why the CPU is slower than it could be
+    lacks: str | None = None  # the reason why the CPU is slower than it could be; None if it is not
     notes: list[RunWarning] = []  # warnings about the cache
     blas: bool = False  # whether a BLAS computes it
     flops: int  # operations of a launch
@@ -291,7 +291,8 @@ class Prepared(Reply, frozen=True, kw_only=True):
     staging: Staging  # the way in which bytes travel
     sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline
     one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's part of a split moves in one piece
-    # The GPU's share of a split case, rounded to whole units, or the stage assignment of a workload.
+    # The GPU's share of a split case, rounded to whole units, or the stage assignment of a workload. None for a
+    # case on one side.
     split: float | str | None = None
 
 
@@ -344,8 +345,8 @@ class Broke(Reply, frozen=True):
     reason: Reason  # a code of the list of messages
     detail: str  # the reason in one sentence
     hint: str = ""  # the remedy
-    phase: str | None = None  # the phase in which it failed
-    check: Check | None = None  # the check that it did not pass
+    phase: str | None = None  # the phase in which it failed; None before the first one
+    check: Check | None = None  # the check that it did not pass; None if it broke otherwise
     fatal: bool = False  # whether a new worker is needed
 
 

@@ -399,7 +399,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     """Event: the run begins."""
 
     cases: int  # the number of planned cases, to which a search may add more
-    sessions: int  # number of sessions that the file will have
+    sessions: int  # number of sessions that the file will have, if none is added or left out
     budget_s: float | None  # the seconds of the budget; None if there is no budget
 
 
@@ -421,7 +421,7 @@ class CaseStarted(CaseUnderWay, frozen=True):
 class BlockDone(CaseUnderWay, frozen=True):
     """Event: a case has one more block."""
 
-    estimate_s: float  # median seconds per launch
+    estimate_s: float  # seconds per launch: the geometric mean of the medians of its blocks
     precision: float | None  # relative half-width of its interval; None for a single block
     samples: int  # number of samples of the estimate
 
@@ -432,7 +432,7 @@ class CaseDone(msgspec.Struct, frozen=True):
     outcome: Outcome  # the outcome in the form of the result file
     cases: int  # the number of all cases, as far as it is known
     session: int  # the index of the session
-    estimate_s: float | None  # the seconds per launch; None if there are no samples
+    estimate_s: float | None  # as in BlockDone; None if there are no samples
     precision: float | None  # relative half-width of its interval; None for fewer than two blocks
     remaining_s: float | None  # estimated seconds until the end; None if unknown
 

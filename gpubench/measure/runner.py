@@ -491,13 +491,13 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
     """Return the expected seconds of the last checks of these cases. Only long launches count.
 
-    Devices check at the same time, so the slowest device decides. Cases of one implementation whose data is on
-    the device share one check.
+    Devices check at the same time, so the slowest device decides. Cases of one workload and implementation
+    whose data is on the device share one check.
     """
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
-        checks = seconds.setdefault(run.case.device_id, {})
-        checks[run.case.implementation_id if run.case.resident else run.case.id] = run.check_s
+        case, shared = run.case, f"{run.case.workload} {run.case.implementation_id}"
+        seconds.setdefault(case.device_id, {})[shared if case.resident else case.id] = run.check_s
     return max((math.fsum(checks.values()) for checks in seconds.values()), default=0.0)
 
 

@@ -45,11 +45,11 @@ class RunSpec(msgspec.Struct, frozen=True):
     run: Run  # the document to fill
     ops: Mapping[str, Op]  # the ops by name
     constraints: Constraints  # devices, selection and limits of the plan
-    began: float  # the monotonic time from which the budget counts
+    began: float  # the time by `monotonic` from which the budget counts
     # Devices that the user named. The run ends with exit code 5 if one of them cannot be opened.
     required: frozenset[str] = frozenset()
     check_only: bool = False  # nothing is timed
-    resume: Resume | None = None  # the plan of the file that is resumed
+    resume: Resume | None = None  # the plan of the file that is resumed; None for a new run
     # Returns the CPU times of this machine, from which the use by other programs is computed.
     load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
     spares: Spares | None = None  # workers that already import libraries

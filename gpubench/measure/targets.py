@@ -115,7 +115,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
     devices: tuple[str, ...] = ()  # ids of devices
     allow_software: bool = False  # measure software adapters like GPUs
-    mode: Mode | None = None  # the sides to measure, which must be available
+    mode: Mode | None = None  # the sides to measure, which must be available; None for all that are there
     lenient: bool = False  # the sides that the mode names may be absent
     beside: tuple[str, ...] = ()  # backends that are listed in addition
     # Returns further targets, made from the chosen ones and all listings.

@@ -35,7 +35,7 @@ class Launch:
 
     # The buffer with the result after a run. The library implementation puts a new array there each time.
     output: Buffer = None
-    kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel
+    kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel; None if not known
     kernel_name: str | None = None  # the chosen candidate, if there was a choice
     staging: Staging | None = None  # the way in which it moves its data; None means the session's
 

@@ -299,8 +299,9 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build the candidates until `late()`. Returns the timer of each candidate that could be built, with the
-    seconds of one launch."""
+    """Build the candidates until `late()`, or until one whose launch takes longer than the budget. Returns the
+    timer of each candidate that could be built, with the seconds of one launch. Raises BackendError if the
+    first one cannot be built."""
     timers = {}
     for name in names:
         if late():

@@ -46,7 +46,7 @@ _NO_LETTER = 255
 class Oddities(NamedTuple):
     """The infinities and NaNs in a reference."""
 
-    first: int | None = None  # flat index of the first one
+    first: int | None = None  # flat index of the first one; None if there is none
     nan: bool = False  # whether there is a NaN
 
 

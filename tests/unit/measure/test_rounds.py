@@ -41,6 +41,18 @@ def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept
     assert (found and (found.repeat, found.hot_repeat)) == kept
 
 
+@pytest.mark.parametrize(("runs", "seconds"), [
+    ([], 0.0),
+    ([(64, "fake:gpu", "resident-queued", 0.5), (64, "fake:gpu", "resident-waited", 0.5)], 0.5),
+    ([(128, "fake:gpu", "resident-queued", 1.0), (64, "fake:gpu", "resident-queued", 0.5)], 1.5),
+    ([(64, "fake:gpu", "transfer-always", 0.5), (64, "fake:gpu", "resident-queued", 0.5)], 1.0),
+    ([(64, "fake:gpu", "resident-queued", 0.5), (64, "fake:cpu", "resident", 2.0)], 2.0),
+])  # fmt: skip
+def test_the_last_checks_take_those_of_the_slowest_device(runs, seconds):
+    started = [SimpleNamespace(case=case(*where), check_s=check_s) for *where, check_s in runs]
+    assert runner.last_checks_s(started) == seconds
+
+
 blocks = st.lists(st.lists(st.floats(1e-9, 10), min_size=1, max_size=5), max_size=12)
 
 
