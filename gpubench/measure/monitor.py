@@ -345,7 +345,7 @@ class Users(msgspec.Struct, frozen=True):
 
 
 class Ready(FromMonitor, frozen=True):
-    """The answer to Begin."""
+    """The answer to Begin, or the news that a device can no longer be read."""
 
     absent: dict[str, str]  # the reason for each device that cannot be read, by device id
     users: dict[str, Users] = {}  # the users of each device that reports them, by device id

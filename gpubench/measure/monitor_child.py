@@ -111,8 +111,8 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return the users that `look` sees. While one computes, look again after short waits, because a worker of
-    the last session may still be ending."""
+    """Return the users that `look` sees. If one computes or is unseen, look again after short waits, because a
+    worker of the last session may still be ending."""
     users_seen = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in users_seen.values()):
@@ -123,16 +123,23 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders. Between Watch and Pause, also read the devices at every interval."""
+    """Answer orders. Between Watch and Pause, also read the devices at every interval. A device that cannot be
+    read any more is reported by another Ready."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []
     every_s = 0.0
 
     def read() -> None:
-        for name in watched:
+        for name in list(watched):
             at = time.perf_counter()
-            send(Reading(name, at, **readers[name]()))
+            try:
+                reading = Reading(name, at, **readers[name]())
+            except Exception as error:  # one backend that breaks must not hide the others' devices
+                watched.remove(name)
+                send(Ready({name: error_text(error)}))
+            else:
+                send(reading)
 
     while True:
         try:

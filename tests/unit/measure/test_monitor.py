@@ -255,6 +255,25 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
+def test_a_backend_that_breaks_at_a_reading_costs_no_other_device_its_readings(monkeypatch):
+    readers = {"broken:0": lambda: {}["clock_hz"], "fake:gpu": lambda: {"clock_hz": 1e9}}
+    monkeypatch.setattr(monitor_child, "sources", lambda targets: (readers, {}))
+    orders, sent = queue.SimpleQueue(), []
+    for order in (monitor.Watch([*readers], 9.0), monitor.Pause(1)):
+        orders.put(monitor.encode(order))
+
+    def send(message):
+        sent.append(message)
+        if isinstance(message, monitor.Paused):
+            raise EOFError
+
+    with pytest.raises(EOFError):
+        monitor_child.serve(orders, send, monitor.Begin([]))
+    begin, broken, *rest, _ = sent
+    assert (begin.absent, broken.absent) == ({}, {"broken:0": "KeyError: 'clock_hz'"})
+    assert [reading.device_id for reading in rest] == ["fake:gpu"] * 2
+
+
 @pytest.mark.parametrize(("users", "severity", "words"), [
     (Users(1, 0, LARGE), "warning", "another process was computing on cupy:0, wgpu:0 before the session began"),
     (Users(2, 5, LARGE), "warning", "2 other processes were computing on"),
