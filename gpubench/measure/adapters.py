@@ -12,13 +12,14 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
 from gpubench.base.messages import WARNINGS
 from gpubench.kernels.contract.op import Implementation
 from gpubench.measure import protocol
 from gpubench.measure.worker_pool import Worker, WorkerGone
 from gpubench.result.case import Case, inner_device
-from gpubench.result.run import Device, RunWarning
+from gpubench.result.run import Device, Identity, RunWarning
 
 Trial = Callable[[str], float | None]
 Card = list[Device]
@@ -35,7 +36,7 @@ MARGIN = 1.05
 def try_adapter(device_id: str) -> float | None:
     """Return the geometric mean of the launch times of TRIAL_CASES in seconds. Returns None if the adapter
     cannot be opened, supports none of these cases, or fails in one."""
-    with tempfile.TemporaryDirectory() as scratch, Worker() as worker:
+    with tempfile.TemporaryDirectory() as scratch, closing(Worker()) as worker:
         try:
             return _seconds(worker, device_id, scratch)
         except WorkerGone:
@@ -96,18 +97,14 @@ def cards(devices: Iterable[Device]) -> list[Card]:
 
 def _way(device: Device) -> tuple[str, str | None]:
     """Return the interface that lists the device, and the driver behind it (None if it is unknown)."""
-    return device.api, device.identity.driver if device.identity else None
-
-
-def _places(device: Device) -> tuple[str | None, str | None]:
-    identity = device.identity
-    return (None, None) if identity is None else (identity.uuid, identity.pci)
+    return device.api, (device.identity or Identity()).driver
 
 
 def _is_same(a: Device, b: Device) -> bool | None:
     """Return whether two adapters have the same UUID or the same PCI address. Returns None if neither is known
     for both."""
-    places = zip(_places(a), _places(b), strict=True)
+    own, other = a.identity or Identity(), b.identity or Identity()
+    places = (own.uuid, other.uuid), (own.pci, other.pci)
     pairs = [(x, y) for x, y in places if x is not None and y is not None]
     return any(x == y for x, y in pairs) if pairs else None
 
@@ -120,8 +117,8 @@ def _has_ids_of(card: Card, device: Device) -> bool:
 
 
 def _ids(device: Device) -> tuple[int | None, int | None]:
-    identity = device.identity
-    return (None, None) if identity is None else (identity.vendor_id or None, identity.device_id or None)
+    identity = device.identity or Identity()
+    return identity.vendor_id or None, identity.device_id or None
 
 
 def choose_adapters(

@@ -44,7 +44,6 @@ from gpubench.measure.schedule import (
     Schedule,
     alone,
     companions,
-    measures_several,
     open_curves,
 )
 from gpubench.measure.scratch import Scratch
@@ -347,9 +346,9 @@ class Runner:
     def search_left_s(self) -> float:
         """Return the seconds left to the search. It may use its share of the first session's budget. The rest
         is for overheads, splits, device groups and companions."""
-        beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
-            self.spec.constraints
-        )
+        constraints, plan = self.spec.constraints, self._schedule.plan
+        several = alone(constraints).targets != constraints.targets  # splits or device groups
+        beside = several or any(item.op.overhead is not None for item in plan)
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
         share -= sum(companion.share for companion in self._companions)
         return self._budget.left_s(share / max(self._sharing, 1))

@@ -210,11 +210,6 @@ def alone(constraints: Constraints) -> Constraints:
     return msgspec.structs.replace(constraints, targets=single)
 
 
-def measures_several(constraints: Constraints) -> bool:
-    """Return whether a composed device or a device group is among the targets."""
-    return any(target.device.backend in _SEVERAL for target in constraints.targets)
-
-
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
     """Return the workloads of the device groups, from large to small. Their sizes are those that the search
     measured with the backend of a group's members. If the budget ends early, the small sizes are left out, at

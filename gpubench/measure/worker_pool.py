@@ -53,8 +53,7 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One worker process. Use it as a context manager, or call `close`. Raises WorkerGone if it cannot be
-    started."""
+    """One worker process, which `close` ends. Raises WorkerGone if it cannot be started."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
@@ -69,12 +68,6 @@ class Worker:
         except OSError as error:
             detail = f"the worker cannot be started: {error.strerror or error}"
             raise WorkerGone("worker-crashed", detail, None, "") from error
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def next_id(self) -> int:

@@ -1,5 +1,6 @@
 """Children: what they import, what they write, and when they end, each shown by real processes."""
 
+import contextlib
 import json
 import os
 import resource
@@ -126,7 +127,7 @@ def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path, monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        with Worker() as worker, pytest.raises(WorkerGone) as gone:
+        with contextlib.closing(Worker()) as worker, pytest.raises(WorkerGone) as gone:
             worker.ask(protocol.ListDevices(id=worker.next_id, backend="strange"), PATIENCE_S)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

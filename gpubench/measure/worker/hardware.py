@@ -16,6 +16,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -371,7 +372,7 @@ class OverheadTimer(Timed):
         process."""
         total = 0.0
         for _ in range(repeat):
-            with Worker(self._opening.threads) as child:
+            with closing(Worker(self._opening.threads)) as child:
                 reply = child.ask(self._opening, OPEN_DEADLINE_S)
             if not isinstance(reply, protocol.Opened) or reply.record.open_s is None:
                 raise BackendUnavailable(getattr(reply, "detail", "a second process cannot open the device"))

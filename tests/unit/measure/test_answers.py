@@ -1,6 +1,5 @@
 """What a worker and the monitor's process answer, in the process of the tests."""
 
-import contextlib
 import errno
 import io
 import queue
@@ -78,8 +77,8 @@ def test_without_a_device_there_is_nothing_to_measure():
 def opened(monkeypatch):
     """The timer of `open` on a scripted device, and the replies of the processes that it starts."""
     replies, session, op = [], backends.load("fake").open("fake:gpu"), kernels.load("open")
-    worker = SimpleNamespace(ask=lambda request, deadline_s: replies.pop())
-    monkeypatch.setattr(hardware, "Worker", lambda threads: contextlib.nullcontext(worker))
+    worker = SimpleNamespace(ask=lambda request, deadline_s: replies.pop(), close=lambda: None)
+    monkeypatch.setattr(hardware, "Worker", lambda threads: worker)
     asked = protocol.Open(id=1, device_id="fake:gpu", threads=1, seed=1, inputs="random", scratch="", since=0.0)
     yield hardware.OverheadTimer(session, op, case(1, "fake:gpu", op="open"), asked), replies
     session.close()
