@@ -57,7 +57,7 @@ class BenchOptions(RunSettings, Meaning, total=False):
 
 class Result:
     """A measured run, which can be printed, queried and saved. `path` is the file of the result, or None if
-    there is no file."""
+    there is none."""
 
     def __init__(self, run: Run, path: str | Path | None = None) -> None:
         self.run, self.path = run, path
@@ -98,9 +98,11 @@ class Result:
     def threshold(
         self, op: str | None = None, situation: str = "waited", backend: str | None = None
     ) -> GpuThreshold:
-        """Return the size from which the GPU is faster.
+        """Return the size from which the GPU is faster in a situation, such as "waited" or "copied".
 
-        `op` may be omitted if the result has only one op. Raises UsageError for an unknown op or situation.
+        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device; if it
+        is None, the GPU that pays from the smallest size counts. Raises UsageError for an unknown op or
+        situation.
         """
         from gpubench.analysis.thresholds import find_threshold
 
@@ -110,8 +112,9 @@ class Result:
         """Return the time of the fastest CPU implementation / the time of the fastest GPU implementation at
         size n.
 
-        A value below 1 means that the GPU is slower. Returns None if n is outside the measured sizes or nothing
-        was compared.
+        A value below 1 means that the GPU is slower. If there are several dtypes, params or backends, the
+        largest ratio counts. Return None if n is outside the measured sizes or nothing was compared. Raises
+        UsageError for an unknown op or situation.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -196,7 +199,8 @@ class Unmeasured:
     """An empty result, which `bench` and `run` return while a child process of gpubench imports the caller's
     file.
 
-    Every attribute, call and comparison works and gives an empty or false value.
+    Every attribute and every call gives this object again. It has no items, is formatted as an empty text, and
+    is neither smaller nor larger than anything.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -326,7 +330,7 @@ def _measure(options: Any, began: float) -> Result:
 
 
 def shows_progress() -> bool:
-    """Return whether progress is shown, which is the case on a terminal (stderr) and in a notebook."""
+    """Tell whether progress is shown: on a terminal (stderr) and in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or hasattr(shell, "kernel")
 

@@ -41,7 +41,7 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """Error: the path of a folder, a FIFO, a socket or a device was given where a file is needed."""
+    """Error: the path is that of a folder, a FIFO, a socket or a device, where a file is needed."""
 
 
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -65,7 +65,7 @@ def open_regular(path: StrPath) -> BinaryIO:
 
 
 def read_regular(path: StrPath, most: int | None = None) -> bytes:
-    """Return the bytes of a regular file, at most `most` of them. Raises OSError, including NotRegular.
+    """Return the first `most` bytes of a regular file, or all for None. Raises OSError, including NotRegular.
 
     Memory use grows with the file's size, not with `most`.
     """
@@ -199,5 +199,6 @@ def mend(error: OSError) -> str:
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:
-    """Return what the user can do about `error`. `otherwise` is an alternative that always helps."""
+    """Return what the user can do about `error`: the known remedy, or `otherwise`, an alternative that always
+    helps."""
     return f"{mend(error)}, or {otherwise}" if mend(error) else otherwise

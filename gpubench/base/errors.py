@@ -164,8 +164,8 @@ def name_limit(text: str) -> str:
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return `did you mean 'matmul'?`, or an empty text if no name is similar. Names that begin with `mlp_` are
-    similar to `mlp`."""
+    """Return `did you mean 'matmul'?`, or "" if none of `names` is similar to `word`. All names that begin with
+    `mlp_` are similar to `mlp`."""
     from difflib import get_close_matches
 
     lowered = {name.lower(): name for name in names}
@@ -180,7 +180,7 @@ MOST_CHOICES = 20  # most names that a message lists
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
-    as "--format". `hint` is advice in place of "did you mean", and `listing` is the command that lists all
+    as "--format". `hint` is advice in place of "did you mean". `listing` is the command that lists all
     names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:

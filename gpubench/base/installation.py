@@ -99,7 +99,7 @@ def torch_command(vendor: str, platform: str = sys.platform) -> str:
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """Return how to install PyTorch on this system, with the wheels for GPUs that the usual wheel does not
+    """Return how to install PyTorch on this system: the usual wheel, and the wheels for GPUs that it does not
     drive."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
@@ -132,8 +132,8 @@ def upgrade_command() -> str:
 
 
 def repair_command(clash: str = "") -> str:
-    """Return the command that reinstalls all files of gpubench. `clash` is a distribution to uninstall before
-    that."""
+    """Return the command that reinstalls all files of gpubench. `clash` is the name of a distribution to
+    uninstall before that, or ""."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
     then = ", then" if sys.platform == "win32" else " &&"
@@ -210,7 +210,7 @@ CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each
 
 
 def tell_bug(error: BaseException) -> int:
-    """Print the traceback of `error`, then what happened, why, and what to do. Returns the exit code."""
+    """Print the traceback of `error`, then what happened, why, and what to do. Return the exit code 1."""
     import traceback
 
     import gpubench
@@ -254,8 +254,8 @@ CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
-    """Return gpubench's folder for this kind of file, without creating it. Returns None if the environment
-    names neither the folder nor a home."""
+    """Return gpubench's folder for this kind of file, without creating it. `platform` is a value of
+    sys.platform. Return None if the environment names neither the folder nor a home."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)

@@ -33,12 +33,12 @@ from gpubench.base.errors import find_limit
 
 # Seconds between asking a process to end and killing it.
 KILL_AFTER_S = 2.0
-# Seconds after which a child that cannot be killed is abandoned, and a pipe that a child of the child keeps
-# open.
+# Seconds after which the parent gives up: on a child that cannot be killed, and on a pipe that a child of the
+# child keeps open.
 LET_GO_S = 1.0
 # Seconds after which the parent reports for which children it waits.
 SILENT_S = 3.0
-# How many of the first and of the last bytes are kept that a child writes to stderr and to stdout.
+# Of what a child writes to stderr and to stdout, so many bytes are kept of the beginning and of the end.
 MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
 STDERR_TAIL = 2000
@@ -58,15 +58,14 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process, with a default for XDG_RUNTIME_DIR, and with `extra`.
-
-    Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
-    """
+    """Return the environment of this process with the variables of `extra`, which win. XDG_RUNTIME_DIR gets a
+    default, because without it the Vulkan loader of wgpu writes errors to stderr."""
     return {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(extra or {})}
 
 
 def ending(status: int) -> str:
-    """Describe a child's exit status: `exited with status 7`, `was ended by SIGKILL`."""
+    """Describe a child's exit status: `exited with status 7`, `was ended by SIGKILL`. A negative status is the
+    negated number of a signal."""
     if status >= _CRASHED:
         return f"crashed with status 0x{status:08X}"
     if status >= 0:
@@ -105,8 +104,9 @@ class Excerpt:
 
 
 class _Process:
-    """A process, by default in a session and process group of its own. `read` is called with its stdout. An
-    excerpt of its stderr is kept."""
+    """A process with threads that read its pipes. `read` is called with its stdout, and an excerpt of its
+    stderr is kept. By default it has a session and process group of its own. `env` None means this process's
+    environment."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process and, after `after_s` seconds, kill it with its group. 0 kills it at once. Never
-        raises."""
+        """Terminate the process and, if it still runs after `after_s` seconds, kill it with its group. With 0
+        it is killed at once. Never raises."""
         if self.alive and after_s:
             self._process.terminate()
             self.wait(after_s)
@@ -178,8 +178,8 @@ class _Process:
                     self._process.kill()
 
     def settle(self, until: float | None = None) -> None:
-        """Let the readers read the rest of the output of an ended process, then close its pipes. Give up at the
-        monotonic time `until`."""
+        """Let the readers read the rest of the output of an ended process, then close its pipes. Give up at
+        `until`, a value of `time.monotonic()`, by default after LET_GO_S."""
         until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
@@ -277,9 +277,9 @@ def foreign(text: str) -> str:
 class Ended(msgspec.Struct, frozen=True):
     """The result of a child that ran one command."""
 
-    status: int | None  # the exit status; None if the process did not end in time
-    output: str  # text of its stdout
-    errors: str  # text of its stderr
+    status: int | None  # the exit status, or the negated number of a signal; None: not ended in time
+    output: str  # its stdout, of which a long middle is left out
+    errors: str  # its stderr, of which a long middle is left out
     took_s: float  # seconds until it had written everything
 
     @property
@@ -302,7 +302,8 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run a command to its end, or for at most `limit_s` seconds. Raises OSError if it cannot be started."""
+    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `most_output` limits the
+    kept output, as in `run_all`. Raises OSError if the command cannot be started."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -310,11 +311,12 @@ def run_all(
     commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
     tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
-    """Run commands at the same time, each to its end or to its limit in seconds. Takes at most `2 * LET_GO_S`
-    longer than the limits.
+    """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
+    the same order. This takes at most `2 * LET_GO_S` longer than the longest limit.
 
-    `stdin` contains the inputs of the first commands. `tell` is called with the indices of the commands that
-    still run after `SILENT_S`. Raises OSError if a command cannot be started.
+    `stdin` contains the inputs of the first commands; the others get none. Of the output of each, `most_output`
+    bytes at the beginning and at the end are kept. `tell` is called with the indices of the commands that still
+    run after `SILENT_S`. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -372,8 +374,8 @@ class _Task(_Process):
             self.send_kill()
 
     def end(self, until: float) -> Ended:
-        """Return the result of the command. A process that is still running at the monotonic time `until` is
-        abandoned."""
+        """Return the result of the command. A process that is still running at `until`, a value of
+        `time.monotonic()`, is abandoned."""
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
@@ -396,7 +398,7 @@ LONG_ENOUGH_S = 2.0
 class CpuTimes(NamedTuple):
     """A reading of CPU time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
 
-    at_s: float  # wall clock
+    at_s: float  # the time of the reading, by the host's clock
     total_s: float  # time in all states
     busy_s: float  # time spent computing
     steal_s: float  # time taken by the hypervisor
@@ -404,8 +406,8 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured for long
-    enough."""
+    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it is unknown, or too small for the
+    time over which it was measured."""
 
     foreign: float | None  # taken by other processes
     steal: float | None  # taken by the hypervisor
@@ -459,8 +461,8 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     """Return the load by other programs between two readings.
 
     The counters advance in coarse ticks, so a small share can only be seen over a long time. If the readings
-    are less than LONG_ENOUGH_S apart, a share that is too small for that time becomes None. The limit is
-    inversely proportional to the time.
+    are less than LONG_ENOUGH_S apart, a share below a limit becomes None. The limit is BUSY_SHARE at
+    LONG_ENOUGH_S, and twice that at half the time. Both shares are None if a reading is missing.
     """
     shares = load_in_ticks(before, after)
     if before is None or after is None or shares == Share(None, None):
@@ -473,7 +475,8 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
 
 
 def load_in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """Return the load by other programs between two readings, even if it is based on a few ticks."""
+    """Return the load by other programs between two readings, even if it is based on a few ticks. Both shares
+    are None if a reading is missing or the counters stand still."""
     if before is None or after is None:
         return Share(None, None)
     total_s = after.total_s - before.total_s

@@ -17,7 +17,7 @@ _TAIL = 200  # most characters of an unfinished line that are kept, because late
 
 
 class Stream:
-    """Wraps a standard stream. All methods that do not write are passed on to the stream.
+    """A standard stream whose writing methods are replaced. All others are passed on to the stream.
 
     If `guarded` is true, no line acts as a command of a CI runner. If `survives` is true, text that cannot be
     written is lost without an error.
@@ -34,11 +34,8 @@ class Stream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`, or send it to standard error if the stream is kept apart. CI commands in the text have
-        no effect.
-
-        Returns the length of `text`.
-        """
+        """Write `text`, or send it to standard error if the stream is kept apart (`keep_apart`). CI commands in
+        the text have no effect. Return the length of `text`."""
         if not self.apart:
             self.put(text)
         elif sys.stderr is not None:
@@ -92,7 +89,7 @@ def in_runner(environ: Mapping[str, str]) -> bool:
 
 
 def take_over(environ: Mapping[str, str] = os.environ) -> None:
-    """Replace standard output and standard error by Streams.
+    """Replace standard output and standard error by Streams. `environ` tells whether a CI runner reads them.
 
     In Python, a stream that was closed before the start (`>&-`) is None. Text for such a stream is dropped.
     """
@@ -128,7 +125,7 @@ def keep_apart() -> None:
 
 
 def surviving(stream: IO[str]) -> Any:
-    """Return `stream` if it is a Stream, otherwise a Stream around it that survives write errors."""
+    """Return `stream` if it is a Stream, otherwise a new Stream for it that survives write errors."""
     return (
         stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
     )
@@ -263,8 +260,8 @@ def columns(text: str) -> int:
 
 
 def fill(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Return the lines of `text`, wrapped to at most `width` columns. All lines except the first begin with
-    `indent`."""
+    """Return the lines of `text`, wrapped to at most `width` columns, but not narrower than NARROWEST_WRAP. All
+    lines except the first begin with `indent`. An empty text gives one empty line."""
     # A line may end between a character and what stands before it for its second column: one is kept free for that.
     room = max(width, NARROWEST_WRAP) - (not text.isascii())
     import textwrap
@@ -281,8 +278,8 @@ def cut(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Return `text` padded with blanks to `width` columns. If `right` is true, the blanks come before the
-    text."""
+    """Return `text` padded with blanks to `width` columns. If `right` is true, the blanks come before the text.
+    A longer text stays unchanged."""
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 

@@ -32,8 +32,7 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # align to the right, as for numbers
     rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
-    # width to which the last column is wrapped, or the first one cut, before columns are dropped; 0: all of its
-    # text
+    # before columns are dropped, the last one is wrapped, and the first one is cut, to this width; 0: not before
     least: int = 0
 
 
@@ -106,7 +105,7 @@ def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
 
 
 def narrowing(tables: Iterable[Table]) -> Table:
-    """Return the last one of the tables, which are sorted from narrow to wide. Each has the one before it as
+    """Return the last of the tables, which are sorted from narrow to wide. Each table has the one before it as
     `narrower`."""
     first, *wider = tables
     for table in wider:
@@ -115,8 +114,8 @@ def narrowing(tables: Iterable[Table]) -> Table:
 
 
 def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
-    """Return the rows, in which leading cells that repeat the row above are marked, at most `count` in each
-    row."""
+    """Return the rows, in which leading cells that repeat the row above are marked (`again`). At most the first
+    `count` cells of a row are marked."""
     marked: list[tuple[Cell, ...]] = []
     before: list[str] = []
     for line in rows:
@@ -143,8 +142,9 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 def fit(table: Table, width: int) -> Table:
     """Return the table in the first form that fits into `width`.
 
-    First use a narrower form of the table if the table is too wide even without all columns that have a rank.
-    Then drop columns one by one until it fits: a column of the highest rank goes first.
+    A narrower form is used if the table is too wide even without all columns that have a rank. Then columns are
+    dropped one by one until it fits, those of the highest rank first. Columns of rank 0 are kept even if they
+    do not fit.
     """
     while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
         table = table.narrower
@@ -161,8 +161,8 @@ def _without(table: Table, goes: Callable[[int], bool], most: int | None = None)
 
 
 def natural_width(table: Table) -> int:
-    """Return the number of characters in a row of the table with all its columns. The first and the last column
-    count with their least width, if they have one."""
+    """Return the number of columns of the terminal that a row of the table takes. The first and the last column
+    of the table count with their least width, if they have one."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])
@@ -253,7 +253,7 @@ def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequ
 
 
 def trim(line: Iterable[Cell]) -> Line:
-    """Return the line without empty cells and without blanks at its end."""
+    """Return the line without empty cells and without blanks at its end. At least one cell is left."""
     cells = [cell for cell in line if cell.text]
     while len(cells) > 1 and not cells[-1].text.strip():
         cells.pop()

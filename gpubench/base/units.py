@@ -49,7 +49,7 @@ MAX_DIGITS = 4
 
 
 class _Part(NamedTuple):
-    """A part of a typed list of sizes. It knows its position, so that an error can show it."""
+    """A part of a typed list of sizes, with its position in the list for errors."""
 
     text: str  # the characters of the part
     start: int  # index of its first character in the whole text
@@ -62,7 +62,7 @@ class _Part(NamedTuple):
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
-        """Return the parts between the marks."""
+        """Return the parts between the marks. Each mark is one character."""
         parts, start = [], self.start
         for text in self.text.split(mark):
             parts.append(self._replace(text=text, start=start))
@@ -208,7 +208,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
     """Return how many significant digits of `value` to show if its interval is [low, high]: at most two of them
     are uncertain.
 
-    The result is from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width.
+    The result is from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width, or if a number is not
+    finite.
     """
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
@@ -218,8 +219,9 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
-    """Return a time with `digits` significant digits, such as `1.23 ms`. The unit "auto" is the one (s, ms, us,
-    ns) in which the number is from 1 to 1000."""
+    """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us or ns. With "auto"
+    it is the one in which the number is from 1 to 1000, or the nearest to that. Raises ValueError for another
+    unit."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)
@@ -265,7 +267,8 @@ def format_size(n: int) -> str:
 
 
 def scale_size(n: int) -> tuple[str, str]:
-    """Return a size, rounded to two or three digits, and its unit: ("23", "K"), ("1.5", "M"), ("512", "")."""
+    """Return a size, rounded to at most three digits, and its unit: ("23", "K"), ("1.5", "M"), ("512", "").
+    Sizes below 1 K are not rounded."""
     for unit, scale in SIZE_UNITS:
         value = n / scale
         # 10.4 K is 10 K; a million more or less is more than people round away.
@@ -299,12 +302,12 @@ def count_noun(count: int, noun: str) -> str:
 
 
 def list_words(texts: Sequence[str]) -> str:
-    """Return the texts joined as `a, b and c`."""
+    """Return the texts joined as `a, b and c`. Return "" for no texts."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def split_words(text: str | None) -> list[str]:
-    """Return the words of a comma-separated list."""
+    """Return the words of a comma-separated list. Empty words are left out, and None has no words."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 

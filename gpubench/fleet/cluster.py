@@ -150,9 +150,9 @@ def _ask(
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
     """Run a command on some nodes and return how they answered. `arguments` returns the command line for a
-    node's name. The nodes to ask are those that `--nodes` names. Without this option they are the nodes of a
-    saved fleet that are not in `whole`, or all nodes if there is no saved fleet. Nodes in `whole` are never
-    asked again. Raises RequiredUnavailable if fewer nodes than required are whole or can be asked."""
+    node's name. The nodes to ask are those that `--nodes` names. Without this option they are the nodes of
+    `saved`, a saved fleet, that are not in `whole`. Without a saved fleet they are all nodes. Nodes in `whole`
+    are never asked again. Raises RequiredUnavailable if fewer nodes than required are whole or can be asked."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
@@ -180,7 +180,8 @@ def tell_end(end: NodeEnd) -> None:
 
 
 def engine_at(address: str) -> Engine:
-    """Return the engine for the value of `--cluster`. Raises UsageError or RequiredUnavailable."""
+    """Return the engine for `address`, the value of `--cluster`. Raises UsageError for an address that has
+    another form, and RequiredUnavailable if the cluster cannot be reached."""
     if address.startswith("ray://"):
         raise UsageError(
             "bad-value", "--cluster: a client's address is not taken",
@@ -217,8 +218,8 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
-    """Return the one exit code of a command to which several codes apply. docs/cli.md says which code precedes
-    which."""
+    """Return the exit code of a command to which several codes apply: the first in the order that docs/cli.md
+    gives. Return OK if there are none."""
     order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
     return next((code for code in order if code in codes), ExitCode.OK)
 
@@ -275,8 +276,9 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return the worst exit code that `ends`, the ends of the nodes, give. If `--expect` is given and that many
-    nodes sent a result, nodes that were busy, unreachable or short of GPUs do not count."""
+    """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. If `expect` is
+    not None and that many nodes sent a result, nodes that were busy, unreachable or short of GPUs do not
+    count."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

@@ -59,7 +59,7 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 class NodeClocks:
     """The timeouts of a fleet. Every node has one, which first limits its wait in the queue and then its
-    silence, and the fleet has one. All times are seconds of the same clock."""
+    silence. The fleet has one, too. All times are seconds of the same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -71,8 +71,8 @@ class NodeClocks:
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
-        """Restart the silence timeout of a node from which something arrived. Does nothing if the node's
-        timeout was stopped."""
+        """Restart the silence timeout of a node from which something arrived. Do nothing if the node's timeout
+        was stopped or never started."""
         if node in self._due:
             self._due[node] = now + self._limits.silence_s, "hung"
 
@@ -81,7 +81,8 @@ class NodeClocks:
         self._due.pop(node, None)
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
-        """Return the nodes whose timeout has expired, each with the reason."""
+        """Return the nodes whose timeout has expired, each with the reason: `busy` if it never sent anything,
+        else `hung`."""
         return [(node, why) for node, (due, why) in self._due.items() if due <= now]
 
     def over(self, now: float) -> bool:
@@ -89,7 +90,7 @@ class NodeClocks:
         return now >= self._ends
 
     def wait_s(self, now: float) -> float:
-        """Return a number of seconds in which no timeout can expire, at most `TICK_S`."""
+        """Return the seconds until the next timeout may expire, at most `TICK_S`."""
         ends = min((due for due, _ in self._due.values()), default=self._ends)
         return max(0.0, min(ends - now, self._ends - now, TICK_S))
 
@@ -114,11 +115,11 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # the name of the node
     reason: NodeReason | None  # why it is not whole, or None if its result arrived
-    error: str | None  # the reason in words
+    error: str | None  # the reason in words; None if its result arrived
     last_event: str | None = None  # the last event that the node reported
     cut: Cut | None = None  # why the driver ended the run, if it did
     attempts: Sequence[NodeAttempt] = ()  # earlier attempts, which were repeated
-    identity: NodeIdentity | None = None  # the code that the node runs, known once it began
+    identity: NodeIdentity | None = None  # the code that the node runs; None: it never began
 
 
 class _Progress:
@@ -132,8 +133,8 @@ class _Progress:
 
 
 class FleetDriver:
-    """The driver that starts the commands of all nodes and waits until each has ended. It calls `tell` whenever
-    a node has ended."""
+    """The driver that starts the commands of all nodes and waits until each has ended. A node that died, hung
+    or was busy is started again up to `retries` times. `tell` is called whenever a node has ended for good."""
 
     def __init__(
         self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
@@ -148,8 +149,8 @@ class FleetDriver:
         self.interrupted: KeyboardInterrupt | None = None
 
     def run(self, placed: Sequence[PlacedNode]) -> list[NodeEnd]:
-        """Run the commands of all nodes and return how each ended. Ctrl-C and similar signals end the run
-        early, and `interrupted` then has the exception."""
+        """Run the commands of all nodes and return how each ended, in the order of their ends. Ctrl-C and
+        similar signals end the run early. `interrupted` then has the exception."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
@@ -165,8 +166,8 @@ class FleetDriver:
 
     def _step(self) -> float:
         """Handle the messages that have arrived, check the timeouts, and return the time at which the messages
-        arrived. The timeouts are checked for that earlier time. Otherwise the time that the driver takes to
-        handle messages would count as a node's silence."""
+        arrived. The timeouts are checked for that earlier time, because the time that the driver takes to
+        handle messages is not a node's silence."""
         arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         now = self._clock()
         for arrival in arrivals:
@@ -260,8 +261,8 @@ _OVERDUE: Mapping[Overdue, str] = {
 
 
 def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
-    """Return the nodes by their names in the fleet, which are host names or, without `hostnames`, digests of
-    them. If several hosts have the same name, a part of the engine's id is added."""
+    """Return the nodes by their names in the fleet. The names are host names or, without `hostnames`, digests
+    of them. If several hosts have the same name, a part of the engine's id is added."""
     by_word = group_by(
         nodes,
         lambda node: visible(node.host) if hostnames else hashlib.sha256(node.host.encode()).hexdigest()[:12],
@@ -277,7 +278,8 @@ def choose_nodes(
     nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
     """Return the nodes to ask by name, and the ends of those that cannot be asked. Each of `words` is a node's
-    name, its host name or the engine's id; if there are none, all nodes are asked."""
+    name, its host name or the engine's id. If there are none, all nodes are asked. Nodes with fewer than
+    `min_gpus` GPUs cannot be asked; None means that any number will do."""
     chosen = {} if words else dict(nodes)
     absent = []
     for word in words:
@@ -299,7 +301,8 @@ def fleet_of_ends(
 ) -> Fleet:  # fmt: skip
     """Return the fleet's document after its run. `ends` say how the nodes ended that were asked, and `absent`
     name the nodes that could not be asked. `saved` are nodes of a saved fleet that were not asked again.
-    `expected` is the number of results that make the fleet complete (None: one from each node)."""
+    `expected` is the number of results that make the fleet complete; None means one from each node. `engine`
+    has the engine's name and version."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
@@ -316,8 +319,9 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """Return the entry of a node in the fleet. It follows from the node's file. If the node ended in a worse
-    way than the file says, that end is entered."""
+    """Return the entry of a node in the fleet. It is made from the node's file in the journal. If the node
+    ended in a worse way than the file says, that end is entered. Without `embeds`, the entry refers to the
+    file."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
@@ -345,7 +349,8 @@ def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
     """Return the inventory of a fleet. `ends` say how the nodes answered, and `absent` name the nodes that
-    could not be asked. The machine of each node that answered is read from `journal`."""
+    could not be asked. The machine of each node that answered is read from `journal`. `expected` is the number
+    of answers that make the inventory complete; None means all."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -375,16 +380,16 @@ class BadMessage(Exception):
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of `fleet.jsonl`, which is either an event that a node reported or the end of its run."""
 
-    at: str  # the time, in UTC
+    at: str  # the time of the line, in UTC
     node: str  # the name of the node
     event: msgspec.Raw | None = None  # the event as the node reported it
-    ended: str | None = None  # `ok`, or the reason why it is not whole
+    ended: str | None = None  # at the end of its run: `ok`, or why the node is not whole
     error: str | None = None  # the reason in words
 
 
 class FleetJournal:
-    """The files of a fleet whose run is going on. `load` reads the result that a node sends, and raises
-    InputError if it is invalid."""
+    """The files of a fleet whose run is going on: the log, and the results that arrive. `output` is the path of
+    the fleet's file. `load` reads the result that a node sends, and raises InputError if it is invalid."""
 
     def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
         """Create the folder and open the log. Raises GpubenchError if the files cannot be written."""
@@ -404,8 +409,8 @@ class FleetJournal:
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
-        """Write an event to the log, flush it, and return its reason and id as a text. Returns None if `text`
-        is not a valid event."""
+        """Write an event to the log, flush it, and return its reason and id as a text. Return None, and write
+        nothing, if `text` is not a JSON object."""
         try:
             event = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -447,9 +452,9 @@ class FleetJournal:
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Store the result that the node sent in a file of its own. If the result is not complete, store the
-        part of it that arrived. Returns None if something was stored, or else the reason why there is no
-        result. The file is replaced in one step, after the pieces were read as a valid result."""
+        """Store the result that the node sent in a file of its own. If there is no valid result, store the part
+        of it that arrived. Return None if something was stored, or else the reason why there is no result. The
+        file is replaced in one step, after the pieces were read as a valid result."""
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
         for source in (arriving, part):

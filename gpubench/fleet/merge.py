@@ -46,8 +46,9 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions if the files are of one machine and no nodes are expected. Otherwise
-    write a fleet."""
+    """Write one result with all sessions if the files are of one machine, device ids mean the same GPUs in all
+    of them, and no nodes are expected. Otherwise write a fleet. Raises InputError if the fleet is not complete;
+    it is written all the same."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -89,7 +90,7 @@ def join_files(options: MergeOptions) -> None:
 class _Source(NamedTuple):
     """A run that is to be merged."""
 
-    outline: RunOutline | Run  # the run, or only its outline if it is read from the file again
+    outline: RunOutline | Run  # the run, or only its outline if `load` reads the file again
     load: Callable[[], Run]  # returns the run
     path: str = ""  # the path of the file, or "" if the run is in memory
 
@@ -114,8 +115,8 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 
 def parse_nodes(text: str | None) -> list[str]:
-    """Return the names in a list separated by commas, or those in the file FILE if `text` is `@FILE`. Raises
-    UsageError."""
+    """Return the names in a list separated by commas, without duplicates. If `text` is `@FILE`, return the
+    words in that file. Return no names for None. Raises UsageError if the file cannot be read."""
     if text is None:
         return []
     words = split_words(text)
@@ -144,7 +145,7 @@ def _missing(fleet: Fleet) -> str:
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
     """Return all runs in `files`, the failed nodes, and the largest number of nodes that a fleet among the
-    files expects.
+    files expects (None without a fleet).
 
     If `tolerant` is set, a file that cannot be used counts as a failed node. Otherwise InputError is raised.
     """
@@ -212,8 +213,9 @@ def _unusable(file: str, error: InputError) -> Node:
 
 
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
-    """Return the runs of the node with this name, or of nodes whose key begins with it. Raises InputError or
-    UsageError."""
+    """Return the runs of the node with the label `name`. If there is none, return the runs of all nodes whose
+    key begins with `name`. Raises UsageError if there is no such node, and InputError if it brought no
+    result."""
     nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
     matching = [pair for pair in nodes if pair[1].label == name] or [
         pair for pair in nodes if pair[1].key.startswith(name)
@@ -234,7 +236,7 @@ def report_fleet(
     source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
     """Print the report of `fleet`, write the requested lists of nodes, and return the exit code. `source` is
-    the path of the fleet's file."""
+    the path of the fleet's file. Raises InputError if a requested gate could not fail."""
     channels = ci.channels(options, os.environ)
     style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
@@ -291,7 +293,8 @@ def _figures_of(path: str) -> list[Figure]:
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
-    """Write one name on each line, the format that `srun --nodelist` and `--exclude` read from a file."""
+    """Write one name on each line. `srun --nodelist` and `--exclude` read this format from a file. Do nothing
+    if `path` is None."""
     if path is None:
         return
     try:

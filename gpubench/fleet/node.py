@@ -59,7 +59,7 @@ class ChildEnd(msgspec.Struct, frozen=True):
     """How the child process on a node ended."""
 
     status: int  # its exit status
-    errors: str  # the last lines that it wrote to standard error
+    errors: str  # the last lines that it wrote to standard error, or ""
 
 
 def identity() -> NodeIdentity:
@@ -105,7 +105,8 @@ def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
     """Yield the messages of a child process while it runs: its output, and what it adds to its `.part` file.
-    Each line of output is an event. If `keep` is given, it is called with the line instead."""
+    Each line of output is an event. If `keep` is given, it is called with each line, and no line becomes an
+    event."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -153,8 +154,9 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the child process. In it, GPUs are named by UUID instead of by number, because
-    libraries may number the GPUs differently."""
+    """Return the environment for the child process. `environ` is that of this process. In the new one, GPUs are
+    named by UUID instead of by number, because libraries may number the GPUs differently. Without NVML the
+    numbers are kept."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
@@ -308,8 +310,8 @@ class RayEngine:
         self._tasks[node.id] = task.remote(list(arguments))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """Return one message of each node that has sent any, after waiting at most `timeout_s` seconds for the
-        first."""
+        """Return one message of each node that has sent any. Wait at most `timeout_s` seconds for the first.
+        The list is empty if none came."""
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []

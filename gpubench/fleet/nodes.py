@@ -66,8 +66,8 @@ def merge_runs(runs: Sequence[Run]) -> Run:
     """Return one run with the sessions of all `runs`, numbered by their start. A single run is returned
     unchanged.
 
-    Raises InputError if a run is given twice, or if the runs differ in machine, devices, software, protocol or
-    the definition of an op.
+    Raises InputError if a run is given twice. Raises it also if the runs differ in machine, devices, software
+    or protocol, or in the definition of an op.
     """
     refuse_twice(runs)
     _require_alike(runs)
@@ -99,7 +99,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
 
 
 def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
-    """Raise InputError if a run is given twice, on its own or inside a merged run."""
+    """Raise InputError if a run is given twice: on its own, or as a part of a merged run."""
     seen: set[str] = set()
     for run in runs:
         for name in run.origins:
@@ -176,8 +176,8 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return the union of the values. Lists are joined without duplicates, mappings are merged key by key, and
-    of other values the first is taken."""
+    """Return the union of the values, which are of one type. Lists are joined without duplicates, and mappings
+    are merged key by key. For values of other types, the first one is returned."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -193,7 +193,7 @@ def _unite(values: Sequence[Any]) -> Any:
 
 def _common(values: Sequence[Any]) -> Any:
     """Return the value that all of `values` have. If they are mappings, return the entries that all of them
-    share. Return None if other values differ."""
+    share. Return None if values of another type differ."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -225,8 +225,8 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds between `started_at` and `finished_at` in which none of the runs was running. Return
-    UNSET if the duration of a run is not known."""
+    """Return the seconds between `started_at` and `finished_at` in which none of the runs was running, for runs
+    that do not overlap. Return UNSET if the duration of a run is not known."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
@@ -266,7 +266,8 @@ def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _measurement(parts: Sequence[Measurement]) -> Measurement:
-    """Return one measurement with the rows of all `parts` and the names of all kernels that the device used."""
+    """Return one measurement with the rows of all `parts`, the names of all kernels that the device used, and
+    the check with the largest error. Raises InputError if the parts cannot be merged."""
     _require_same_case(parts)
     kernels = {name for part in parts if part.kernel for name in part.kernel.split(_KERNELS)}
     rows: dict[str, Any] = {
@@ -285,8 +286,8 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _require_alike(runs: Sequence[Run]) -> None:
-    """Raise InputError if two of `runs` differ in a field, which the error names. A field that one of them
-    lacks does not count."""
+    """Raise InputError if two runs differ in a field of their fingerprints or in a setting that affects times.
+    The error names the field. A field of a fingerprint that one of them lacks does not count."""
     fields = [
         (f"{scope} {name}", run, value)
         for scope in ("machine", "device", "software")
@@ -350,16 +351,16 @@ class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One machine with its result, or the reason why there is none."""
+    """One machine of a fleet with its result, or the reason why there is none."""
 
-    key: str  # its machine's fingerprint, the digests of its GPUs' UUIDs and its node names
+    key: str  # made of its fingerprint, its GPUs' digests and its names; without a result, its name
     status: Literal["ok", "failed"]  # `ok` if there is a result, else `failed`
     label: str | None = None  # the name given by `--context node=`
     reason: NodeReason | None = None  # why the node is not whole
     error: str | None = None  # the reason in words
     result: Run | None = None  # the newest result
     others: list[Run] = []  # older results in which device ids mean other GPUs than in `result`
-    files: list[NodeFile] = []  # files with the results if the fleet is large, the newest last
+    files: list[NodeFile] = []  # in a large fleet: files with the results, the newest last
     engine: dict[str, str] = {}  # the engine of `run --cluster` and its version
     last_event: str | None = None  # the last event that the node reported
     attempts: list[NodeAttempt] = []  # earlier attempts, which were repeated
@@ -386,8 +387,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs of all nodes, and print on standard error which nodes brought none. `path` is the
-        path of the fleet's file."""
+        """Return the runs of all nodes. Print on standard error which nodes brought none. `path` is the path of
+        the fleet's file, beside which the files of nodes are."""
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
@@ -420,14 +421,14 @@ def beside(output: str | Path, suffix: str) -> Path:
 
 
 def file_stem(label: str | None, key: str) -> str:
-    """Return the file name of a node's result without its suffix. No two nodes share a name, and no name refers
-    to another folder."""
+    """Return the file name of a node's result without its suffix. `key` makes the name unique, and `label`
+    makes it readable. The name never refers to another folder."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
     return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def digest_file(path: Path) -> NodeFile:
-    """Return the path and the digest of a node's result, where `path` is in a folder beside the fleet. Raises
+    """Return the reference to a node's result in the file `path`, which is in a folder beside the fleet. Raises
     OSError."""
     digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
     return NodeFile(path=f"{path.parent.name}/{path.name}", sha256=digest)
@@ -451,7 +452,7 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 def load_fleet(data: bytes, source: str) -> Fleet:
     """Return the fleet that the bytes in `data` encode. `source` is the name of the file in errors. Raises
-    InputError if they are not a valid fleet."""
+    InputError if they are not a valid fleet. Results in files beside the fleet are not read."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)
@@ -463,10 +464,12 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`.
+    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. `names` are the labels
+    of nodes that must be there.
 
     The fleet is complete if at least `expected` nodes have a result and all of `names` are among them. If
-    `expected` is None, every node that was given or named must have one.
+    `expected` is None, every node that was given or named must have one. A complete fleet omits the failed
+    nodes.
     """
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
@@ -486,7 +489,8 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node for the runs of one machine. Raises InputError if the runs cannot be merged."""
+    """Return the node for the runs of one machine. Its newest group of runs is merged into its result. Raises
+    InputError if runs of one group cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []
@@ -503,8 +507,8 @@ def node_of(runs: Sequence[Run]) -> Node:
 
 
 def alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs of one machine in groups, the newest group last. Within a group a device id means the
-    same GPU in every run."""
+    """Return the runs of one machine in groups, the newest group last. Within a group, the oldest run comes
+    first and a device id means the same GPU in every run."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
         group = next((group for group in groups if all(_agree_on_gpus(run, other) for other in group)), None)

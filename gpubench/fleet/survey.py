@@ -54,7 +54,7 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 
 def system_versions(machine: Machine) -> dict[str, str]:
     """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA version that
-    the first driver supports."""
+    the first of the drivers supports. Unknown versions are left out."""
     versions = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
         versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")
@@ -76,24 +76,24 @@ _GRAVITY = {"severe": 0, "slow": 1, "suspect": 2}
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates of one case on one GPU."""
+    """The rates of one case on one GPU, and the case itself."""
 
     node: str  # the name of the node
-    gpu: str  # the digest of the GPU's UUID, or its node and id without one
+    gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
     device: str  # the id of the device in the run
     started_at: str  # when the run began
-    bdf: str | None  # the PCI address of the GPU
+    bdf: str | None  # the PCI address of the GPU; None: unknown
     case: str  # workload, implementation and regime of the case
-    group: str  # the case, and what GPUs must share to be peers
-    driver: str  # the version of the driver, which is ignored for known-good files
+    group: str  # the case and those facts of the GPU that its peers share, as one text
+    driver: str  # the version of the driver; peers share it, except those of a saved fleet
     size: int  # the size n of the case
-    rates: tuple[float, ...] = ()  # the rate in each session, in launches per second
+    rates: tuple[float, ...] = ()  # launches per second in each session with enough samples
     throttle: tuple[str, ...] = ()  # reasons for a lowered clock
-    reason: str | None = None  # why the figure does not count, or None
+    reason: str | None = None  # why the figure does not count; None: it counts
 
     @property
     def rate(self) -> float:
-        """The median of the sessions' rates, in launches per second."""
+        """The median of the sessions' rates, in launches per second. `rates` must not be empty."""
         return median(self.rates)
 
 
@@ -102,7 +102,7 @@ class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     word: GpuWord  # how bad it is: severe, slow or suspect
     node: str  # the name of the node
-    gpu: str  # the digest of the GPU's UUID
+    gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
     device: str  # the id of the device in the run
     bdf: str | None  # the PCI address of the GPU
     case: str  # the case that shows it
@@ -126,14 +126,14 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     median_per_s: float  # the median rate in launches per second
     low_per_s: float  # the rate of the slowest GPU
     high_per_s: float  # the rate of the fastest GPU
-    worst: str  # the slowest GPU
-    sigma: float  # the robust standard deviation / median
+    worst: str  # the key of the slowest GPU
+    sigma: float  # the robust standard deviation of the rates / their median
     threshold: float | None  # the shortfall from which a GPU is suspect, or null for too few GPUs
-    suspects: int  # the number of GPUs beyond the threshold
+    suspects: int  # the number of GPUs that fall short by more than the threshold
     expected_by_chance: float  # suspects that chance makes among GPUs of this spread
     uniform: bool  # false if so many GPUs are suspect that none is named
     uneven: bool  # whether the spread is large enough to be reported
-    known_good_change: float | None = None  # median / saved median - 1
+    known_good_change: float | None = None  # median / saved median - 1; null without a saved group
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,15 +149,15 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing all GPUs of a fleet."""
 
-    tolerance: float  # the shortfall up to which no GPU is slow
+    tolerance: float  # the shortfall, from 0 to 1, up to which no GPU is slow
     looks: int  # the number of comparisons: GPUs in groups with a verdict, over all cases
-    k: float  # how many standard deviations are tolerated, which grows with looks
+    k: float  # the tolerated number of standard deviations, which grows with looks
     compared: int  # the number of GPUs in a group with a verdict
     verdicts: tuple[SlowGpu, ...]  # the GPUs that fall short, the worst first
     groups: tuple[PeerGroup, ...]  # the groups of peers
     not_compared: tuple[NotCompared, ...]  # the GPUs that were not compared
-    new: tuple[str, ...] = ()  # GPUs that the saved fleet lacks
-    gone: tuple[str, ...] = ()  # GPUs that only the saved fleet has
+    new: tuple[str, ...] = ()  # the keys of GPUs that the saved fleet lacks
+    gone: tuple[str, ...] = ()  # the keys of GPUs that only the saved fleet has
 
 
 # ---------------------------------------------------------------- a run -> figures
@@ -170,8 +170,8 @@ def gpu_key(gpu: Gpu, node: str) -> str:
 
 
 def figures(run: Run, node: str) -> list[Figure]:
-    """Return the figures of the run's GPUs in the cases that can show a slow GPU, in the order of the file.
-    `node` is the name of the node."""
+    """Return the figures of the run's GPUs in the order of the file. Only cases that can show a slow GPU have
+    one: queued matmul and copy, upload and download, without variants. `node` is the name of the node."""
     devices = {device.id: device for device in run.devices if device.kind == "gpu"}
     gpus = {gpu.id: gpu for gpu in run.machine.gpus}
     rates = []
@@ -214,8 +214,8 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
-    """Return why a figure does not count, or None if it counts. A failed case also has a reason, so that GPUs
-    which all failed at a case are not taken for alike."""
+    """Return the reason why a figure does not count, or None if it counts. A failed case also has a reason.
+    Otherwise GPUs that all failed at a case would be taken for alike."""
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -235,9 +235,9 @@ _Name = tuple[str, str, int]  # the group, the driver and the size
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Return the verdicts on the GPUs of a fleet. `known_good` has the figures of a saved fleet, or is None. If
-    it is given, each GPU and each group is also compared with these figures; only this can show that a whole
-    fleet is slow."""
+    """Compare the GPUs of a fleet, case by case, with their peers. `tolerance` is the shortfall, from 0 to 1,
+    up to which no GPU is slow. If `known_good`, the figures of a saved fleet, is given, each GPU and each group
+    is also compared with these figures. Only this can show that a whole fleet is slow."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -268,9 +268,10 @@ def _age(figure: Figure) -> tuple[str, ...]:
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures that are compared with each other: one group for each case and driver, with each GPU
-    once. Searches may end at different sizes, so a group has only the size that most of its GPUs have, or the
-    largest such size. `drivers` False puts GPUs with different drivers into one group."""
+    """Return the figures that are compared with each other, by group, driver and size. Figures with a reason
+    not to count are left out. Each GPU is in a group once, with its newest figure. Searches may end at
+    different sizes, so a group has only the size that most of its GPUs have, or the largest such size. With
+    `drivers` False, the driver is "" and GPUs with different drivers share a group."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -286,9 +287,10 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the peer group of these figures and verdicts on some of its GPUs: those that fall short of their
-    peers, and those that fall short of their own saved figures in `before`. A GPU falls short of its peers if
-    its rate is lower by more than `tolerance` and by more than `k` times the group's spread."""
+    """Return the peer group of these figures, and verdicts on some of its GPUs. A GPU falls short of its peers
+    if its rate is lower by more than `tolerance` and by more than `k` times the group's spread. If so many GPUs
+    fall short that the group is not uniform, none of them gets a verdict. A GPU that falls short of its own
+    saved figure in `before` by more than `tolerance` gets one in any case."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
@@ -367,7 +369,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the name to show
     key: str  # the key of the node in the fleet
     word: NodeWord  # `complete`, or why the node is not whole
-    why: str | None  # what it lacks, in words
+    why: str | None  # what it lacks, in words; null: nothing
     gpus: int  # the number of GPUs in its results
 
 
@@ -388,7 +390,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slow(self) -> int:
-        """The number of GPUs with a confirmed verdict."""
+        """The number of GPUs with a confirmed verdict, each counted once."""
         return len({verdict.gpu for verdict in self.peers.verdicts if verdict.confirmed})
 
     @property
@@ -412,8 +414,9 @@ def survey_fleet(
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
     """Return the report of the nodes. `nodes` may be an iterator: each node is dropped after its figures are
-    read. `expected` is the number of nodes that there should be (None: as many as are given). `known_good` has
-    the figures of a saved fleet to compare with."""
+    read. `expected` is the number of nodes that there should be; None means as many as are given. `tolerance`
+    is the shortfall, from 0 to 1, up to which no GPU is slow. `known_good` has the figures of a saved fleet to
+    compare with."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
     without: list[NotCompared] = []
@@ -506,7 +509,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:
-    """Return the inventory of the nodes. It is complete if `expected` nodes answered, or all nodes if
+    """Return the inventory of the nodes. It is complete if at least `expected` nodes answered, or all nodes if
     `expected` is None."""
     listed = sorted(nodes, key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name))
     answered = [node for node in listed if node.reason is None]
@@ -523,8 +526,8 @@ def list_node(
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
     """Return the entry of a node in the inventory. It lists the `machine` of the node, or the `reason` why the
-    node did not answer, which `why` explains. `gpubench` is the code that the node runs, if it reported
-    that."""
+    node did not answer, which `why` explains. `gpubench` is the version of the code that the node runs; None
+    means unknown."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))

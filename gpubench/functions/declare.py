@@ -52,8 +52,9 @@ class UserFunction:
     """A function to measure. It can still be called like the original function, for example `pairwise(numpy,
     x)`.
 
-    `cpu` is the program for the CPU. `gpu` is the program for the GPU. If `gpu` is None, `cpu` runs on both and
-    takes the array library as its first argument. `make(rng, n)` returns the list of inputs at size n.
+    `cpu` is the program for the CPU, and `gpu` the one for the GPU. If `gpu` is None, `cpu` runs on both and
+    takes the array library as its first argument. `make` returns the list of inputs at a size n; None means
+    float32 vectors.
     """
 
     def __init__(

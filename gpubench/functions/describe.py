@@ -46,8 +46,8 @@ class Shown(msgspec.Struct, frozen=True):
     """An input or a result of a function at the sizes that were tried."""
 
     name: str  # the name of the argument or result
-    extents: list[Points]  # the extent of each axis as a function of n
-    bytes: Points  # the size in bytes as a function of n
+    extents: list[Points]  # for each axis: its extent at the sizes n that were tried
+    bytes: Points  # the size in bytes at the sizes n that were tried
     floating: bool = True  # whether the elements have the dtype of the case
     stays: bool = False  # whether it stays on the device, as weights do
 
@@ -61,16 +61,16 @@ class Description(msgspec.Struct, frozen=True):
     summary: str  # the first line of the function's docstring
     inputs: list[Shown]  # the arguments
     results: list[Shown]  # the results
-    peak: Points  # the bytes that a call used in addition to its inputs and results
-    seconds: Points  # the seconds of a call with NumPy
+    peak: Points  # the bytes that a call used in addition to its inputs and results, by n
+    seconds: Points  # the seconds of a call of the CPU program, by n
     low: int  # the smallest size that works
     high: int  # the largest size of a search
     dtypes: list[Dtype]  # the dtypes to measure
     pair: bool = False  # whether the function has two programs
     backends: list[str] | None = None  # the backends to measure; None means all
-    flops: Points | None = None  # the operations of a call; None if the user gave no `flops`
-    operations: int | None = None  # the operations for each element; None if the formula is not compiled
-    untraced: str = ""  # the reason why the formula is not compiled
+    flops: Points | None = None  # the operations of a call, by n; None if the user gave no `flops`
+    operations: int | None = None  # the operations for each element; None if it is no formula to compile
+    untraced: str = ""  # the reason why the function is not compiled
     own_inputs: bool = False  # whether the user's code makes the inputs
     file_digest: str = ""  # the digest of the whole file; a worker refuses to measure a changed file
 
@@ -108,7 +108,8 @@ def extrapolate(points: Points, n: int) -> float:
 
 
 def shape_text(shown: Shown) -> str:
-    """Return the shape of an input as a text in n, for example `(n, 64)`."""
+    """Return the shape of an input as a text in n, for example `(n, 64)`. An extent that is no power of n is
+    shown at one size."""
     return f"({', '.join(map(_extent_text, shown.extents))})"
 
 
@@ -156,7 +157,8 @@ def operand(shown: Shown) -> Operand:
 
 
 def make_op(description: Description, code: Code) -> Op:
-    """Return the op for the description of a function."""
+    """Return the op for the description of a function. `code` is the user's code, or a placeholder in the
+    parent."""
     ladder = Ladder(description.low, description.high)
 
     def seconds(params: Params) -> float:
@@ -242,7 +244,8 @@ def read_manifest() -> Manifest:
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
-    """Add the functions to the manifest file. Child processes that start after this call read them."""
+    """Add `source` and its functions to the manifest file, which is made on the first call. Child processes
+    that start after this call read them."""
     global _path
     _known.sources = [*(entry for entry in _known.sources if entry.name != source.name), source]
     ids = {function.id for function in functions}

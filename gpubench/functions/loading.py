@@ -43,7 +43,8 @@ class Unreadable(Exception):
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
     """Return the arrays, numbers and frames in a result, each with a name such as `out`, `out[0]` or
-    `out['mean']`."""
+    `out['mean']`. Tuples, lists and dicts are opened, but a list of numbers counts as an array. `name` is the
+    name of the whole."""
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
     if isinstance(value, tuple) or (
@@ -77,7 +78,8 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """Return the size of an object in bytes, as far as the object reports it."""
+    """Return the size of an object in bytes, as far as the object reports it. For other objects Python's own
+    size counts."""
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "memory_usage"):  # pandas
@@ -106,8 +108,8 @@ def copy_of(value: Any) -> Any:
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Return whether two objects contain the same values. NaN equals NaN. Returns True also if an object cannot
-    be read."""
+    """Tell whether two objects contain the same values. NaN equals NaN. True also if an object cannot be read,
+    because then nothing is known against it."""
     import numpy as np
 
     def same(a: Array, b: Array) -> bool:
@@ -122,8 +124,8 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def _equal_sparse(first: Any, second: Any) -> bool:
-    """Return whether both are sparse matrices with the same elements. The order does not matter, and duplicates
-    are added up."""
+    """Tell whether both are sparse matrices with nearly the same elements. The order of the elements does not
+    matter, and duplicates are added up."""
     import numpy as np
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
@@ -147,11 +149,11 @@ def _arrays(value: Any) -> list[Array]:
 
 
 class Discrepancy(NamedTuple):
-    """The error of a result in comparison with the expected result."""
+    """The largest error of a result, or of one array of it, and where it is."""
 
-    error: float  # the largest relative error
+    error: float  # the largest relative error; infinite if the results cannot be compared
     limit: float  # the allowed error
-    place: list[int]  # the index of the element with this error
+    place: list[int]  # the index of the element with this error; empty if there is no such element
     words: str = ""  # the fault in words, if a number cannot express it
     integers: bool = False  # whether the elements are integers, such as counts or labels
 
@@ -168,11 +170,12 @@ class Allowed(NamedTuple):
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`: 256 roundings, or more if NumPy's own result `got` in this
-    dtype is further off from the float64 result `want`.
+    """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
+    result in this dtype.
 
-    Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
-    number on the edge of two bins.
+    A floating-point element may be off by 256 roundings, or by more if `got` is. Counts and labels must be
+    equal, unless NumPy itself finds other values in this dtype, for example for a number on the edge of two
+    bins.
     """
     limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
     for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
@@ -185,10 +188,10 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
 
 
 def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
-    """Compare every element and return the largest discrepancy.
+    """Compare every element and return the largest discrepancy. A fault in words counts as the largest.
 
-    The error of a floating-point element is |got - want| / (|want| + the root mean square of all elements of
-    want). The error of integers is the sum of |got - want| / the sum of |want|.
+    The error of a floating-point element is |got - want| / (|want| + the root mean square of all finite
+    elements of want). The error of an array of integers is the sum of |got - want| / the sum of |want|.
     """
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]
@@ -281,7 +284,7 @@ def load_source(source: CodeSource) -> Loaded:
 
 
 def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
-    """Return the user's module, or the function of a pickle, and the digest of the file."""
+    """Return the user's module, or the function of a pickle, and the digest of the file ("" for a pickle)."""
     for folder in source.path:
         if folder not in sys.path:
             sys.path.append(folder)
@@ -334,10 +337,10 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
-    """Return the inputs at size n. The same seed gives the same inputs.
+    """Return the inputs at size n, one for each of `arguments`. The same seed gives the same inputs.
 
-    Floating-point arrays get the dtype, and other objects stay unchanged. Raises PluginError if `make` does not
-    return a list.
+    Floating-point arrays get the dtype, and other objects stay unchanged. Raises PluginError if the user's
+    function for inputs does not return a list. An exception of that function is passed on.
     """
     import numpy as np
 
@@ -374,8 +377,8 @@ def plain(value: Any) -> Any:
 
 @lru_cache
 def namespace(library: Any) -> Any:
-    """Return the array library with the function names of the array API standard. NumPy itself has these names
-    since 2.0."""
+    """Return `library` with the function names of the array API standard. For CuPy and PyTorch that is another
+    module. NumPy itself has these names since 2.0."""
     name = library.__name__
     if name in ("cupy", "torch"):
         return importlib.import_module(f"array_api_compat.{name}")
@@ -389,7 +392,7 @@ _STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELET
 
 
 class Effects:
-    """A profile function that records the first side effect of the user's code.
+    """A profile function that records the first side effect of the user's code in `first`, or "".
 
     A kernel that is compiled from a trace would lose the side effects.
     """
@@ -428,8 +431,8 @@ def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
 
 
 def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
-    """Return the traced formula of an elementwise function. Raises Untraceable if the function or its inputs do
-    not allow one."""
+    """Return the traced formula of an elementwise function. `inputs` are its inputs at size `n`. Raises
+    Untraceable if the function or its inputs do not allow one."""
     if function.gpu is not None:
         raise Untraceable("has two programs")
     vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
@@ -486,7 +489,8 @@ def load(name: str) -> Op:
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:
-    """Return the op for a description, including the user's code."""
+    """Return the op for a description, with the user's code. The op is compiled if the description has the
+    operations of a formula."""
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:

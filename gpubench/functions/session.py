@@ -46,7 +46,7 @@ class CallResult:
 
 
 class CallSession(WrappedSession, LaunchClock, CoreClock):
-    """A session that runs a user's function, and moves objects instead of buffers."""
+    """A session that runs a user's function on a device. Its buffers hold any objects instead of arrays."""
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
         super().__init__(inner)
@@ -144,8 +144,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._wait()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
-        """Return a launch that calls the function with the objects that `inputs` hold at the time of each call. The
-        launch is kept, and returned again for the same case and the same inputs."""
+        """Return a launch that calls the function with the objects that `inputs` hold at the time of each call.
+        The same case and inputs give the same launch, which is built once."""
         key = (id(case), *map(id, inputs))
         owner, launch = self._launches.get(key, (None, None))
         if launch is None or owner is not case:
@@ -187,8 +187,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of a call. Returns None for a pair, which may use streams that the events
-        do not measure, and for a device without a clock."""
+        """Return the device seconds of `repeat` calls, or of one call with flushed caches if `cold` is true.
+        Return None for a pair, which may use streams that the events do not measure, and for a device without a
+        clock."""
         if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
@@ -197,8 +198,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
     """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
 
-    It is the first library other than NumPy whose objects the program refers to, or from which an input comes.
-    If there is neither such a library nor NumPy, return the name of the program.
+    It is the first library other than NumPy whose objects the program refers to, or from which one of `inputs`
+    comes. If there is neither such a library nor NumPy, return the name of the program.
     """
     program = function.cpu
     code = getattr(program, "__code__", None)
@@ -244,7 +245,7 @@ class Translated(contextlib.AbstractContextManager[None]):
 
 
 def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | None:
-    """Return the function that moves an input to the device, or None if the device has no arrays of its own."""
+    """Return the function that moves an input to the device, or None if no array library drives the device."""
     import numpy as np
 
     backend = inner.device.backend
@@ -316,10 +317,11 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 
 
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
-    """Return the expected result and the allowed relative errors.
+    """Return the expected result of the function for `inputs`, and the allowed relative errors.
 
-    NumPy computes the result in float64. For a pair the CPU program computes it. Raises Unsupported if the
-    error of NumPy itself is too large in the dtype.
+    NumPy computes the result in float64. For a pair the CPU program computes it in its own way, and with `same`
+    the result in `dtype` is expected. Raises Unsupported if the error of NumPy itself is too large in the
+    dtype.
     """
     import numpy as np
 

@@ -35,7 +35,8 @@ class CodePlace(NamedTuple):
 
 
 def parse_place(word: str) -> CodePlace | None:
-    """Return the place of functions that a word names, or None if the word is the name of an op."""
+    """Return the place of functions that a word names, or None if the word is the name of an op. A place is
+    `PATH`, `PATH:NAME` or `MODULE:NAME`."""
     where, colon, name = word.rpartition(":")
     if colon and len(where) > 1:  # C:\options.py has a colon too
         return CodePlace(where, name)
@@ -68,7 +69,8 @@ def declare(
     dtype: str = "float32",
     limit_s: float | None = None,
 ) -> list[str]:
-    """Make ops from the functions at these places, and return the ids of the ops.
+    """Make ops from the functions at these places, and return the ids of the ops. The functions are tried at
+    `sizes` (default: a search) in `dtype`, with `limit_s` seconds for the calls of each.
 
     Functions that cannot be measured give a warning in the run. Raises UsageError if a file has no function
     with the requested name, or if no function can be measured.
@@ -110,7 +112,7 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Add the functions of a report to the catalogue and the manifest, and return the ids of their ops.
+    """Add the functions of a report to the catalogue of ops and the manifest, and return the ids of their ops.
 
     Raises UsageError if the source cannot be imported or lacks a requested function.
     """
@@ -140,7 +142,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
 
 
 def notes(names: Iterable[str]) -> list[RunWarning]:
-    """Return the warnings about the sources of these functions."""
+    """Return the warnings about the sources of the functions with these ids."""
     return [
         note
         for source in dict.fromkeys(name.rpartition(".")[0] for name in names)

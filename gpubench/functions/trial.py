@@ -43,8 +43,7 @@ from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES, SHORT_DTYPES
 
 # The sizes that are tried: the first size that works, and up to two larger sizes while a call is shorter than
-# SHORT_S
-# and uses less than SMALL_BYTES. A search tries up to MOST_SIZES sizes, each FACTOR times the last, until a
+# SHORT_S and uses less than SMALL_BYTES. A search tries up to MOST_SIZES sizes, each FACTOR times the last, until a
 # call takes more than TELLING_S, which shows how the time grows. Each size takes the fastest of CALLS calls.
 LOWEST = (64, 128, 256, 512, 1024)
 FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
@@ -67,15 +66,15 @@ class TrialRequest(msgspec.Struct):
     skip: list[str] = []  # the names of functions that an earlier child process has tried
     sizes: list[int] = []  # the sizes that the user requested; empty for a search
     dtype: str = "float32"  # the dtype of the elements
-    limit_s: float | None = None  # the seconds allowed for the calls of each function
+    limit_s: float | None = None  # the seconds allowed for the calls of each function; None: no limit
 
 
 class TrialReport(msgspec.Struct):
     """Reply: the results of a trial so far."""
 
     functions: list[Description] = []  # the descriptions of the functions that were tried
-    partial: Description | None = None  # the description of the current function, from its first sizes
-    wrong: dict[str, str] = {}  # by name the reason why a function cannot be measured
+    partial: Description | None = None  # the current function, described from its first sizes
+    wrong: dict[str, str] = {}  # by the name of a function: the reason why it cannot be measured
     known: list[str] = []  # the names that the source declares
     trying: str | None = ""  # the name of the current function; empty during the import, None at the end
     broken: str = ""  # the reason why the source cannot be imported
@@ -84,7 +83,7 @@ class TrialReport(msgspec.Struct):
 class Trial(msgspec.Struct):
     """The calls of a function at one size."""
 
-    n: int  # the size of the problem
+    n: int  # the size
     inputs: list[Any]  # the inputs of the call
     results: list[tuple[str, Any]]  # the results, each with its name
     seconds: float  # the seconds of the fastest call
@@ -138,7 +137,8 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
-    """Yield the trial of the function at each of a few sizes. Raises PluginError if no size works."""
+    """Yield the trial of the function at each of a few sizes, ascending. Raises PluginError if no size works. A
+    larger size that fails ends the trials."""
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
@@ -166,7 +166,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 def _call(
     function: UserFunction, n: int, dtype: str, *, again: bool = False, limit_s: float | None = None
 ) -> Trial:
-    """Call the CPU program a few times, or as often as the limit allows, and check its behaviour.
+    """Call the CPU program a few times, or as often as `limit_s` seconds allow, and check its behaviour.
 
     `again` means that a smaller size was checked already, so that fewer checks are needed. Raises PluginError
     if the function cannot be measured.
@@ -222,7 +222,7 @@ def _call(
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if the function returns its old result for new inputs."""
+    """Raise PluginError if `call` returns its old `result` for the new inputs `others`."""
     import numpy as np
 
     if equal([plain(x) for x in inputs], [plain(x) for x in others]):
@@ -299,7 +299,8 @@ def _highest(trials: list[Trial]) -> int:
 
 
 def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
-    """Fill the report about the functions of a source. `tell` sends the report after every step."""
+    """Fill the report about the functions of a source. `tell` sends the report, and is called before each
+    function and after each size."""
     _limit(tell)
     try:
         loaded = load_source(request.source)

@@ -219,7 +219,8 @@ def group_ranks(device_id: str) -> tuple[int, ...]:
 
 
 def group_sizes(count: int) -> list[int]:
-    """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself."""
+    """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself. Empty for less
+    than two GPUs."""
     doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
     return [*doubled, *([count] if count > 2 and count not in doubled else [])]
 
@@ -235,8 +236,8 @@ def copies(regime: str) -> bool:
 
 
 def calls_behind(regime: str, copy: int | None = None) -> int | None:
-    """Return the field `calls` of a case in this regime, or None if the regime has none. `copy` is the number
-    of calls per copy in transfer-once."""
+    """Return the field `calls` of a case in this regime: `copy` for transfer-once, STREAMED_CALLS for streamed,
+    and None for other regimes."""
     return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
 
 
@@ -291,8 +292,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
 
 
 def own_names(ops: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each op. A user's function `options.pairwise` is called `pairwise`, unless
-    another op has that short name."""
+    """Return a short name for each op, by the op. A user's function `options.pairwise` is called `pairwise`,
+    unless another of `ops` has that short name."""
     ops = dict.fromkeys(ops)
     short = Counter(op.rpartition(".")[2] for op in ops)
     return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
@@ -304,7 +305,7 @@ _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.
 
 
 def selector(text: str, *, option: str = "--filter") -> Selector:
-    """Return the predicate of cases that the selector `text` describes. Raises UsageError, which names
+    """Return a function that tells whether the selector `text` selects a case. Raises UsageError, which names
     `option`, if `text` is not a selector."""
     path, at, device = (
         rename_old_devices(text.strip()).rpartition("@") if "@" in text else (text.strip(), "", "")
@@ -337,9 +338,11 @@ def _regimes(case: Case) -> tuple[str, ...]:
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
-    """Return a predicate that is true if a selector of `keep` selects the case and no selector of `skip` does.
+    """Return a function that tells whether a selector of `keep` selects the case and no selector of `skip`
+    does.
 
-    An empty `keep` selects every case. Return None if both are empty, which means every case.
+    An empty `keep` selects every case. Return None if both are empty, which means every case. Raises UsageError
+    for a text that is not a selector.
     """
     if not keep and not skip:
         return None

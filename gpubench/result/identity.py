@@ -46,7 +46,7 @@ class Likeness(NamedTuple):
     differences: Mapping[str, str]  # descriptions of the facts that contradict each other, by name
     agreements: frozenset[str]  # the names of the identifying facts that are equal
     drivers: Mapping[str, str]  # descriptions of different driver versions, by the id of the GPU here
-    gpus: Mapping[str, str]  # the id of the GPU here, by the id of the same GPU there
+    gpus: Mapping[str, str]  # by the id of a GPU there: the id of the same GPU here
 
     @property
     def same(self) -> bool:
@@ -61,7 +61,8 @@ def measured_gpus(devices: Iterable[Device]) -> list[str]:
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
     """Compare two machines. `measured` holds the ids of those GPUs of `there` that must also be in `here`. If
-    `there` has none of these ids, all of its GPUs must be in `here`."""
+    `there` has none of these ids, all of its GPUs must be in `here`. A missing GPU is a difference only if the
+    GPUs of `here` are known."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -90,9 +91,9 @@ def uuid_digest(text: str) -> str:
 
 
 def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return the GPU of `here` that matches a GPU of `there`, by the id of the GPU in `there`. GPUs without a
-    match are left out, and each GPU of `here` is used at most once. GPUs are matched by their uuids, or by the
-    other known facts if a uuid is unknown."""
+    """Return for each GPU of `there`, by its id, the GPU of `here` that may be the same. GPUs without a match
+    are left out, and each GPU of `here` is used at most once. GPUs are matched by their uuids, or by the other
+    known facts if a uuid is unknown."""
     pairs: dict[str, Gpu] = {}
     free = list(here)
     for relation in (_UUID, _IDS, _UNKNOWN):
@@ -167,7 +168,8 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
 
 
 def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:
-    """Return both values. Return None if a side does not know its value."""
+    """Return the values of both sides. Return None if a side does not know its value; a placeholder counts as
+    unknown."""
     values = (here.value, there.value)
     unknown = any(value is None or (isinstance(value, str) and is_placeholder(value)) for value in values)
     return None if unknown else values
@@ -197,7 +199,7 @@ def _near(a: float, b: float) -> bool:
 
 
 def _driver_words(here: Gpu, there: Gpu) -> str:
-    """Describe how the drivers of one GPU differ. Return an empty text if no known fact differs."""
+    """Describe how the drivers of one GPU differ. Return "" if no known fact differs."""
     for fact_here, fact_there in (
         (here.driver.name, there.driver.name),
         (here.driver.version, there.driver.version),

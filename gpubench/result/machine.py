@@ -92,7 +92,7 @@ class CpuKind(msgspec.Struct, frozen=True, kw_only=True):
     cpus: str  # the numbers of the CPUs, such as "0-3,8"
     max_hz: int | None = None  # the highest clock
     base_hz: int | None = None  # the guaranteed clock
-    capacity: int | None = None  # the kernel's measure of the speed of a CPU
+    capacity: int | None = None  # the kernel's measure of the speed of a CPU, at most 1024
     part: str | None = None  # the manufacturer's part number of the core
 
 
@@ -126,13 +126,13 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     possible: IntFact = NOT_PROBED  # the number of CPUs for which the kernel is built
     present: IntFact = NOT_PROBED  # the number of CPUs that are plugged in
     offline: IntFact = NOT_PROBED  # the number of CPUs that are switched off
-    smt: StrFact = NOT_PROBED  # the state of simultaneous multithreading
+    smt: StrFact = NOT_PROBED  # simultaneous multithreading: on, off, or hidden by a hypervisor
     kinds: Fact[list[CpuKind]] = NOT_PROBED  # groups of CPUs that are alike
     available: IntFact = NOT_PROBED  # the number of CPUs that this process can keep busy
     affinity: StrFact = NOT_PROBED  # the numbers of the CPUs to which the process is bound
     cpuset: StrFact = NOT_PROBED  # the numbers of the CPUs that its control group allows
     quota_cpus: FloatFact = NOT_PROBED  # the CPU time that its control group allows, as a number of CPUs
-    limited_by: StrFact = NOT_PROBED  # the tightest of the limits on `available`
+    limited_by: StrFact = NOT_PROBED  # the tightest limit on `available`: online, affinity, cpuset or quota
     caches: Fact[list[Cache]] = NOT_PROBED  # the caches, by level, type and size
     isa: StrsFact = NOT_PROBED  # the extensions of the instruction set
     governor: StrFact = NOT_PROBED  # the kernel's policy that chooses the clock
@@ -151,7 +151,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     available_bytes: IntFact = NOT_PROBED  # the memory that is free or can be freed on demand
     limit_bytes: IntFact = NOT_PROBED  # the limit of the control group
     usable_bytes: IntFact = NOT_PROBED  # the memory that this process can expect to get
-    limited_by: StrFact = NOT_PROBED  # the tightest of the limits on `usable_bytes`
+    limited_by: StrFact = NOT_PROBED  # the tightest limit on `usable_bytes`: host or cgroup
     swap_total_bytes: IntFact = NOT_PROBED  # the swap space on disk
 
 
@@ -252,7 +252,7 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process can open the device."""
 
-    device_node: StrFact = NOT_PROBED  # the device file, and whether this process may open it
+    device_node: StrFact = NOT_PROBED  # whether this process may open the device file: present, absent, ...
     hidden_by_env: StrFact = NOT_PROBED  # the environment variable that hides the device
 
 
@@ -410,7 +410,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """The recommended mode, with the reasons."""
 
     mode: Mode = "cpu"  # the sides on which to compute
-    confidence: Confidence = "provisional"  # what the recommendation rests on
+    # what it rests on: a rule alone, a test kernel on each device, or a result of this machine
+    confidence: Confidence = "provisional"
     device_ids: list[str] = []  # the ids of the recommended GPUs
     cpu_threads: int | None = None  # the number of CPU threads to use
     reasons: list[Reason] = []  # the reasons for the mode

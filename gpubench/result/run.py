@@ -79,7 +79,7 @@ class Telemetry(Record, frozen=True, kw_only=True):
     link."""
 
     device_id: str  # the id of the device
-    t_s: list[float] = []  # the time since the start of the session
+    t_s: list[float] = []  # the times of the readings, from the start of the session
     clock_hz: list[float | None] = []  # the clock of the cores
     memory_clock_hz: list[float | None] = []  # the clock of the memory
     temperature_c: list[float | None] = []  # the temperature of the chip
@@ -95,9 +95,9 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     index: int  # the index of the session, from 0 on
     started_at: str  # the time of its start, in UTC
     superseded: bool = False  # whether the session is kept in the file but not used
-    repeats: int | None = None  # the index of the disturbed session that it repeats
-    foreign_cpu_share: float | None = None  # the share of the CPUs that other processes took
-    steal_share: float | None = None  # the share of the CPUs that the hypervisor took
+    repeats: int | None = None  # the index of the disturbed session that it repeats; None: it repeats none
+    foreign_cpu_share: float | None = None  # the share of the CPUs' time that other processes took
+    steal_share: float | None = None  # the share of the CPUs' time that the hypervisor took
     workers: list[WorkerRecord] = []  # one record for each device
     peaks: list[Peak] = []  # the measured peaks
     telemetry: list[Telemetry] = []  # clocks and temperatures, sampled beside the blocks
@@ -210,9 +210,9 @@ class Block(Record, frozen=True, kw_only=True):
     position: int  # the place of the block in the round
     phase: Literal["main", "sweep"] = "main"  # `sweep`: shares or stage assignments are tried
     gpu_share: float | None = None  # the GPU's share of a split, from 0 to 1
-    gpu_pieces: int | UnsetType = UNSET  # the pieces in which the GPU's work moves, also in `beside_s`
+    gpu_pieces: int | UnsetType = UNSET  # the number of pieces of the GPU's work, also in `beside_s`
     assignment: str | UnsetType = UNSET  # the side of each stage of an assigned workload, as letters c and g
-    repeat: int  # the number of launches in a sample (transfer-once: copies times calls)
+    repeat: int  # the number of launches in a sample; for transfer-once: copies * calls per copy
     hot_repeat: int | None = None  # the number of launches in a sample of `device_hot_s`
     warmup: int = 0  # the number of first entries of `wall_s` that are warm-up
     t_s: float = 0.0  # the start of the block, from the start of the session
@@ -222,7 +222,7 @@ class Block(Record, frozen=True, kw_only=True):
     clock_hz: list[float] | None = None  # the clock rate of the device at each sample after the warm-up
     beside_s: dict[str, float] | UnsetType = UNSET  # one call on the `cpu` and on the `gpu` alone
     throttle: list[str] = []  # the reasons for a lowered clock during the block
-    discarded: dict[str, str] = {}  # the reason for each discarded sample, by its index in `wall_s`
+    discarded: dict[str, str] = {}  # by the index of a discarded sample in `wall_s`: the reason
 
     @property
     def split(self) -> float | str | None:
@@ -288,7 +288,7 @@ class AssignmentTimes(Record, frozen=True, kw_only=True):
     gpu_whole_s: list[float]  # the GPU's chain without clock readings, with its wait
     up_s: dict[str, list[float]]  # one copy to the GPU, by the name of the copied value
     down_s: dict[str, list[float]]  # one copy to the host, by the name of the copied value
-    enter_s: list[float]  # an empty launch and its wait
+    enter_s: list[float]  # an empty launch on the GPU and its wait
     predicted_s: dict[str, float]  # the predictions for each side alone and for the assignments that were tried
     free_s: float  # the least prediction if copies took no time
 
@@ -540,7 +540,7 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
     device_id: str  # the id of the device
     gpu_id: str | None = None  # the id of the GPU in `machine.gpus`
     phase: Literal["alone", "together"] = "alone"  # `alone`: only this GPU works
-    gpus: int = 1  # the number of GPUs that work
+    gpus: int = 1  # the number of GPUs that work at once
     repeat: int = 1  # the number of launches in a sample
     at_s: float | None = None  # the moment at which all were to start, from the start of the session
     begin_s: float = 0.0  # the start of the first sample, from that moment

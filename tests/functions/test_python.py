@@ -12,9 +12,7 @@ import pytest
 
 import gpubench
 from gpubench.analysis.thresholds import situation_regime
-from gpubench.api import _options
 from gpubench.base.errors import UsageError
-from gpubench.base.units import parse_duration
 from gpubench.report.wording import short_text, situation_text
 from gpubench.result.case import parse_situation
 from tests.raising import raised
@@ -87,17 +85,13 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
     (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
+    (lambda result: gpubench.run("add", budget=1e6, max_time=1e-5, threads=9999), "leave --threads out"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
     (lambda result: gpubench.bench(), "gpubench.bench(f)")])  # fmt: skip
 def test_what_is_misspelt_raises(result, call, words):
     error = raised(UsageError, call, result)
     assert words in error.hint
     assert words in "".join(traceback.format_exception_only(error))
-
-
-@pytest.mark.parametrize("seconds", [20, 0.5, 1e-5, 1_234_567])
-def test_a_number_of_seconds_is_a_duration(seconds):
-    assert parse_duration(_options("add", {"budget": seconds}).budget) == pytest.approx(seconds)
 
 
 def test_detect_is_called_and_stays_a_package():

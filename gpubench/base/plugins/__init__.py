@@ -29,16 +29,16 @@ class PluginError(Exception):
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
-    """Return the entry points of a group, or only those with this name. Those of the package that was found
-    first come first."""
+    """Return the entry points of a group, or only those with this name. They are in the order in which their
+    packages were found."""
     return [
         entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return an error for each entry point whose name gpubench or an earlier package has. The keys are the
-    names."""
+    """Return an error for each entry point that is left out, by name: gpubench or a package that was found
+    earlier has one of the same name. `built_in` holds the names that gpubench has."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):

@@ -183,7 +183,7 @@ def _in_order(makers: Iterable[Maker]) -> list[Maker]:
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
     """Return the rows of all sections of gpubench and its wings, and of those sections of other packages that
-    `keys` names."""
+    `keys` names. They are sorted by `order`."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
     rows = [rows_of_section for module in modules for rows_of_section in getattr(module, "ROWS", ())]
     return sorted(rows, key=lambda rows_of_section: rows_of_section.order)

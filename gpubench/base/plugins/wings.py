@@ -101,7 +101,8 @@ def brought(what: str) -> dict[str, str]:
 def for_op(what: str, op: object) -> Any:
     """Return the object that a wing brings for this op, or None if no wing does. `what` is the field of Wing
     that names the object: "workspaces", "timers" or "two_sides". The keys of such a field are attributes of an
-    op. An object is for the ops whose attribute is not empty."""
+    op, and an object is for the ops whose attribute is not empty. Raises BadPlugin if the object cannot be
+    imported."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 

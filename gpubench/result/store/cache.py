@@ -43,8 +43,8 @@ class SealedFiles:
         return any(_is_writable(folder) for folder in self.folders)
 
     def read(self, name: str, what: str) -> bytes | None:
-        """Return the content of a file, or None if no folder has it undamaged. `what` describes the file in a
-        note to the user."""
+        """Return the content of the file `name`, or None if no folder has it undamaged. `what` describes the
+        file in a note to the user."""
         for folder in self.folders:
             try:
                 return _unseal(name, _path(folder, name))
@@ -57,7 +57,8 @@ class SealedFiles:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Store the content in the first folder that accepts it. Never raises."""
+        """Store the content in the first folder that accepts it. If none does, nothing is stored. Never
+        raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 path = _path(folder, name)
@@ -128,9 +129,9 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Return the reason why another user may have written a file or folder, or an empty text if no other user
-    can have. A sticky folder such as /tmp is not doubted: others may add files there but not change ours, and
-    each file is checked by itself."""
+    """Return the reason why another user may have written a file or folder, or "" if no other user can have. A
+    sticky folder such as /tmp is not doubted: others may add files there but not change ours, and each file is
+    checked by itself."""
     if not hasattr(os, "geteuid"):  # Windows: the folder lies in the user's profile
         return ""
     if status.st_uid not in (os.geteuid(), 0):

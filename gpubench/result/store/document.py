@@ -89,7 +89,8 @@ def enough_memory(source: str) -> Iterator[None]:
 
 
 def require_json(data: bytes, source: str) -> None:
-    """Raise InputError if the JSON text `data` exceeds a bound."""
+    """Raise InputError if the JSON text `data` exceeds a bound of this module. `source` is the name of the file
+    in the error."""
     require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
     if b"\\" in data:
         data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
@@ -104,7 +105,7 @@ def require_json(data: bytes, source: str) -> None:
 
 
 def require_runs(runs: Iterable[Run], source: str) -> None:
-    """Raise InputError if `runs`, all runs of one document, are too large for a report within seconds."""
+    """Raise InputError if the runs of one document together are too large for a report within seconds."""
     runs = list(runs)
     blocks = [
         block
@@ -142,8 +143,8 @@ def toml(data: bytes) -> dict[str, Any]:
 
 
 def _require_depth(brackets: bytes, source: str) -> None:
-    """Raise InputError if there are too many or too deep `brackets`, the brackets of a JSON text. Each round
-    removes the innermost pairs."""
+    """Raise InputError if the JSON text has too many lists and objects, or too deep ones. `brackets` are its
+    brackets alone. Each round of the loop removes the innermost pairs."""
     require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
@@ -154,10 +155,8 @@ def _require_depth(brackets: bytes, source: str) -> None:
 
 
 def _require_numbers(text: bytes, source: str) -> None:
-    """Raise InputError for a number out of bounds in the JSON `text`, whose strings have been removed.
-
-    Ordinary numbers are skipped quickly. Only suspicious ones are examined.
-    """
+    """Raise InputError for a number out of bounds in the JSON `text`, whose strings have been removed. Ordinary
+    numbers are skipped quickly, and only suspicious ones are examined."""
     shape = text.translate(_SHAPE)
     for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
         require(source, f"integers of {_MOST_DIGITS} digits", i, MAX_LARGE_INTEGERS)
@@ -199,10 +198,9 @@ class Header(msgspec.Struct):
 
 
 def dumps(document: msgspec.Struct) -> bytes:
-    """Return a document as one line of JSON with a newline. The same document always gives the same bytes.
-
-    Raises ValueError, which names the field, for NaN and infinity, because msgspec would write them as null.
-    """
+    """Return a document as one line of JSON with a newline. Floats are rounded to SIGNIFICANT_DIGITS digits.
+    The same document always gives the same bytes. Raises ValueError, which names the field, for NaN and
+    infinity."""
     return json_in_order(encode(document)) + b"\n"
 
 
@@ -218,7 +216,8 @@ def loads(data: bytes, source: str) -> Run:
 
 
 def check_run(run: Run, source: str) -> Run:
-    """Return `run`. Raises InputError if a case is invalid, or if the run exceeds a bound of this module."""
+    """Return `run` unchanged. Raises InputError if a case is invalid, or if the run exceeds a bound of this
+    module."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
@@ -227,8 +226,8 @@ def check_run(run: Run, source: str) -> Run:
 
 def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
     """Return the document in the JSON `data` as a `kind`. `name` is the name of its format. Versions older than
-    `newest` are upgraded. Raises InputError if the data is empty, is not JSON, or is not a valid document of
-    this format."""
+    `newest` are upgraded. Raises InputError if the data is empty, too large or no JSON. Raises it also if the
+    data is not a valid document of this format, or has a version that is not read."""
     if not data.strip():
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
@@ -312,7 +311,7 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
     """Tell whether every list in `times` has one entry for each stage, and whether each entry has times. Only
-    the list that is passed as `empty`, too, may have entries without times."""
+    the list that is also passed as `empty` may have entries without times."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -351,8 +350,8 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of `kind`, a struct or a union of structs, under the title `name`. The comment above or
-    after a field becomes its description in the schema."""
+    """Return the JSON Schema of `kind`, a struct or a union of structs, under the title `name`. The comment
+    above or after a field becomes its description in the schema."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     document = msgspec.json.schema(kind)
     for struct in _structs(msgspec.Struct):
@@ -373,7 +372,8 @@ _FIELD_NOTE = re.compile(r"^((?:    # .+\n)*)    (\w+): (?:.*  # (.+))?", re.MUL
 
 @functools.cache
 def _field_notes(module: str) -> dict[str, dict[str, str]]:
-    """Return, by class and field, the comments above and after the fields in a module that has a source text."""
+    """Return the comments above and after the fields in a module: by class, then by field. The result is empty
+    if the module has no source text."""
     import inspect  # no other command needs it
 
     try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
@@ -414,13 +414,14 @@ class PartLine(msgspec.Struct, omit_defaults=True):
     session: Raw | UnsetType = UNSET  # a session, which replaces an earlier one with the same index
     id: str | UnsetType = UNSET  # the id of `outcome`
     outcome: Raw | UnsetType = UNSET  # replaces an earlier one, but its lists extend the earlier lists
-    blocks: int = 0  # the number of earlier blocks that remain before the new ones
-    parts: int = 0  # the number of earlier parts that remain before the new ones
+    blocks: int = 0  # the number of earlier blocks that stay before those of `outcome`
+    parts: int = 0  # the number of earlier parts that stay before those of `outcome`
     forgotten: str | UnsetType = UNSET  # the id of an outcome that is removed
 
 
 def part_of(path: str | Path) -> Path:
-    """Return the `.part` file beside the result `path`, into which a run writes."""
+    """Return the path of the `.part` file beside the result `path`. If `path` is a link, the file is beside the
+    link's target."""
     target = Path(os.path.realpath(path))
     return target.with_name(target.name + PART_SUFFIX)
 
@@ -431,7 +432,8 @@ def is_part(data: bytes) -> bool:
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """Return the result so far, as JSON, from the lines of a `.part` file. Raises InputError."""
+    """Return the result so far, as JSON, from the lines of a `.part` file. The last line is dropped if it is
+    incomplete. Raises InputError."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -467,11 +469,8 @@ def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
 
 
 def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
-    """Return the outcome of `line`. Its lists extend the lists of the earlier outcome `before` in place.
-
-    A line then costs only the time of its own content. Copying the lists would cost quadratic time over many
-    lines.
-    """
+    """Return the outcome of `line`, as a mapping from field to JSON. Its lists extend the lists of the earlier
+    outcome `before` in place, because copying them would cost quadratic time over many lines."""
     fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
         if name not in fields:
@@ -587,8 +586,8 @@ UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
 
 
 def upgrade(data: Plain, name: str) -> Plain:
-    """Upgrade the document `name` to its newest version. Raises KeyError, TypeError or AttributeError if it
-    does not have the shape of a readable version."""
+    """Upgrade plain data of the document `name` to its newest version. Raises KeyError, TypeError or
+    AttributeError if the data does not have the shape of a readable version."""
     steps = UPGRADES[name]
     version = data["schema_version"]
     if version < min(steps):

@@ -111,13 +111,14 @@ def check_part(path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Run:
-    """Return the Run in the file `path` (`-`: standard input), compressed or not. Raises InputError."""
+    """Return the Run in the file `path`, which may be compressed or a `.part` file. `-` is standard input.
+    Raises InputError."""
     return loads(*read(path))
 
 
 def read(path: str | Path) -> tuple[bytes, str]:
-    """Return the document in the file `path` (`-`: standard input) as JSON, and the name of the file for
-    messages.
+    """Return the document in the file `path` as JSON, and the name of the file for messages. `-` is standard
+    input.
 
     A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError.
     """
@@ -235,7 +236,7 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
 
 
 def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
-    """Tell whether a folder's sticky bit, as on /tmp, keeps this user from replacing a file."""
+    """Tell whether this user may not replace a file because its folder has a sticky bit, like /tmp."""
     user = getattr(os, "geteuid", lambda: 0)()
     return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
 
@@ -247,8 +248,8 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the bytes of a file, but at most one byte more than a document may have, by which the caller sees
-    that it is too large. The file is read in pieces, so a small file needs little memory."""
+    """Return the bytes of a file, but at most one more than MAX_BYTES. By that byte the caller sees that the
+    file is too large. The file is read in pieces, so a small file needs little memory."""
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
@@ -315,8 +316,8 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run that could not be saved at the requested place. The user's data folder is tried first, then
-    the temporary folder. Return the path, or None if both fail. A folder that was created in vain is
+    """Save a run that could not be saved at the requested place. The user's data folder is tried first, then a
+    new temporary folder. Return the path, or None if both fail. A folder that was created in vain is
     removed."""
     for folder in _rescue_folders(environ):
         try:
@@ -344,8 +345,8 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
     """Return the newest result with samples in `folders` and their direct subfolders.
 
     If no result has samples, return the newest of all. Return None if there are no results. The time of a
-    result is that in its file name, which survives a checkout. If gpubench did not make the name, it is the
-    time of the file.
+    result is the one in its file name, because a checkout changes the times of files. If gpubench did not make
+    the name, the time of the file counts.
     """
     from gpubench.result.store.journal import measured_something
 
@@ -354,8 +355,8 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """Return all results in `folders` and their direct subfolders, newest first. `newest` explains the
-    order."""
+    """Return the paths of all results in `folders` and their direct subfolders, newest first. `.part` files
+    that hold more than the result beside them are included. `newest` explains the order."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
@@ -430,8 +431,6 @@ def _time(path: Path) -> str:
 
 # A folder may hold tens of large results, but the head of a file is in its first pages. The head ends with this
 # text. No string inside a JSON document contains it, because quotes in strings have a backslash.
-
-# With this the head ends: no text inside a JSON document holds it, as quotes in texts have a backslash.
 _END = b',"sessions":['
 _HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
 
@@ -440,7 +439,7 @@ def load_head(path: Path) -> Run | None:
     """Return the run in the file `path` without its sessions and outcomes, or the whole run if these are not at
     the end.
 
-    Return None if the file is no result. A head is not checked as `load` checks a run.
+    Return None if the file cannot be read or is no result. A head is not checked as `load` checks a run.
     """
     try:
         data = _beginning(path)
@@ -456,7 +455,7 @@ def load_head(path: Path) -> Run | None:
 
 def _beginning(path: Path) -> bytes | None:
     """Return the part of the document that comes before its sessions, closed so that it is valid JSON. Return
-    None if the document has another form."""
+    None if the document has another form, or if this part is larger than _MOST_HEAD bytes."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

@@ -171,8 +171,8 @@ class Lock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Take the lock if it is free, and tell whether this process has it. Return False if another process
-        holds it. Raises OSError, including NoLocks."""
+        """Take the lock if it is free, without waiting, and tell whether this process has it. Return False if
+        another process holds it. Raises OSError, including NoLocks."""
         while self._file is None:
             file = _open_lock(self.path)
             try:
@@ -195,7 +195,8 @@ class Lock:
                 self.path.unlink()
 
     def sign(self, holder: Holder) -> None:
-        """Write the holder into the lock file, for processes that wait. Raises OSError."""
+        """Write the holder into the lock file, for processes that wait. Do nothing if this process does not
+        have the lock. Raises OSError."""
         if self._file is None:
             return
         os.ftruncate(self._file, 0)
@@ -236,11 +237,13 @@ def lock_result(
     waits: Callable[[str], None] = lambda holder: None,
     warn: Callable[[str], None] = lambda why: None,
 ) -> Lock:
-    """Lock the result `path`. If it is locked, wait for at most `timeout_s` seconds and call `waits` with a
-    description of the holder.
+    """Lock the result `path`. `command` is this process's command line, which other processes show. If the
+    result is locked, wait for at most `timeout_s` seconds and call `waits` once with a description of the
+    holder.
 
-    Raises InputError if another process keeps the lock, and UsageError if the lock file cannot be opened. If
-    the file system has no locks, `warn` is called with the reason, and the returned lock is not held.
+    Raises InputError if another process keeps the lock, and UsageError if an existing lock file cannot be
+    opened. If the file system has no locks, `warn` is called with the reason. The returned lock is then not
+    held, and neither is it if no lock file can be created.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
@@ -317,7 +320,8 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file without waiting. Return False if another process has locked it. Raises OSError."""
+    """Lock an open file without waiting. Return whether this process has it now, which is False if another one
+    has locked it. Raises OSError."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -364,7 +368,8 @@ class _Progress(msgspec.Struct, frozen=True):
 
 def part_to_resume(path: str | Path) -> Path | None:
     """Return the `.part` file with which the run of the result `path` can go on: it either continues this
-    result, or there is no result yet. Return None if there is no such file."""
+    result, or there is no result yet. Return None if there is no such file. Raises InputError if the result or
+    the file cannot be read."""
     part = part_of(path)
     if not os.path.isfile(part):
         return None
@@ -383,7 +388,7 @@ def part_relation(path: str | Path) -> Relation:
 def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
     """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its data.
 
-    `resumed` tells whether the run continues the existing data or begins anew. Return the new name, which
+    `resumed` tells whether the run continues the existing data or begins anew. Return the new path, which
     `--append` accepts, or None if nothing would be lost. Raises OSError.
     """
     part = part_of(path)
