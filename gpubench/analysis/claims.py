@@ -132,7 +132,7 @@ class _Measured:
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
         self.everything = analysis.everything
-        self.headlines = [case for case in analysis.speedups if case.kind == "headline"]
+        self.headlines = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
         if any(claim.break_even and claim.device == "software" for claim in analysis.asked_claims):
             # The curves of software adapters are drawn for the claims that ask for them alone.
             self.break_even += analysis.curves_of("software")
@@ -157,13 +157,13 @@ class _Measured:
         whole = _total(terms)
         if whole is None:
             return _result(claim, "not measured", NO_SESSION)
-        copied = [self._copy_both_ways(case) for case in terms]
-        with_copies = None if None in copied else _total([case for case in copied if case is not None])
+        copied = [self._copy_both_ways(ratio) for ratio in terms]
+        with_copies = None if None in copied else _total([ratio for ratio in copied if ratio is not None])
         also = self._kindest(claim, claim.also) if claim.also else NO_CASE
         verdict, reason = _verdict(claim, whole)
         return _result(
-            claim, verdict, reason, ids=tuple(case.id for case in terms),
-            baseline_ids=tuple(case.baseline_id for case in terms), measured=whole, with_copies=with_copies,
+            claim, verdict, reason, ids=tuple(ratio.id for ratio in terms),
+            baseline_ids=tuple(ratio.baseline_id for ratio in terms), measured=whole, with_copies=with_copies,
             also=None if isinstance(also, str) else also,
         )  # fmt: skip
 
@@ -174,15 +174,15 @@ class _Measured:
         matches = selector(text, option="--claims")
         if claim.against not in ("cpu", "gpu"):
             return self._against_cases(matches, selector(claim.against, option="--claims"))
-        matching = [case for case in self.headlines if matches(case.case.case)]
+        matching = [ratio for ratio in self.headlines if matches(ratio.case.case)]
         kinds = _answers(claim, text)
-        real = [case for case in matching if case.case.device_kind in kinds]
+        real = [ratio for ratio in matching if ratio.case.device_kind in kinds]
         if real:
-            best = max(real, key=lambda case: (case.headline, case.ratio))
+            best = max(real, key=lambda ratio: (ratio.headline, ratio.ratio))
             return best if claim.against == "cpu" else self._against_gpu(best)
         if host := self._on_host(matches):
             return host
-        return SOFTWARE if any(case.case.device_kind == "software" for case in matching) else NO_CASE
+        return SOFTWARE if any(ratio.case.device_kind == "software" for ratio in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
         """Return the speedup 1 of a stage that no GPU can run: the CPU's time is used for both sides. Return
@@ -194,16 +194,16 @@ class _Measured:
         best = fastest(timed)
         return pair("headline", best, best, headline=True)
 
-    def _against_gpu(self, case: Speedup) -> Speedup | str:
-        """Return the speedup of a case over the fastest GPU implementation of the same work. Return the reason
-        if there is none."""
-        beside = fastest(other.case for other in self._same_work(case, case.case.case.regime_id, "gpu"))
-        return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
+    def _against_gpu(self, ratio: Speedup) -> Speedup | str:
+        """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work.
+        Return the reason if there is none."""
+        beside = fastest(other.case for other in self._same_work(ratio, ratio.case.case.regime_id, "gpu"))
+        return pair("headline", beside, ratio.case, headline=ratio.headline) or NO_CASE
 
-    def _same_work(self, case: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
+    def _same_work(self, ratio: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
         """Return the headline speedups that devices of this `kind` have in this regime (by id), for the same
-        workload as `case`."""
-        key = case.case.case.workload, regime, kind
+        workload as `ratio`."""
+        key = ratio.case.case.workload, regime, kind
         return [
             other for other in self.headlines
             if (other.case.case.workload, other.case.case.regime_id, other.case.device_kind) == key
@@ -224,12 +224,12 @@ class _Measured:
         ]
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
-    def _copy_both_ways(self, case: Speedup) -> Speedup | None:
-        """Return the largest headline speedup of the workload of `case` if every call copies both ways. Return
-        None if that was not measured. The speedup of a CPU case is returned unchanged."""
-        if case.case.device_kind == "cpu":
-            return case
-        same = self._same_work(case, "transfer-always", case.case.device_kind)
+    def _copy_both_ways(self, ratio: Speedup) -> Speedup | None:
+        """Return the largest headline speedup of the workload of `ratio` if every call copies both ways. Return
+        None if that was not measured. A speedup of a CPU case is returned unchanged."""
+        if ratio.case.device_kind == "cpu":
+            return ratio
+        same = self._same_work(ratio, "transfer-always", ratio.case.device_kind)
         return max(same, key=lambda other: other.ratio, default=None)
 
     def _time(self, claim: Claim) -> ClaimResult:
@@ -252,23 +252,25 @@ class _Measured:
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
         matching = [
-            case for case in self.break_even if matches(case.case) and case.points[-1].case.device_kind in kinds
+            curve
+            for curve in self.break_even
+            if matches(curve.case) and curve.points[-1].case.device_kind in kinds
         ]
-        case = min(matching, key=lambda case: _ends(case)[::-1], default=None)
-        if case is None:
+        curve = min(matching, key=lambda curve: _ends(curve)[::-1], default=None)
+        if curve is None:
             return _result(claim, "not measured", NO_CASE)
-        verdict = _inside(*_ends(case), claimed, claim.allowed)
-        reason = (case.reason or "") if verdict == "undecided" else ""
-        return _result(claim, verdict, reason, ids=(case.points[-1].id,), threshold=case)
+        verdict = _inside(*_ends(curve), claimed, claim.allowed)
+        reason = (curve.reason or "") if verdict == "undecided" else ""
+        return _result(claim, verdict, reason, ids=(curve.points[-1].id,), threshold=curve)
 
 
-def _ends(case: BreakEven) -> tuple[float, float]:
+def _ends(curve: BreakEven) -> tuple[float, float]:
     """Return the ends of the interval of a break-even, as sizes. An unknown end is 0 or infinity."""
-    if case.verdict == "all-sizes":
-        return 1.0, case.first  # no size is smaller
-    if case.verdict == "no-size":
-        return case.last, math.inf
-    return case.lo or 0.0, case.hi or math.inf
+    if curve.verdict == "all-sizes":
+        return 1.0, curve.first  # no size is smaller
+    if curve.verdict == "no-size":
+        return curve.last, math.inf
+    return curve.lo or 0.0, curve.hi or math.inf
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
@@ -302,8 +304,8 @@ def _estimate_s(case: CaseResult) -> float:
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
-    """Return the kinds of device by whose cases a claim is judged. A software adapter counts only if the claim
-    names its kind, a split only if the selector `text` names it."""
+    """Return the kinds of device by whose cases a claim is judged, by default GPUs. A software adapter counts
+    only if the claim names its kind, a split only if the selector `text` names it."""
     if claim.device is not None:
         return (claim.device,)
     return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
@@ -340,16 +342,16 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
     )  # fmt: skip
 
 
-def _verdict(claim: Claim, case: Speedup) -> tuple[ClaimVerdict, str]:
-    about_it = claim.device == "software" == case.label  # that an adapter is no headline is no reason
-    if not (case.headline or about_it):
-        return "undecided", case.label
-    assert case.case.time is not None, "a speedup has two times"
+def _verdict(claim: Claim, ratio: Speedup) -> tuple[ClaimVerdict, str]:
+    about_it = claim.device == "software" == ratio.label  # that an adapter is no headline is no reason
+    if not (ratio.headline or about_it):
+        return "undecided", ratio.label
+    assert ratio.case.time is not None, "a speedup has two times"
     if claim.expected is not None:
-        verdict = _side(case.interval, claim.expected * (1 - claim.allowed), larger=True)
+        verdict = _side(ratio.interval, claim.expected * (1 - claim.allowed), larger=True)
     else:
         assert claim.gpu_s is not None, "a claim expects a speedup or a time"
-        verdict = _side(case.case.time, claim.gpu_s * (1 + claim.allowed), larger=False)
+        verdict = _side(ratio.case.time, claim.gpu_s * (1 + claim.allowed), larger=False)
     return verdict, ""
 
 

@@ -120,9 +120,9 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of users' functions' cases whose calls on a GPU return only after the work is done: of
-    each function, the largest case. The launch of such a function takes nearly the whole time of a call and
-    grows with the size."""
+    """Return the ids of cases whose calls on a GPU return only after the work is done: of each such user's
+    function, its largest case. The launch of such a function takes nearly the whole time of a call and grows
+    with the size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:

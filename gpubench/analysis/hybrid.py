@@ -235,7 +235,8 @@ def is_cpu(other: CaseResult, case: CaseResult) -> bool:
 
 
 def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) -> bool:
-    """Tell whether `other` is the GPU of the shared `case` alone, in `regime_id` (default: the regime of `case`)."""
+    """Tell whether `other` is a case of the GPU that takes part in the shared `case`, alone and in the regime
+    `regime_id`. None means the regime of `case`."""
     regime_id = regime_id or case.case.regime_id
     return other.case.device_id == case.case.shared_with and other.case.regime_id == regime_id
 

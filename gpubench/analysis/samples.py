@@ -293,7 +293,7 @@ def _deviation(variance: float | None, explained: float) -> float | None:
 
 def seconds_of(run: Run) -> float | None:
     """Return the seconds that the commands of a run took, without the pauses between them. Return None if the
-    run did not finish."""
+    run did not finish, or if a time cannot be read."""
     span_s = seconds_between(run.started_at, run.finished_at)
     return None if span_s is None else max(0.0, span_s - (run.paused_s or 0.0))
 
@@ -453,8 +453,8 @@ Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Explain, with both numbers, which measured or theoretical peak the case would exceed if a launch took
-    `seconds`. Return None if it exceeds none, and for splits and copies."""
+    """Return a text that explains, with both numbers, which measured or theoretical peak the case would exceed
+    if a launch took `seconds`. Return None if it exceeds none, and for splits and copies."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -473,8 +473,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Explain, with both numbers, which transfer of the case is faster than the link to its device. Return None
-    if none is."""
+    """Return a text that explains, with both numbers, which transfer of the case is faster than the link to its
+    device. Return None if none is."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
@@ -582,8 +582,8 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Explain how the rate exceeds the best measured peak or the vendor's peak. Return None if it exceeds
-    neither."""
+    """Return a text that explains how the rate exceeds the best measured peak or the vendor's peak, each by
+    more than its tolerance. Return None if it exceeds neither."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

@@ -307,7 +307,7 @@ def evidence(analysis: Analysis) -> Measured | None:
 
 
 def why_silent(run: Run) -> str:
-    """Explain why a run without evidence recommends no mode."""
+    """Return the reason why a run without evidence recommends no mode."""
     odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
     return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
 

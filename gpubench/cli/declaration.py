@@ -77,8 +77,9 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 class CommandOptions:
     """The values of a command's options, as attributes with the names of the options. They cannot be changed.
 
-    A class has the options of its bases and its own ones. An option that is declared again keeps its place.
-    Raises UsageError for a word that an option does not accept.
+    A class has the options of its bases and its own ones. An option that is declared again keeps its place. A
+    value that is not given is the option's default. Raises UsageError for a word that an option does not
+    accept.
     """
 
     declared: ClassVar[dict[str, Declaration]] = {}

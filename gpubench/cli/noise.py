@@ -21,7 +21,7 @@ def noise(options: NoiseOptions) -> int:
     began = time.monotonic()
     from gpubench.cli import delivery
     from gpubench.compare.two_runs import ALLOWED_SHARE
-    from gpubench.compare.two_runs import noise as found_in
+    from gpubench.compare.two_runs import noise as noise_of
     from gpubench.report.comparison import render_noise
     from gpubench.report.renderers import DOCUMENT_FORMATS
 
@@ -32,7 +32,7 @@ def noise(options: NoiseOptions) -> int:
         _check_output(options.output)
     if options.file is not None:
         _refuse_measuring(options)
-        document, ending = found_in(_load_cases(options.file, options), options.sessions), 0
+        document, ending = noise_of(_load_cases(options.file, options), options.sessions), 0
     else:
         run = _measure(options, began)
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

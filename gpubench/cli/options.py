@@ -370,8 +370,8 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that are no results in their own way, and return the exit code. Returns None if the
-        files are results."""
+        """Report files that are no results, as the wing that reads them does, and return the exit code. Returns
+        None if the files are results."""
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:

@@ -138,11 +138,14 @@ class Display:
     """Base class of displays of the progress of a run. A display is a Sink of events. The base class shows
     nothing."""
 
+    _grows = False  # whether the plan grows, so that the number of cases is not shown
+
     def say(self, text: str) -> None:
         """Show a line about the whole run, such as its plan."""
 
     def searches(self) -> None:
         """Note that the plan grows during the run, so that the number of cases is known only at the end."""
+        self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
         """Return `save`, or a function around it if the display also uses the saved run, as a terminal does for
@@ -234,15 +237,10 @@ class _Lines(Display):
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._told: set[tuple[str, int]] = set()  # the id and the session of each case that has a line
-        self._grows = False
         self._spoke = time.monotonic()
 
     def say(self, text: str) -> None:
         self._say(text, whole=True)
-
-    def searches(self) -> None:
-        """Stop showing the number of cases."""
-        self._grows = True
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -308,16 +306,11 @@ class Live(Display):
         self._next_table = 0.0
         self._said: list[str] = []
         self._note = self._now = ""
-        self._grows = False
 
     def say(self, text: str) -> None:
         """Show `text` permanently above the changing lines."""
         self._said.append(text)
         self._draw(at_once=True)
-
-    def searches(self) -> None:
-        """Stop showing the number of cases."""
-        self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
         """Return a function that calls `save` and keeps the run, whose answer the display then shows."""

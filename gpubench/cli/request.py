@@ -105,7 +105,7 @@ class ClaimPlan:
             )
         others = [word for word in split_words(options.ops) if word != CLAIMS]
         sizes = [f"{op}={','.join(map(str, named))}" for op, named in self.sizes.items()]
-        if any("=" not in words for words in options.sizes or []):
+        if any("=" not in text for text in options.sizes or []):
             sizes = []  # those that no op was named for hold for each
         variants = dict.fromkeys(part.variant for part in self._parts if part.variant)
         software = any(part.kind == "software" for part in self._parts)
@@ -410,7 +410,8 @@ class Request:
         return fitted
 
     def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
-        """Set the number of CPU threads in the settings. If there are only CPUs, shorten the default budget.
+        """Set the number of CPU threads in the settings, by default to all usable CPUs. If there are only CPUs,
+        shorten a default budget.
 
         Raises UsageError for more threads than usable CPUs, because such threads would take turns.
         """

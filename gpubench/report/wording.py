@@ -329,7 +329,7 @@ def _digits(interval: IntervalLike) -> int:
 
 def _decimals(interval: IntervalLike) -> int:
     """Return the number of decimals of the estimate after rounding. For example, 99.96 with three digits is 100
-    and has no decimals."""
+    and has no decimals. The number is negative if digits before the decimal point are rounded."""
     digits = _digits(interval)
     exponent = f"{interval.estimate:.{digits - 1}e}".partition("e")[2]  # empty for infinity
     return digits - 1 - int(exponent or 0)

@@ -114,7 +114,7 @@ def series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: bo
 
 
 def _order(regime: str) -> tuple[int, str]:
-    """Return the sort key of a regime: queued, waited, N calls a copy, copied."""
+    """Return the sort key of a regime: queued, waited, all others by id, copied."""
     return ({QUEUED: 0, WAITED: 1, ALWAYS: 3}.get(regime, 2), regime)
 
 

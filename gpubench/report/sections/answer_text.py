@@ -228,7 +228,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """Return the gains, by the index of their row."""
+        """Return the gains in a regime, by the index of their row. Rows without a gain are left out."""
         return {i: gain for i, entry in enumerate(self.rows) if (gain := gain_of(entry, regime))}
 
     def _clause(self, regime: str, subject: str) -> str:

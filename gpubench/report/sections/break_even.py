@@ -96,7 +96,7 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
         lines.append(where_legend(ratio.case.case for ratio in headline))
         if not options.every_size and len(_usual_sizes(headline)) < len(headline):
             lines.append(_FEW_LEFT_OUT)
-    if not real and any(ratio.device_kind == "cpu" and ratio.time for ratio in analysis.cases):
+    if not real and any(case.device_kind == "cpu" and case.time for case in analysis.cases):
         tables.insert(0, _cpu_table(analysis, options.time_unit))
     title = "Speedup: which side wins, and by how much" if real else "CPU: library and tuned implementation"
     if any(ratio.baseline.device_kind != "cpu" for ratio in headline):
@@ -122,20 +122,17 @@ def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
     """Return a function that takes a CPU case and returns its device id with a blank in front. If only one
     device measured the CPU, that function returns an empty text."""
     timed = {
-        ratio.case.device_id
-        for ratio in analysis.cases
-        if ratio.device_kind == "cpu" and ratio.time is not None
+        case.case.device_id for case in analysis.cases if case.device_kind == "cpu" and case.time is not None
     }
-    return lambda ratio: f" {ratio.case.device_id}" if len(timed) > 1 else ""
+    return lambda case: f" {case.case.device_id}" if len(timed) > 1 else ""
 
 
 def _cpu_table(analysis: Analysis, unit: str) -> Table:
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
-    for ratio in analysis.cases:
-        if ratio.device_kind == "cpu" and ratio.time is not None and ratio.case.variant is None:
-            workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.implementation] = (
-                ratio
-            )
+    for result in analysis.cases:
+        if result.device_kind == "cpu" and result.time is not None and result.case.variant is None:
+            place = result.case.workload, result.case.device_id
+            workloads.setdefault(place, {})[result.case.implementation] = result
     several = len({device_id for _, device_id in workloads}) > 1  # a row needs its device to be told apart
     columns = heads(
         "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
@@ -151,7 +148,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
             rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
             names = (best.case.op, best.case.dtype, best.case.device_id)
             body.append(cells(*names, size_text(best), *texts, *rates))
-    labels = {ratio.label for implementations in workloads.values() for ratio in implementations.values()}
+    labels = {result.label for implementations in workloads.values() for result in implementations.values()}
     note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster implementation"
     payload = "payload: each input read once and the output written once"
     return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))

@@ -75,8 +75,8 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 @section("raw", order=200, usual=False, help="Every case with its id")
 def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section that lists every case with its interval. If a device could choose among kernels, the
-    kernel is listed, too."""
+    """Return the section that lists every case that has a time, with its interval and id. If a device could
+    choose among kernels, the kernel is listed, too."""
     unit = options.time_unit
     chosen = any(result.kernel for result in analysis.cases)
     columns = heads(
