@@ -556,12 +556,12 @@ class HybridBackend(Backend):
 
     def devices(self) -> list[Device]:
         """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is no such
-        pair and at least one backend was not available."""
+        pair and at least one backend did not list its devices."""
         pairs, why = [], []
         for name in backends.built_in():
             try:
                 pairs += _pairs(name)
-            except BackendUnavailable as error:
+            except BackendError as error:  # one that is broken hides the pairs of no other
                 why.append(error.detail)
         if not pairs and why:
             raise BackendUnavailable("; ".join(why), hint=REASONS["unavailable"].remedy)

@@ -18,7 +18,7 @@ import re
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -476,9 +476,11 @@ class TorchBackend(Backend):
     yields_to = ("cupy",)
 
     def devices(self) -> list[Device]:
-        """List the CPU, then the GPUs. A PyTorch that was built for the CPU alone is not imported, because the
-        import takes seconds. Raises BackendUnavailable."""
-        return [*self.host_devices(), *(_gpus(import_torch()) if _drives_gpus(_version()) else ())]
+        """List the CPU, then the GPUs that answer. A PyTorch that was built for the CPU alone is not imported,
+        because the import takes seconds. Raises BackendUnavailable."""
+        version = _version()
+        drives_gpus = sys.platform == "darwin" or any(version.get(name) for name in ("cuda", "hip", "xpu"))
+        return [*self.host_devices(), *(_gpus(import_torch()) if drives_gpus else ())]
 
     def host_devices(self) -> list[Device]:
         """List the CPU without importing PyTorch. Raises BackendUnavailable."""
@@ -510,10 +512,6 @@ def _version() -> dict[str, Any]:
         raise BackendUnavailable(f"PyTorch's installation is broken: {error}", hint=torch_hint()) from error
 
 
-def _drives_gpus(version: Mapping[str, Any]) -> bool:
-    return sys.platform == "darwin" or any(version.get(name) for name in ("cuda", "hip", "xpu"))
-
-
 def _quiet() -> None:
     """Set the environment before the import: waiting threads soon stop spinning, and float32 is not rounded to
     TF32."""
@@ -535,11 +533,12 @@ def import_torch() -> Any:
 def _gpus(torch: Any) -> list[Device]:
     gpus = []
     for kind in ("cuda", "xpu"):
-        driver = getattr(torch, kind, None)
-        if driver is not None and driver.is_available():
-            gpus += [
-                _gpu(torch, kind, i, driver.get_device_properties(i)) for i in range(driver.device_count())
-            ]
+        driver: Any = getattr(torch, kind, None)
+        for i in range(driver.device_count() if driver is not None and driver.is_available() else 0):
+            try:
+                gpus.append(_gpu(torch, kind, i, driver.get_device_properties(i)))
+            except Exception as error:  # one GPU that does not answer must not hide the others
+                print(f"torch:{kind}:{i}: {error}", file=sys.stderr)
     if torch.backends.mps.is_available():
         memory = int(torch.mps.recommended_max_memory())
         name = "Apple GPU" if platform.machine() == "arm64" else "GPU of Metal"

@@ -41,7 +41,7 @@ from gpubench.backends.wgpu.transfers import (
 from gpubench.base import MESA, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
-from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
+from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
@@ -58,7 +58,7 @@ TUNING_S = 3.0
 # The version of wgpu-py whose private functions are called (docs/decisions, 6).
 WGPU_VERSION = (0, 32)
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
-_EMPTY = "@compute @workgroup_size(1) fn main() {}"
+_EMPTY = WgslProgram((WgslPass("@compute @workgroup_size(1) fn main() {}", (1, 1, 1), ()),))
 
 
 # A chain, the plain chain and groups of its stages have a set each. Those of the case before are kept, too.
@@ -468,7 +468,7 @@ class WgpuSession(
         return (end - begin) * self.stamps.period_s if end > begin else None  # else the clock failed
 
     def empty_launch(self) -> WgpuLaunch:
-        return self.programs.bare(_EMPTY)
+        return WgpuLaunch(self.programs.steps(_EMPTY, {}), None, None)
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
         """Return a launch of chains of multiply-adds. It writes to a buffer of THREADS elements, which the

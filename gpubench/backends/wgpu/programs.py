@@ -189,9 +189,6 @@ class Programs:
         """Drop all bind groups, because some buffers no longer exist."""
         self._launches.clear()
 
-    def bare(self, source: str) -> WgpuLaunch:
-        return WgpuLaunch([(self._pipeline(source, "main"), None, (1, 1, 1))], None, None)
-
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         program, digest, name = self._program(op, case)
         buffers = named_buffers(op, inputs, output)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
 from gpubench.backends.shared.sides import CompanionThread, DividedBuffer, granule, refusal, side_case
-from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.result.case import Case
 from gpubench.result.run import Device
 
@@ -190,9 +190,10 @@ def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, m
     assert len(waits) == asleep
 
 
-def test_without_a_gpu_the_reasons_of_all_backends_are_told(monkeypatch) -> None:
+@pytest.mark.parametrize("error", [BackendUnavailable, BackendError])
+def test_without_a_gpu_the_reasons_of_all_backends_are_told(monkeypatch, error) -> None:
     def refuse(name: str) -> None:
-        raise BackendUnavailable(f"no {name}")
+        raise error(f"no {name}")
 
     monkeypatch.setattr(backends, "load", refuse)
     with pytest.raises(BackendUnavailable, match="no numpy; no cupy; no wgpu"):

@@ -70,6 +70,17 @@ def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, vers
     assert not any(device.composed for device in (cpu, card, intel))
 
 
+def test_a_gpu_that_does_not_answer_hides_no_other_device(installed, monkeypatch, capsys) -> None:
+    installed("cuda = '13.0'")
+    torch = SimpleNamespace(
+        __version__="2.13.0", version=SimpleNamespace(cuda="13.0", hip=None), cuda=driver(SimpleNamespace(), gpu()),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
+    )  # fmt: skip
+    monkeypatch.setattr(torch_backend, "import_torch", lambda: torch)
+    assert [device.id for device in backends.load("torch").devices()] == ["torch:cpu", "torch:cuda:1"]
+    assert capsys.readouterr().err.startswith("torch:cuda:0: ")
+
+
 @pytest.mark.parametrize(("api", "memory"), [("metal", "mapped"), ("cuda", "managed"), ("xpu", "mapped")])
 def test_it_says_why_it_does_not_compute_in_place(api, memory) -> None:
     device = SimpleNamespace(id=f"torch:{api}:0", api=api)
