@@ -400,15 +400,17 @@ def _links_sentence(analysis: Analysis) -> str:
     """Return a text such as `Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4
     more below).`"""
     rows = collectives(analysis)
-    most, n = max(result.ranks for result in rows), max(result.n for result in rows)
+    most = max(result.ranks for result in rows)
     names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
     # If a collective ran on 2, 4 and 8 ranks, a program would use the largest device group.
     largest = at_largest(rows, lambda result: result.op, lambda result: result.n)
     widest = at_largest(largest, lambda result: result.op, lambda result: result.ranks)
     rates = group_by(widest, lambda result: result.op)
     texts = [f"{op} {_range_text([result.busbw for result in rates[op]])}" for op in names[:_MOST_NAMES]]
+    sizes = {result.n for op in names[:_MOST_NAMES] for result in rates[op]}
+    size = format_bytes(min(sizes)) if len(sizes) == 1 else "the largest size of each"
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
-    return f"Between {most} {_members(analysis)}: {list_words(texts)} (busbw at {format_bytes(n)}{more})."
+    return f"Between {most} {_members(analysis)}: {list_words(texts)} (busbw at {size}{more})."
 
 
 def _members(analysis: Analysis) -> str:

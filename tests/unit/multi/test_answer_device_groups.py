@@ -38,6 +38,8 @@ def test_a_narrow_screen_keeps_the_largest_sizes():
     assert lines[1].startswith("2 x H200")
     assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
     assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
+    lines = screen([exchange("p2p", MIB, 5e10), exchange("allreduce", 256 * MIB, 4e11)], [PAIR])
+    assert "(busbw at the largest size of each)." in " ".join(lines[:2])
     lines = screen([exchange("allreduce", n, 1e11) for n in sizes], [PAIR], width=44)
     assert all(len(line) <= 44 for line in lines)
     assert "1 GiB" in " ".join(lines[:4])
