@@ -73,23 +73,23 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the id of the device
     name: str  # the name that its driver reports
     kind: str  # the kind of device: cpu, gpu, ...
-    implementation: str | None  # its fastest implementation at this size
+    implementation: str | None  # its fastest implementation at this size; None: no time
     time: Estimate | None  # the expected time of one call; None: unknown
     basis: Basis  # whether the time is measured or interpolated
     between: tuple[int, int] | None  # the measured sizes around this size; twice this size if it was measured
     labels: tuple[Label, ...]  # the labels of the cases behind the time
     case_ids: tuple[str, ...]  # the ids of the cases behind the time
-    reason: str | None  # the reason why there is no time
+    reason: str | None  # the reason why there is no time; None: there is one
     libraries: tuple[str, ...] = ()  # CPU only: the libraries that the implementation calls, numba or a BLAS
     weaker: bool = False  # CPU only: numba was not installed and might be faster
-    threads: int | None = None  # CPU only: the number of threads
+    threads: int | None = None  # CPU only: the number of threads; None: unknown
 
 
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
     """The result file on which the advice rests."""
 
     run_id: str  # the id of its run
-    label: str | None  # the label that the user gave the run
+    label: str | None  # the label that the user gave the run; None: none
     started_at: str  # the time of its start, in UTC
     complete: bool  # whether the run came to its end
     machine: str  # the machine in one line
@@ -111,14 +111,14 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis  # whether the answer is measured or interpolated
     device_id: str | None  # the advised device; None: unknown
     backend: str | None  # the backend of the device; `hybrid` if both sides share the call
-    implementation: str | None  # the fastest implementation on the device
+    implementation: str | None  # the fastest implementation on the device; None: unknown
     time: Estimate | None  # the expected time of one call; None: unknown
     gain: AdviceGain | None  # the gain over the best device of the other side; None: that side has no time
     # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
     # neither is known; alone: no other side has a time; none: the answer is unknown
     confidence: AdviceConfidence
-    reason: str | None  # the reason why no device is advised
-    command: str | None  # the command that measures what is missing
+    reason: str | None  # the reason why no device is advised; None: one is
+    command: str | None  # the command that measures what is missing; None: nothing is
     split: AdviceSplit | None  # the split or stage assignment, if that is the answer
     candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
     source: AdviceSource  # the result file on which the advice rests

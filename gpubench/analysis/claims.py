@@ -33,11 +33,11 @@ class Seconds(float):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claim: a speedup, the times of both sides, the time of one side, a time between two bounds, or a
-    break-even between two sizes."""
+    """A claim about one of these: a speedup, the times of both sides, the time of one side, a time between two
+    bounds, or a break-even between two sizes. What it does not claim is None."""
 
     claim: str  # the claim in one sentence
-    document: str | None = None  # the document that makes the claim
+    document: str | None = None  # the document that makes the claim; None: not told
     case: str | None = None  # a file may write a single selector here instead of in `cases`
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; empty: gpubench has no such op
     also: str | None = None  # the selector of a case that is shown beside the result and decides nothing
@@ -71,7 +71,8 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim with the measured case that favours it most. Values that were not measured are null."""
+    """A claim with the measured case that favours it most. Values that were not claimed or not measured are
+    null."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")

@@ -68,8 +68,8 @@ class CaseTime(Estimate, frozen=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch, in seconds. The first seven add up to
-    `whole_s`."""
+    """The parts of the wall time of one `transfer-always` launch, in seconds. Together with `residual_s` they
+    add up to `whole_s`. The fields from `single_s` on are no parts; they are None if they were not measured."""
 
     alloc_s: float  # the allocation of memory for inputs and outputs
     upload_s: float  # the copy of the inputs to the device
@@ -90,7 +90,7 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """One case with its estimate, or the reason why it has no number. An implausible case has samples, but no
-    estimate."""
+    estimate. A value that was not measured, or that does not apply to the case, is null."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = (

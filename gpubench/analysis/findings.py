@@ -186,14 +186,14 @@ class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
     """One gate on a run, and the cases that decide it."""
 
     name: str  # the name of the option
-    selector: str | None = None  # the selector as the user typed it
-    least: float | None = None  # the required speedup
+    selector: str | None = None  # the selector as the user typed it; null for other gates than `min-speedup`
+    least: float | None = None  # the required speedup; null for other gates than `min-speedup`
     passed: bool  # whether the gate passes
     # the failing cases: their whole interval lies below `least`, or they are what `--fail-on` names
     low: tuple[str, ...]
     missing: tuple[str, ...] = ()  # the selected cases without a number, which fail the gate, too
     near: tuple[str, ...] = ()  # the cases whose interval contains the required speedup; they do not fail
-    reason: str | None = None  # the reason why a gate on the whole run failed
+    reason: str | None = None  # the reason why a gate on the whole run failed; null: single cases decide
 
 
 FAIL_ON: tuple[FailOn, ...] = ("noisy", "skipped", "incomplete")

@@ -31,7 +31,8 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The fastest pipeline of an op, size and device, compared with the fastest call that copies and is waited
-    for."""
+    for. The gain is null if no session measured both, and the fields about stages are null if these were not
+    timed."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")
@@ -123,7 +124,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     lo: float  # the low end of the interval of the gain
     hi: float  # the high end of the interval of the gain
     recommended: bool  # whether nothing speaks against the shared call
-    reason: str | None  # the reason against the shared call
+    reason: str | None  # the reason against the shared call; null: none
     selected_in_sample: bool  # the gain comes from the session that chose the share, so it is too high
     case: CaseResult  # the case of the shared call
     interval: Interval  # the gain with its interval
@@ -161,7 +162,7 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     gpu_pieces: int  # the number of pieces in which the GPU's share is copied and computed
     one_piece: OnePiece | None  # the reason for a single piece; null: several pieces, or none was tried
     efficiency: float  # the time of the model / the measured time
-    reason: HybridReason | None  # the reason against the split
+    reason: HybridReason | None  # the reason against the split; null: none
     curve: tuple[tuple[float, float], ...]  # pairs (share, median seconds) of the sweep
 
     @property

@@ -55,8 +55,9 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
     expected_s: float | None  # the expected seconds of one call, with the copies of its regime
     gain: float | None  # the time of the best other side / `expected_s`; None if no other side has a time
     basis: Basis  # `measured`, `interpolated` or `unknown`
-    gpu_share: float | None = None  # the GPU's share of a split call, from 0 to 1
-    assignment: str | None = None  # the side of each stage of a workload, as letters c and g
+    gpu_share: float | None = None  # the GPU's share of a split call, from 0 to 1; None: no split
+    # the side of each stage of a workload, as letters c and g; None: not assigned
+    assignment: str | None = None
 
     @cached_property
     def advice(self) -> Advice | None:

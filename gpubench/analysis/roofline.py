@@ -58,10 +58,10 @@ class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float  # the device time, or the wall time if the device has no clock
     bytes_per_s: float  # compulsory traffic / `time_s`
     flops_per_s: float  # declared FLOPs / `time_s`
-    bound: Bound | None  # the peak that is lower for this case
-    percent_of_peak: float | None  # `share` in percent
+    bound: Bound | None  # the peak that is lower for this case; None: that peak was not measured
+    percent_of_peak: float | None  # `share` in percent; None without a peak
     in_cache: bool  # the working set is small, so that memory may not limit it
-    to_library: float | None  # the device time of the vendor's library / the case's own
+    to_library: float | None  # the device time of the vendor's library / the case's own; None: one is unknown
     case: CaseResult  # the case
     share: float | None  # the time that the peak allows / `time_s`, not clipped; None without a peak
     weak_peak: bool  # whether the peak was measured at small sizes only

@@ -369,13 +369,13 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     baseline_id: str  # the id of the CPU device that is the baseline at the largest size
     verdict: VerdictKind  # `all-sizes` and `no-size`: it wins, or loses, at every measured size
     n: int | None  # the break-even; None if it is unknown
-    lo: int | None  # the low end of its interval; also set for some undecided verdicts
-    hi: int | None  # the high end of its interval
+    lo: int | None  # the low end of its interval; also set for some undecided verdicts; None: unknown
+    hi: int | None  # the high end of its interval; None: unknown
     mixed: bool  # whether both sides win by turns below the break-even
     first: int  # the smallest measured size
     last: int  # the largest measured size
     last_ratio: float  # the speedup at the largest measured size
-    reason: UndecidedReason | None  # the reason of an undecided verdict
+    reason: UndecidedReason | None  # the reason of an undecided verdict; None for the others
     text: str = ""  # the verdict as tables show it (`thresholds.threshold_text`)
     points: tuple[Speedup, ...]  # the headline speedup at each measured size, ascending
     threshold: Threshold | None  # where the curves cross; None without a common size

@@ -91,8 +91,9 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: CellKind  # the kind of result
     n: int | None = None  # the break-even; None: unknown
-    low: int | None = None  # the low end of its interval; for `above` the largest measured size
-    high: int | None = None  # the high end of its interval; for `below` the smallest measured size
+    low: int | None = None  # the low end of its interval; for `above` the largest measured size; None: unknown
+    # the high end of its interval; for `below` the smallest measured size; None: unknown
+    high: int | None = None
     mixed: bool = False  # whether both sides win by turns below the break-even
     why: str = ""  # the reason of an open cell
     gains: tuple[Gain, ...] = ()  # the gain at each size, ascending
@@ -273,10 +274,10 @@ class GpuThreshold(msgspec.Struct, frozen=True):
     # the size; infinity: the GPU wins at no measured size; the smallest measured size: it wins at all of them;
     # None: unknown
     n: float | None
-    lo: float | None  # the low end of its 95 % interval
-    hi: float | None  # the high end of its 95 % interval
+    lo: float | None  # the low end of its 95 % interval; None: unknown
+    hi: float | None  # the high end of its 95 % interval; None: unknown
     text: str  # the break-even as tables show it
-    measured: tuple[int, int] | None  # the smallest and the largest measured size
+    measured: tuple[int, int] | None  # the smallest and the largest measured size; None: no GPU was compared
     op: str  # the name of the op
     situation: str  # the situation as the caller gave it
     device_id: str | None = None  # the id of the GPU; None: no GPU was compared
@@ -354,7 +355,7 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     transfer_s: float  # the seconds that are paid once
     launch_s: float  # the seconds that are paid for each call
     cpu_s: float  # the seconds of one call on the CPU
-    reason: AmortizationReason | None  # the reason why there is no result
+    reason: AmortizationReason | None  # the reason why there is no result; None: there is one
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,10 +36,11 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: OutcomeWord  # the first of failed, slower and unsure that is true, otherwise ok
     exit_code: int  # exit code of the command
-    slower: int | None = None  # number of slower cases of a comparison
-    faster: int | None = None  # number of faster cases of a comparison
-    unsure: int | None = None  # number of cases of a comparison that are unsure
-    # number of ops in reports that a GPU wins at their largest size, with data on the GPU if that was measured
+    slower: int | None = None  # number of slower cases of a comparison; None for reports
+    faster: int | None = None  # number of faster cases of a comparison; None for reports
+    unsure: int | None = None  # number of cases of a comparison that are unsure; None for reports
+    # number of ops in reports that a GPU wins at their largest size, with data on the GPU if that was measured;
+    # None for comparisons
     gpu_wins: int | None = None
     errors: tuple[str, ...] = ()  # a sentence for each failed gate and each broken case
     warnings: tuple[str, ...] = ()  # a sentence for each other problem
@@ -192,11 +193,11 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     """The places to which the outcome is written for continuous integration, checked before anything is
     measured."""
 
-    summary: str | None  # file to which the summary is appended
-    outputs: str | None  # file to which the outputs are appended
+    summary: str | None  # file to which the summary is appended; None: no summary
+    outputs: str | None  # file to which the outputs are appended; None: no outputs
     annotated: bool  # whether messages are written to the log
-    marker: str | None  # marker by which a comment is found again
-    max_bytes: int | None  # most bytes of a comment
+    marker: str | None  # marker by which a comment is found again; None: no marker
+    max_bytes: int | None  # most bytes of a comment; None: COMMENT_BYTES with a marker, else no limit
 
     def comment(self, text: str, format: str) -> str:
         """Return Markdown text with its marker and within its limit. Text in any other format does not

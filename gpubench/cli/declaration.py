@@ -15,12 +15,12 @@ class Declaration(NamedTuple):
 
     help: str  # the text of the option in `--help`
     heading: str | None  # the heading in `--help`; None for an argument
-    metavar: str | None  # name of its value in `--help`
+    metavar: str | None  # name of its value in `--help`; None: the name of its type, or a switch
     brief: str | None  # the text of the option in `-h`; None if `-h` does not show it
     default: Any = None  # value if none is given
-    letter: str | None = None  # the short form, such as `-o`
-    least: int | None = None  # least value of a number
-    most: int | None = None  # largest value of a number
+    letter: str | None = None  # the short form, such as `-o`; None: it has none
+    least: int | None = None  # least value of a number; None: no limit
+    most: int | None = None  # largest value of a number; None: no limit
     long_name: str | None = None  # the name on the command line; None means the name of the field
     # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
     # value.
@@ -82,11 +82,13 @@ class CommandOptions:
     accept.
     """
 
+    # The declarations of all options, by field name.
     declared: ClassVar[dict[str, Declaration]] = {}
     # A line about the command in `-h`.
     purpose: ClassVar[str] = ""
     # The module of the command; empty: a module of gpubench.cli.
     module: ClassVar[str] = ""
+    # Command lines that `-h` shows.
     examples: ClassVar[tuple[str, ...]] = ()
     # The names of the options that were given on the command line, not by the environment or a file.
     explicit: frozenset[str]

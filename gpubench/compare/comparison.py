@@ -34,7 +34,7 @@ class SideRow(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str  # the name of the file as the user gave it, without its folders
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run
+    label: str | None  # the label that the user gave the run; null: none
     started_at: str  # the time of its start, in UTC
     sessions: int  # the number of sessions; a disturbed session and its repeats count as one
     machine: str  # a description of its CPU and GPUs
@@ -46,8 +46,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     new: int  # the index of the new file
     scope: DifferenceScope  # the kind of thing that differs
     field: str  # the name of the property
-    base: str | None  # its value in the base
-    value: str | None  # its value in the new file
+    base: str | None  # its value in the base; null: it has none
+    value: str | None  # its value in the new file; null: it has none
     id: str | None = None  # the id of the case, if the difference concerns a single case
 
 
@@ -67,19 +67,24 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     interleaved: bool  # at most two sessions of one file in a row; a session and its repeats count as one
     correction: Correction | None  # the method that adjusted the p-values; null if no case was tested
     family: int  # the number of cases that were tested together
-    spread: float | None = None  # the median of the cases' `spread`
-    smallest_effect: float | None = None  # the median of the cases' `smallest_effect`
+    spread: float | None = None  # the median of the cases' `spread`; null: no case has one
+    smallest_effect: float | None = None  # the median of the cases' `smallest_effect`; null: no case has one
     own_sizes: int = 0  # the number of cases at sizes that one run chose by itself and only that run has
     devices: tuple[DeviceChange, ...] = ()  # each device's change, if no case has enough sessions for a test
 
 
 class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one case that both files measured, or whose time in the base is implausible."""
+    """The verdict on one case that both files measured, or whose time in the base is implausible.
+
+    If the case cannot be compared, all its ratios and `threshold` are null. `spread` and `smallest_effect` are
+    null, too, if there are too few sessions for them.
+    """
 
     new: int  # the index of the new file
     id: str  # the id of the case
     verdict: VerdictWord  # FASTER, SLOWER, SAME, UNSURE or not-comparable
-    reason: str | None = None  # the reason for an unsure or weak verdict, or why the case cannot be compared
+    # the reason for an unsure or weak verdict, or why the case cannot be compared; null: none
+    reason: str | None = None
     base_s: float | None = None  # the time in the base, in seconds; null if it is implausible
     new_s: float | None = None  # the time in the new file, in seconds; null if it is implausible
     ratio: float | None = None  # `new_s` / `base_s`
@@ -88,12 +93,14 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     low_end_ratio: float | None = None  # new / base of the sessions' fastest samples, which the tests use
     median_ratio: float | None = None  # the ratio new / base of the sessions' medians
     slow_end_ratio: float | None = None  # the ratio new / base of the sessions' 90 % quantiles
-    p: float | None = None  # the p-value of the change in the direction of `low_end_ratio`
-    p_adjusted: float | None = None  # `p`, adjusted for all cases that were tested together
+    p: float | None = None  # the p-value of the change in the direction of `low_end_ratio`; null: no test
+    # `p`, adjusted for all cases that were tested together; null: not among them
+    p_adjusted: float | None = None
     threshold: float | None = None  # changes up to this share count as none
     k_base: int = 0  # the number of sessions with a time in the base
     k_new: int = 0  # the number of sessions with a time in the new file
-    sessions_needed: int | None = None  # the number of sessions a side that should give a sure verdict
+    # the number of sessions a side that should give a sure verdict; null: unknown
+    sessions_needed: int | None = None
     spread: float | None = None  # standard deviation between sessions of their fastest samples, as a share
     smallest_effect: float | None = None  # the smallest change, as a share, with an 80 % chance of SLOWER
     labels: tuple[Label, ...] = ()  # the labels that the case has in either file

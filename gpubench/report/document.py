@@ -43,7 +43,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run
+    label: str | None  # the label that the user gave the run; null: none
     started_at: str  # the time of its start, in UTC
     complete: bool  # whether everything planned was attempted
     exit_reason: str  # the reason for the exit code, in one word
@@ -179,7 +179,7 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
     name: Literal["gpubench-events"] = "gpubench-events"  # the name of the format
     schema_version: int = SCHEMA_VERSION  # the version of the format
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run
+    label: str | None  # the label that the user gave the run; null: none
     started_at: str  # the time of its start, in UTC
     tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
@@ -207,12 +207,12 @@ class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
     id: str  # the id of the case
     outcome: OutcomeType  # the kind of outcome
     typical: Typical | None  # the time; if it is null, `cause` says why
-    label: Label | None  # the gravest finding about the time
+    label: Label | None  # the gravest finding about the time; null without samples
     sessions: int  # the number of sessions with used samples
     samples: int  # the number of used samples
-    cause: Reason | NoNumber | None  # the code of the reason why there is no time
-    detail: str | None  # the reason as text
-    hint: str | None  # the remedy
+    cause: Reason | NoNumber | None  # the code of the reason why there is no time; null: there is one
+    detail: str | None  # the reason as text; null: there is nothing to add
+    hint: str | None  # the remedy; null: none is known
 
 
 class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
@@ -238,9 +238,9 @@ class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     device_id: str  # the id of the device
     baseline_id: str  # the id of the device over which it wins
     verdict: VerdictKind  # at, all-sizes, no-size or undecided
-    n: int | None  # the break-even
-    lo: int | None  # the low end of its interval
-    hi: int | None  # the high end of its interval
+    n: int | None  # the break-even; null: unknown
+    lo: int | None  # the low end of its interval; null: unknown
+    hi: int | None  # the high end of its interval; null: unknown
     mixed: bool  # whether both sides win by turns below the break-even
     reason: UndecidedReason | None = msgspec.field(name="cause")  # the reason of an undecided verdict
 

@@ -306,7 +306,7 @@ class AnswerPart(NamedTuple):
     needed: tuple[str, ...] = ()  # the lines that are never left out
     sentences: tuple[str, ...] = ()  # the answer if no GPU was compared with a CPU
     context: str = ""  # the devices of that answer
-    table: Table | None = None  # the table of that answer
+    table: Table | None = None  # the table of that answer; None: none
     times_below: bool = False  # whether a later section also shows the times of one GPU
 
 
