@@ -397,9 +397,9 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
-    """Tell whether physical_package_id may be the number of a cluster of cores instead of a package. This is
-    possible on Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI or DMI
-    tables but without a device tree numbers packages."""
+    """Tell whether physical_package_id may number clusters of cores instead of packages. This is possible on
+    Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI or DMI tables but
+    without a device tree numbers packages."""
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
@@ -431,9 +431,9 @@ class Caches(NamedTuple):
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches. A cache that several CPUs share is read for one of them only. The fact is invalid in two
-    cases: a cache has a damaged file on every CPU that shares it, or its files are incomplete on some CPUs and
-    complete on others."""
+    """Read the caches. A cache that several CPUs share is read for one of them only. The fact is invalid if a
+    cache has a damaged file on every CPU that shares it. It is also invalid if the files of a cache are
+    incomplete on some CPUs and complete on others."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
     seen: dict[str, set[int]] = {}  # the CPUs of which an index is known

@@ -239,8 +239,9 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process can expect to use: the largest partition of a partitioned GPU, a part
-    of RAM for an integrated GPU, else the dedicated memory without the reserved part."""
+    """Return the bytes that one process can expect to use. A partitioned GPU has those of its largest
+    partition, and an integrated GPU a part of RAM. Any other GPU has its dedicated memory without the reserved
+    part."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
@@ -330,8 +331,9 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
-    """Return an id for each device: its uuid if no other device here has the same, else `pci:BDF` if no other
-    device has the same address, else `api:SOURCE:N`."""
+    """Return an id for each device. It is the uuid if no other device here has the same, else `pci:BDF` if no
+    other device has the same address. Otherwise it is `api:SOURCE:N`, where N counts such devices of one
+    source."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)

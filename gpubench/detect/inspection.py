@@ -226,7 +226,7 @@ class ProbeRequest(NamedTuple):
 class ProbeMessage(msgspec.Struct, kw_only=True):
     """The message that a probe writes."""
 
-    records: list[dict[str, Any]] = []  # records of devices, as --records reads them
+    records: list[dict[str, Any]] = []  # the records of devices, in the form that --records reads
     partial: bool = False  # whether the probe has not finished yet
     status: Status = "ok"  # the status of the library
     version: str | None = None  # the version of the library

@@ -164,9 +164,9 @@ def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Tell whether the device has a uuid that has the form of `own` but differs from it. (Each family of APIs
-    has its own form, and uuids of two forms cannot be compared.) False if `own` is None or one of the device's
-    uuids."""
+    """Tell whether the device has a uuid that has the form of `own` but differs from it. Each family of APIs
+    has its own form, and uuids of two forms cannot be compared. False if `own` is None or is one of the
+    device's uuids."""
     return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
@@ -222,8 +222,8 @@ def _share_out(
     """Assign records of one list, vendor and kind to the devices that they fit. A device id is missing in the
     records or in the devices. Records that fit no device become new devices.
 
-    If the devices are of several models, no record can be assigned to a certain device: each device gets an
-    anonymous record, or a warning names the records.
+    If the devices are of several models, it is unknown which record belongs to which device. Then each device
+    gets an anonymous record, or a warning names the records.
     """
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
@@ -408,7 +408,8 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the driver of the record uses another API and lists the device of that API a second time."""
+    """Tell whether the record's driver is a layer over another API, such as dozen over D3D12. Such a driver
+    lists a device a second time."""
     return bool(_LAYERED.search(_names(record)))
 
 
@@ -436,8 +437,8 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
     """Return what sort of device is at the address `bdf`, judged from all of its records. "none" means that the
-    device is left out: it is a second function of a GPU, or nothing tells what it is. `passed` means that a
-    virtio GPU there has computed."""
+    device is left out. Such a device is a second function of a GPU, or nothing tells what it is. `passed` means
+    that a virtio GPU there has computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)

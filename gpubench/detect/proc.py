@@ -1,6 +1,7 @@
-"""/proc/cpuinfo in its many forms (x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC), and the
-control groups of this process (v1, v2 and mixed): the quota, CPU set and memory limit of its group and of all
-groups above it.
+"""The files of /proc and /sys that describe the CPUs and the control groups of this process.
+
+/proc/cpuinfo has many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC. Control groups (v1,
+v2 and mixed) set a quota, a CPU set and a memory limit, and so do all groups above a group.
 
 A name of a group such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker,
 scope) and private parts, which identify a user or a container. The document has `*` in place of a private part.

@@ -301,8 +301,8 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 
 def _both_situations(evidence: Measured) -> str:
-    """Return a text on waited calls and on calls that copy, such as `GPU for data that stays there; the CPU for
-    calls that copy, but for matmul from 930 x 930`. Return "" if neither was measured."""
+    """Return a text on waited calls and on calls that copy. An example is `GPU for data that stays there; the
+    CPU for calls that copy, but for matmul from 930 x 930`. Return "" if neither was measured."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]

@@ -165,8 +165,8 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
-    """Return the sum of the memory of all tiles of a GPU that the driver xe lists. The sum is missing if the
-    size of a tile is missing, and absent if there are no tiles."""
+    """Return the memory of a GPU that the driver xe lists tile by tile, summed over the tiles. The sum is
+    missing if the size of a tile is missing, and absent if there are no tiles."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):

@@ -438,8 +438,8 @@ class FleetJournal:
         self._rewritten.add(node)
 
     def add_part(self, node: str, piece: bytes) -> None:
-        """Append a piece to the stored copy of the node's `.part` file. Raises BadMessage if it becomes too
-        large."""
+        """Append a piece to the stored copy of the node's `.part` file. The first piece after `begin_part`
+        replaces the copy. Raises BadMessage if it becomes too large."""
         part = store.part_of(self.path(node))
         if node in self._rewritten:
             self._rewritten.remove(node)

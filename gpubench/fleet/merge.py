@@ -1,5 +1,6 @@
-"""`gpubench merge`, which joins result files into one result or a fleet, and `gpubench report` of a whole
-fleet, with its nodes, its slow GPUs, lists of nodes for a scheduler, and its gates."""
+"""The commands for several files: `gpubench merge` joins results into one result or a fleet. `gpubench report`
+of a whole fleet shows its nodes and its slow GPUs, writes lists of nodes for a scheduler, and applies its
+gates."""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions if the files are of one machine, device ids mean the same GPUs in all
-    of them, and no nodes are expected. Otherwise write a fleet. Raises InputError if the fleet is not complete;
-    it is written all the same."""
+    """Write one result with all sessions, or a fleet. It is one result if no nodes are expected, the files are
+    of one machine, and device ids mean the same GPUs in all of them. Raises InputError if the fleet is not
+    complete; it is written all the same."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -97,8 +98,8 @@ class _Source(NamedTuple):
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     """Write the results of `node` to files in a folder beside the fleet's file `output`. Return the node with
-    references to these files instead of its results. If there is a single source and it has a file, that file
-    is copied as it is, because encoding it again would take longer than everything else."""
+    references to these files instead of its results. If all of `sources` is one file, that file is copied as it
+    is, because encoding it again would take longer than everything else."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)

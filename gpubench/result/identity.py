@@ -111,8 +111,8 @@ _UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
 
 
 def _relation(here: Gpu, there: Gpu) -> str:
-    """Return `_UUID` or `_IDS` if the uuids or the ids show that two GPUs are the same, `_OTHER` if some fact
-    shows that they differ, and `_UNKNOWN` if no fact decides it."""
+    """Return how two GPUs are related. `_UUID` or `_IDS` means that their uuids or ids show them to be the
+    same. `_OTHER` means that some fact differs, and `_UNKNOWN` that no fact decides it."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (

@@ -49,11 +49,11 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answer of a probe several times. It has the records of all devices from the start. It is
-    yielded before each device is checked and once more at the end, so the records are not lost if a check on a
-    broken device never returns. `version` is that of the library. `describe` turns a device and its number into
-    a record. `check` tells whether a device computes rightly; None checks nothing. If a device cannot be
-    described, the other devices are still listed, and the hint names the device by `name` and number."""
+    """Yield the answer of a probe several times: before each device is checked, and once more at the end. It
+    has the records of all devices from the start, so they are not lost if a check on a broken device never
+    returns. `version` is that of the library. `describe` turns a device and its number into a record. `check`
+    tells whether a device computes rightly; None checks nothing. If a device cannot be described, the other
+    devices are still listed, and the hint names the device by `name` and number."""
     described, lost = [], []
     for number, device in enumerate(devices):
         try:

@@ -45,8 +45,8 @@ def probe_blas() -> dict[str, Any]:
 
 
 def probe_cpuinfo() -> dict[str, Any]:
-    """Return the probe's answer. Its entry `cpu` has model, vendor, flags, the advertised clock in hertz, and
-    the size of each cache level in bytes. py-cpuinfo sleeps for a second and forks."""
+    """Return the probe's answer. Its entry `cpu` has model, vendor, flags and the advertised clock in hertz. It
+    also has the caches, each with its size in bytes. py-cpuinfo sleeps for a second and forks."""
     with require("py-cpuinfo is not installed"):
         from cpuinfo import get_cpu_info
     info = get_cpu_info()

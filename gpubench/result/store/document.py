@@ -512,8 +512,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Upgrade a result to version 3: drop the blocks of a search for a break-even and the cases that have no
-    other blocks, and add `protocol` to the settings."""
+    """Upgrade a result to version 3. The blocks of a search for a break-even go, and so do cases that have no
+    other blocks. The settings get `protocol`."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {
