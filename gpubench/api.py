@@ -343,11 +343,12 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
     that it refers to. Raises UsageError if the function cannot be pickled.
     """
     from gpubench.functions.describe import CodeSource
+    from gpubench.functions.sources import source_of
 
     module = sys.modules.get(function.__module__)
     file = getattr(module, "__file__", None)
     if function.__module__ != "__main__" and file and getattr(module, function.name, None) is function:
-        yield CodeSource(Path(file).stem, "file", str(Path(file).resolve()))
+        yield source_of(file)
         return
     import cloudpickle
 

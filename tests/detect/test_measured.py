@@ -30,7 +30,9 @@ def test_break_even_points_are_quoted_in_words():
 
 @pytest.mark.parametrize("regime", sorted(set(ORDERED) - {RESIDENT}))
 def test_every_situation_of_a_gpu_has_words(regime):
-    (line,) = picture.quote([MeasuredBreakEven(op="add", dtype="float32", backend="cupy", regime=regime, size=8)])
+    (line,) = picture.quote(
+        [MeasuredBreakEven(op="add", dtype="float32", backend="cupy", regime=regime, size=8)]
+    )
     assert regime not in line
 
 

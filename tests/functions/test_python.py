@@ -143,17 +143,24 @@ def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     front = page.partition("## Your own function")[2].split("```python\n")[1].split("```")[0]
     brief = "sizes=[256], backends='numpy', max_samples=4, sessions=1, max_time=0.02"
     (tmp_path / "options.py").write_text(front.replace("budget=20", brief), encoding="utf-8")
-    script = f"{SCRIPT}\nimport runpy\nrunpy.run_path('options.py', run_name='__main__')"
+    dashed = "import gpubench\n@gpubench.function\ndef add(xp, x): return x + x.sum()\n"
+    (tmp_path / "my-own.py").write_text(dashed, encoding="utf-8")
+    script = f"{SCRIPT}{DASHED}\nimport runpy\nrunpy.run_path('options.py', run_name='__main__')"
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     out, err = python(tmp_path, "script.py")
-    first, second, third, *answer = out.splitlines()
+    first, second, third, dashed, *answer = out.splitlines()
     assert (first, second) == ("('session.decay',) 2", "same text")
     why = "TypeError: cannot pickle '_thread.lock'"
     assert third.startswith(f"locked cannot be sent to another process | {why}")
+    assert dashed == "('my_own.add',)", "as in `gpubench run my-own.py`"
     assert err == ""  # nobody watches
     assert "call_price" in "".join(answer), "the front page's runs as it stands"
 
 
+DASHED = """
+import importlib
+print(gpubench.bench(importlib.import_module("my-own").add, sizes=[256], backends="numpy", check_only=True).ops)
+"""
 BENCHED = """
 decay = gpubench.function(decay)
 result = gpubench.bench(decay)
