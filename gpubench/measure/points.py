@@ -30,8 +30,8 @@ class Rungs:
 
     def __init__(self, series: Series, constraints: Constraints) -> None:
         self.series = series
-        self._scope = constraints
         self._cpu = [target.device.id for target in constraints.targets if target.device.kind == "cpu"]
+        self._host_alone = len(self._cpu) == len(constraints.targets)
         items = [workload(series, n, constraints) for n in series.ladder.rungs()]
         last = self._last(items)
         self.refused = [item for item in items[last + 1 :] if item.skips]
@@ -67,8 +67,10 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest size, a middle one and the top, or an empty list if no size is left."""
-        return sorted({self.sizes[0], self.middle, self.top}) if self.sizes else []
+        """The smallest size, a middle one and the largest. If no size has a case, they are those of the whole
+        ladder, so that the reasons are told."""
+        ladder = self.series.ladder
+        return sorted({*ladder.ends(self.sizes or ladder.rungs())})
 
     def next(self) -> list[int]:
         """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap
@@ -91,10 +93,10 @@ class Rungs:
         """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
         `whole` is true. One CPU device is measured at every size. Other CPU devices, variants, copies and cases
         that do not affect a break-even are measured only at a few sizes."""
-        item, host_alone = self.items[n], len(self._cpu) == len(self._scope.targets)
+        item = self.items[n]
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.
-        explained = (self.top, self.middle if host_alone else self.sizes[0])
+        explained = (self.top, self.middle if self._host_alone else self.sizes[0])
         return msgspec.structs.replace(item, cases=cases, explained=n in explained)
 
     def _stays(self, case: Case, item: Workload, n: int) -> bool:

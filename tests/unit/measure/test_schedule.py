@@ -3,12 +3,13 @@
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.measure import runner
 from gpubench.measure.plan import BLOCKS, MAIN, ONE_BLOCK, Constraints, Target
 from gpubench.measure.recorder import Progress, Recorder
-from gpubench.measure.schedule import RunSpec, Schedule
+from gpubench.measure.schedule import RunSpec, Schedule, plan_workloads
 from gpubench.result.run import Selection, Settings
 from tests.unit.measure.builders import device, empty_run
 from tests.unit.measure.simulated import CPU, DEVICES, GPU
@@ -50,6 +51,15 @@ def test_sizes_come_in_an_order_of_each_session_or_as_they_were_named():
     named = [("add", n, MAIN) for n in SIZES["add"]]
     assert steps(spec(order="sequential")) == steps(spec(check_only=True)) == named
     assert steps(spec(order="sequential"), again=True) == named
+
+
+def test_a_check_tells_why_an_op_runs_at_no_size():
+    asked = spec(("tokenise",), {}, check_only=True)
+    selection = replace(asked.constraints.selection, dtypes=["bfloat16"])
+    asked = replace(asked, constraints=replace(asked.constraints, selection=selection))
+    reasons = [{skip.reason for skip in item.skips} for item in plan_workloads(asked) if not item.cases]
+    assert reasons == [{"no-dtype"}] * 3
+    assert len(schedule(asked).plan) == 3
 
 
 def test_a_budget_goes_from_small_to_large_and_overheads_come_last():
