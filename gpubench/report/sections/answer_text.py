@@ -35,7 +35,7 @@ from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
 from gpubench.report.layout import each_text
 from gpubench.report.wording import data_text, short_text, situation_text, time_text, with_params, with_text
-from gpubench.result.case import QUEUED, WAITED, own_names
+from gpubench.result.case import QUEUED, WAITED, beside_size, own_names
 from gpubench.result.run import Run, Skip
 
 MOST_NAMES, MOST_LOSERS = 4, 3
@@ -73,12 +73,20 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
     """Return a sentence with the times of software adapters, for the first ops at their largest size. The
     tables of the screen do not show them. The list is empty if no adapter has a time."""
     timed = [
-        x for x in analysis.shown_of(analysis.compared) if x.device_kind == "software" and x.time is not None
+        result
+        for result in analysis.shown_of(analysis.compared)
+        if result.device_kind == "software" and result.time is not None
     ]
+    dtypes = len({result.case.dtype for result in timed}) > 1
     texts = []
-    for (_, op), same in group_by(timed, lambda x: (x.case.device_id, x.case.op)).items():
-        largest = max(same, key=lambda x: x.case.n).case
-        by_data = group_by((x for x in same if x.case.n == largest.n), lambda x: data_text(x.case))
+    for same in group_by(timed, lambda result: (result.case.device_id, result.case.series)).values():
+        largest = max(same, key=lambda result: result.n).case
+        op = with_params(largest.op, dict(beside_size(largest.params))) + (
+            f" {largest.dtype}" if dtypes else ""
+        )
+        by_data = group_by(
+            (result for result in same if result.n == largest.n), lambda result: data_text(result.case)
+        )
         best = [(data, fastest(rows)) for data, rows in by_data.items()]
         times = [f"{time_text(case.time, unit)} {data}" for data, case in best if case is not None]
         texts.append(f"{op} at {named_size_text(largest.n, extent(largest))} {', '.join(times)}")

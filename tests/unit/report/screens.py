@@ -16,7 +16,18 @@ from tests.unit.report.answer_runs import (
     op_rows,
     rising,
 )
-from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, planned, run_of, skipped
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    NETWORK,
+    SOFTWARE,
+    case,
+    failed,
+    measured,
+    planned,
+    run_of,
+    skipped,
+)
 from tests.unit.report.samples import software_run
 
 # Ratios at the bottom, in the middle and at the top of the ladder of vectors.
@@ -173,6 +184,9 @@ SCREENS = {
         one(WINS), *(measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")),
         failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s"), skipped(op_case("tanh", 1024, WAITED, "cupy:0"))),
     "a software adapter": software_run,
+    "a software adapter in two dtypes": lambda: answer_run(
+        [measured(op_case("add", 4096, regime, device, dtype=dtype), seconds, sessions=5) for dtype, seconds in (("float16", 1e-3), ("float32", 2e-3))
+         for regime, device in (("resident", CPU.id), (WAITED, SOFTWARE.id))], devices=(CPU, SOFTWARE), with_machine=False),
     "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.implementation == "library"], **ALONE),
     "no GPU, three sizes": three_sizes,
     "no GPU, named sizes": lambda: three_sizes(named=True),
