@@ -3,7 +3,7 @@ times of both sides, and the number of calls that repay a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -324,10 +324,6 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     )  # fmt: skip
 
 
-def _named_ratios(analysis: Analysis) -> Iterable[Speedup]:
-    return (ratio for ratio in analysis.speedups if ratio.kind != "case")
-
-
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
     "at": "23 K (16-34 K): the break-even and its interval", "rough": "~23 K: within 2 times either way",
@@ -522,14 +518,22 @@ def _amortization_legend(rows: Sequence[Amortization]) -> str:
     ])  # fmt: skip
 
 
-def _tell(analysis: Analysis) -> Iterable[BreakEven]:
-    return (msgspec.structs.replace(result, text=threshold_text(result)) for result in analysis.break_even)
-
-
 ROWS = (
-    Rows("speedups", Speedup, _named_ratios, order=20),
+    Rows(
+        "speedups",
+        Speedup,
+        lambda analysis: [ratio for ratio in analysis.speedups if ratio.kind != "case"],
+        order=20,
+    ),
     Rows("means", Mean, means, order=170),
-    Rows("break_even", BreakEven, _tell, order=30),
+    Rows(
+        "break_even",
+        BreakEven,
+        lambda analysis: [
+            msgspec.structs.replace(curve, text=threshold_text(curve)) for curve in analysis.break_even
+        ],
+        order=30,
+    ),
     Rows("amortization", Amortization, amortizations, order=110),
     Rows("weights", WeightLoad, weight_loads, order=120),
 )

@@ -251,10 +251,12 @@ def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
-    if high <= low * (1 + _CHANGED):
-        return "".join(" " if time is None else bars[3] for time in times)
-    steps = [None if time is None else round((time - low) / (high - low) * (len(bars) - 1)) for time in times]
-    return "".join(" " if step is None else bars[step] for step in steps)
+
+    def bar(time: float) -> str:
+        flat = high <= low * (1 + _CHANGED)
+        return bars[3 if flat else round((time - low) / (high - low) * (len(bars) - 1))]
+
+    return "".join(" " if time is None else bar(time) for time in times)
 
 
 def _percent(change: float) -> str:
