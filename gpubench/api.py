@@ -233,22 +233,26 @@ def bench(
 ) -> Result:
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
 
-    For a function that was not declared, `bench` also takes `inputs`, `tolerance` and the other options of
-    `gpubench.function`. Raises UsageError for a function that cannot be measured.
+    For a function that was not declared, and for two programs, `bench` also takes `inputs`, `tolerance` and the
+    other options of `gpubench.function`. Raises UsageError for a function that cannot be measured.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
     words = dict(options)
     meaning: Any = {name: words.pop(name) for name in Meaning.__annotations__ if name in words}
     settings: Any = words
-    if function is not None:
-        declared = function if isinstance(function, UserFunction) else UserFunction(function, **meaning)
-    elif cpu is not None and gpu is not None:
-        declared = UserFunction(cpu, gpu, **meaning)
-    else:
+    if (cpu is None, gpu is None) != (function is not None,) * 2:
         raise UsageError(
-            "bad-function", "there is nothing to measure", why="bench takes a function, or cpu= and gpu=",
-            hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
+            "bad-function", f"there is {'nothing' if function is None else 'more than one thing'} to measure",
+            why="bench takes a function, or cpu= and gpu=", hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
+        )  # fmt: skip
+    if not isinstance(function, UserFunction):
+        program: Any = cpu if function is None else function
+        function = UserFunction(program, gpu, **meaning)
+    elif meaning:
+        raise UsageError(
+            "bad-function", f"{function.name} is declared", why="it has its options from there",
+            hint=f"give {', '.join(meaning)} to gpubench.function or gpubench.pair",
         )  # fmt: skip
     from gpubench.cli import selection
     from gpubench.functions import sources
@@ -256,8 +260,8 @@ def bench(
 
     began = time.monotonic()
     chosen = _options(None, settings)
-    with _source(declared) as source:
-        names = [source.only] if source.kind == "pickle" else [declared.name]
+    with _source(function) as source:
+        names = [source.only] if source.kind == "pickle" else [function.name]
         ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
         return _measure(chosen.replace(ops=",".join(ids)), began)
 
@@ -302,18 +306,12 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
                 hint=suggest(name, names) or None,
             )  # fmt: skip
     words: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    if "sizes" in words:
-        words["sizes"] = _size_texts(words["sizes"])
+    if (sizes := words.get("sizes")) is not None:
+        words["sizes"] = [str(sizes) if isinstance(sizes, str | int) else ",".join(map(str, sizes))]
     for name in ("budget", "max_time"):
         if isinstance(words.get(name), int | float):
             words[name] = f"{words[name]:f}s"
     return commands()["run"](ops=ops, **words)
-
-
-def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
-    if isinstance(sizes, str | int):
-        return [str(sizes)]
-    return [",".join(map(str, sizes))]
 
 
 def _measure(options: Any, began: float) -> Result:

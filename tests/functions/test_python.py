@@ -87,7 +87,9 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
     (lambda result: gpubench.run("add", budget=1e6, max_time=1e-5, threads=9999), "leave --threads out"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
-    (lambda result: gpubench.bench(), "gpubench.bench(f)")])  # fmt: skip
+    (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
+    (lambda result: gpubench.bench(abs, gpu=abs), "gpubench.bench(f)"),
+    (lambda result: gpubench.bench(gpubench.function(max), tolerance=1.0), "give tolerance to gpubench.function")])  # fmt: skip
 def test_what_is_misspelt_raises(result, call, words):
     error = raised(UsageError, call, result)
     assert words in error.hint
