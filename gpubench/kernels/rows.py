@@ -63,10 +63,6 @@ def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
 
 
-def _softmax_torch(torch: Any, y: Any, dy: Any, out: Any) -> Any:
-    return torch.ops.aten._softmax_backward_data.out(dy, y, -1, y.dtype, grad_input=out)
-
-
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
     """Return the scale of layernorm: |g| (|x| + mean |x|) / deviation + |c|. The subtraction of the mean may
     cancel."""
@@ -435,7 +431,11 @@ OPS = (
         inputs=(Operand("y", CUT_INTO_ROWS.shape), Operand("dy", CUT_INTO_ROWS.shape)),
         formula=lambda m, y, dy: y * (dy - m.total(y * dy)),
         flops_per_element=4,  # multiply, add, subtract, multiply
-        library={"torch": _softmax_torch},
+        library={
+            "torch": lambda torch, y, dy, out: torch.ops.aten._softmax_backward_data.out(
+                dy, y, -1, y.dtype, grad_input=out
+            )
+        },
         tolerance=Tolerance(8, scale=_softmax_scale),
     ),
     rowwise(

@@ -402,6 +402,7 @@ def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
 
 
 def _join_all(values: list[str]) -> str:
+    """Return the expression that joins the values by nested calls of `join_parts`."""
     return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_join_all(values[1:])})"
 
 

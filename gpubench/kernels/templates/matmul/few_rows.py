@@ -366,6 +366,7 @@ def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
 
 
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
+    """Return the translation unit. A turned product has no norm."""
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
     operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
