@@ -140,17 +140,14 @@ def choose_adapters(
         unnamed = [card for card in equal if not any(device.id in named for device in card)]
         left_out += [d.id for card in equal if card not in unnamed for d in card if d.id not in named]
         if unnamed:
-            times = {} if trial is None else {device.id: trial(_inner(device)) for device in unnamed[0]}
+            times: dict[str, float | None] = {}
+            if trial is not None:  # of a split, its GPU
+                times = {device.id: trial(inner_device(device.id) or device.id) for device in unnamed[0]}
             best = _fastest(unnamed[0], times)
             chosen = [next((d for d in card if _way(d) == _way(best)), card[0]) for card in unnamed]
             left_out += [d.id for card in unnamed for d in card if d not in chosen]
             warnings.append(_listed_repeatedly(unnamed, chosen, times))
     return left_out, warnings
-
-
-def _inner(device: Device) -> str:
-    """Return the id of the adapter. For a composed device, return the id of the device inside it."""
-    return inner_device(device.id) or device.id
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:

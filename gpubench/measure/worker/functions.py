@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
-from gpubench.backends.contract import Buffer, Launch
+from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.shared.reference import samples_of
 from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
@@ -148,12 +148,7 @@ class CallWorkspace(Workspace):
                     f"it changes {operand.name}: it has to leave its inputs as they are, so work on a copy",
                     reason="bad-function",
                 )
-        return self._compare(self._result(launch))
-
-    def _result(self, launch: Launch) -> Any:
-        result = ObjectBuffer()
-        self.session.download(launch.output, result)
-        return result.value
+        return self._compare(_download(self.session, launch))
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
         """Call the function with other values, and judge its results and times. Raises Wrong. If this would
@@ -290,10 +285,10 @@ class Caller:
     def _round(self, values: Values, again: int) -> Round:
         first_s = self.call(values)
         began = time.perf_counter()
-        first = self._result()
+        first = _download(self._session, self._launch)
         reading_s = time.perf_counter() - began
         again_s = min(self._seconds() for _ in range(again))
-        return Round((first, self._result()), first_s, again_s, reading_s)
+        return Round((first, _download(self._session, self._launch)), first_s, again_s, reading_s)
 
     def _seconds(self) -> float:
         began = time.perf_counter()
@@ -301,10 +296,12 @@ class Caller:
         self._session.sync()
         return time.perf_counter() - began
 
-    def _result(self) -> Any:
-        result = ObjectBuffer()
-        self._session.download(self._launch.output, result)
-        return result.value
+
+def _download(session: Session, launch: Launch) -> Any:
+    """Return the result of a launch as an object on the host."""
+    result = ObjectBuffer()
+    session.download(launch.output, result)
+    return result.value
 
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
