@@ -87,7 +87,7 @@ def find_namesakes() -> dict[str, BadPlugin]:
 
 
 def usual() -> tuple[str, ...]:
-    """List the backends that are tried if the user names none: all except the composed ones and device
+    """List the backends that are tried if the user names none: all except hidden ones, composed ones and device
     groups."""
     return (*built_in(), *foreign())
 

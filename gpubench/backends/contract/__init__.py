@@ -189,7 +189,7 @@ class HostMemory(ABC):
         bytes. Nothing runs on the device meanwhile. `write` says whether the host will write."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Return buffers that the host holds to the device. After that the host no longer reads them. The
+        """Give buffers that the host holds back to the device. After that the host no longer reads them. The
         default does nothing, which is right if both may touch them."""
 
     def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:

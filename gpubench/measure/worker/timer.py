@@ -245,8 +245,8 @@ class Timer(Timed):
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
-        """Time calls that copy. The clock is read between the steps without waiting, so that the steps add up
-        to the whole call."""
+        """Time calls that copy. If steps are collected, the clock is read between them without waiting, so that
+        they add up to the whole call."""
         clock, noted, inputs = self.session.clock, self.steps is not None, self.workspace.inputs
         steps = []
         start = clock()
@@ -400,8 +400,8 @@ def count(target: float, seconds: float) -> int:
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the number of launches per sample on the device's clock to the number on the wall clock, but not
-    above QUEUED_LAUNCHES. A longer queue is faster. A derived number is left as it is."""
+    """Raise the launches of a sample on the device's clock to those of one on the wall clock, but at most to
+    QUEUED_LAUNCHES. A longer queue is faster. A derived number is left as it is."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = max(timer.hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
@@ -533,8 +533,8 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
-    """Call `take` for `warmup_s` seconds of the session's clock, but no longer than that of the host's, since a
-    scripted clock may not advance."""
+    """Call `take` for `warmup_s` seconds of the session's clock, at least once. Stop after as many seconds of
+    the host's clock, since a scripted clock may not advance."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()

@@ -169,7 +169,8 @@ class Workspace:
             raise
 
     def _upload(self, operand: Operand, host: Array) -> Buffer:
-        """Return a buffer with the input. The buffer of a weight is shared by all sizes of the op."""
+        """Return a buffer with the input, or the host array itself if the host reads it. The buffer of a weight
+        is shared by all sizes of the op."""
         if operand.role == "weight":
             return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
