@@ -34,6 +34,7 @@ from gpubench.report.sections.answer_table import (
     answer_part,
     implementations_table,
     one_op_table,
+    series_label,
     sizes_table,
     thresholds_table,
     times_table,
@@ -300,8 +301,9 @@ def _best_code(answered: MachineAnswer) -> list[str]:
 
 def _on_host(answered: MachineAnswer) -> list[str]:
     """Return a sentence with the CPU times of the ops that no GPU can run."""
+    dtypes = len({winner.dtype for winner in answered.host}) > 1
     times = [
-        f"{winner.op} {format_seconds(winner.plain_s or winner.best_s)} at "
+        f"{series_label(winner, dtypes=dtypes)} {format_seconds(winner.plain_s or winner.best_s)} at "
         f"{named_size_text(winner.n, winner.extent)}"
         for winner in answered.host
     ]
@@ -452,8 +454,9 @@ def _notes(
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
-        smaller = f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes."
-        texts.append((QUEUED_GAIN, smaller))
+        texts.append(
+            (QUEUED_GAIN, f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes.")
+        )
     if answered.others and not alone:
         how = "" if options.full else " (--by-device)"
         texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))

@@ -143,6 +143,7 @@ NO_DRIVER = [
     failed(op_case("add", n, WAITED, "cupy:0"), "worker-crashed", "the driver is too old") for n in ENDS
 ]
 HOST = [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
+HALF = [replace(row, case=(half := replace(row.case, dtype="float16")), id=half.id) for row in HOST]
 HUNG = Failure(
     id=op_case("gelu", 1024).id, case=op_case("gelu", 1024), reason="timeout", detail="no answer within 4 s while in phase first launch",
 )  # fmt: skip
@@ -210,6 +211,8 @@ SCREENS = {
     "named, not reached": lambda: answer_run(
         [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}}), *(skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048))],
         named={"add": [4096], "gelu": [1024, 2048, 4096]}),
+    "on the host in any case, in two dtypes": lambda: answer_run(
+        [*BOTH, *(measured(op_case("gelu", 1000, dtype=dtype), 2e-3) for dtype in ("float16", "float32")), *HOST, *HALF]),
     "on the host in any case": lambda: answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST]),
     # Ends
     "the budget ends first": lambda: within(answer_run([]), 2.0),
