@@ -82,14 +82,17 @@ def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocume
     A comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise only the slower and faster
     cases are listed, and the others are counted.
     """
+    gates = Section(key="gates", title="Gates", lines=tuple(map(gate_text, comparison.gates)))
+    texts = tuple(f"{notice.code}: {notice.message}; {notice.hint}" for notice in comparison.warnings)
+    notices = Section(key="warnings", title="Warnings", lines=texts)
     reports = []
     for i in range(len(comparison.new)):
         outcome = _Outcome(comparison, i, options)
         is_last = i == len(comparison.new) - 1
         sections = [
-            _verdict_section(outcome), *([_gates_section(comparison)] if is_last else []),
+            _verdict_section(outcome), *([gates] if is_last else []),
             *_case_sections(outcome), _absent_section(outcome) if outcome.lists_all else _rest_section(outcome),
-            _differences_section(comparison, i), *([_notices_section(comparison)] if is_last else []),
+            _differences_section(comparison, i), *([notices] if is_last else []),
         ]  # fmt: skip
         filled = tuple(part for part in sections if part.lines or part.tables)
         reports.append(TextDocument(headings=_headings(comparison, i), sections=filled))
@@ -232,10 +235,6 @@ def _middle(middle: float, ordered: Sequence[float]) -> str:
 
 def _share(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 1 else f"{1 + share:.3g}x"
-
-
-def _gates_section(comparison: Comparison) -> Section:
-    return Section(key="gates", title="Gates", lines=tuple(gate_text(gate) for gate in comparison.gates))
 
 
 def gate_text(gate: Gate) -> str:
@@ -383,11 +382,6 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
         else:
             lines.append(f"{scope if scope == field else f'{scope} {field}'}: differs {where}")
     return Section(key="differences", title="Differences", lines=tuple(lines))
-
-
-def _notices_section(comparison: Comparison) -> Section:
-    lines = tuple(f"{notice.code}: {notice.message}; {notice.hint}" for notice in comparison.warnings)
-    return Section(key="warnings", title="Warnings", lines=lines)
 
 
 def _percent(share: float) -> str:
