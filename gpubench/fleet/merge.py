@@ -73,8 +73,7 @@ def join_files(options: MergeOptions) -> None:
     apart = len(groups) > EMBEDDED_NODES and not options.embed
     nodes: list[Node] = []
     for group in groups:  # one node in memory at a time, where each has files of its own
-        runs, broken = _load(group, tolerant=tolerant)
-        failed += broken
+        runs = _load(group, failed if tolerant else None)
         if runs:
             node = node_of(runs)
             nodes.append(_put_beside(node, output, group) if apart else node)
@@ -159,7 +158,7 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
         except InputError as error:
             if not tolerant:
                 raise
-            failed.append(_unusable(file, error))
+            _add_unusable(failed, file, error)
             continue
         sources += runs
         failed += missing
@@ -191,23 +190,29 @@ def _keep(run: Run) -> _Source:
     return _Source(run, lambda: run)
 
 
-def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[Node]]:
-    runs, failed = [], []
+def _load(group: Sequence[_Source], failed: list[Node] | None) -> list[Run]:
+    """Return the runs of a group. A file that cannot be used is added to `failed`. If that is None, InputError is
+    raised instead."""
+    runs = []
     for source in group:
         try:
             runs.append(source.load())
         except InputError as error:
-            if not tolerant:
+            if failed is None:
                 raise
-            failed.append(_unusable(source.path, error))
-    return runs, failed
+            _add_unusable(failed, source.path, error)
+    return runs
 
 
-def _unusable(file: str, error: InputError) -> Node:
-    """Return a failed node for a file that cannot be used, and print the reason to standard error."""
+def _add_unusable(failed: list[Node], file: str, error: InputError) -> None:
+    """Add a failed node for a file that cannot be used, and print the reason to standard error. Files of one
+    name in several folders get different keys."""
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
-    name = Path(file).name
-    return Node(key=name, status="failed", reason="unusable", error=f"{name}: {error.why or error.message}")
+    name = key = Path(file).name
+    if any(node.key == name for node in failed):
+        key = f"{name} ({len(failed) + 1})"
+    why = f"{name}: {error.why or error.message}"
+    failed.append(Node(key=key, status="failed", reason="unusable", error=why))
 
 
 # ---------------------------------------------------------------- the report of a whole fleet
