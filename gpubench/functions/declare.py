@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
@@ -69,6 +70,9 @@ class UserFunction:
                 why="the options are " + ", ".join(OPTIONS),
                 hint=suggest(unknown[0], OPTIONS) or None,
             )  # fmt: skip
+        for name, value in options.items():
+            _require_kind(name, value)
+        functools.update_wrapper(self, cpu)  # first: an object that is called has attributes of the same names
         self.cpu, self.gpu, self.make = cpu, gpu, options.get("inputs")
         self.backends, self.dtypes = options.get("backends"), options.get("dtypes")
         self.tolerance, self.same, self.flops = (
@@ -78,7 +82,6 @@ class UserFunction:
         )
         self.to_gpu, self.to_cpu, self.wait = options.get("to_gpu"), options.get("to_cpu"), options.get("wait")
         self.gradients = options.get("gradients", False)
-        functools.update_wrapper(self, cpu)
         DECLARED.append(self)
 
     def __call__(self, *arguments: Any, **words: Any) -> Any:
@@ -114,6 +117,20 @@ class UserFunction:
     def arguments(self) -> list[str]:
         """The names of the inputs: all parameters except the array library."""
         return self.parameters if self.gpu is not None else self.parameters[1:]
+
+
+def _require_kind(name: str, value: Any) -> None:
+    """Raise UsageError if the value of an option is neither None nor of the option's kind."""
+    kinds: dict[str, tuple[bool, str]] = dict.fromkeys(
+        ("backends", "dtypes"), (isinstance(value, str), 'a text such as "numpy,cupy" or "float32,float64"')
+    )
+    kinds["tolerance"] = isinstance(value, Real) and float(value) >= 0, "a number such as 1e-4"
+    kinds["gradients"] = isinstance(value, bool), "True or False"
+    right, kind = kinds.get(name, (callable(value), "a function"))
+    if value is not None and not right:
+        raise UsageError(
+            "bad-function", f"the option {name} is {value!r}", why=f"it is {kind}", hint=f"give {name}= {kind}"
+        )
 
 
 def _require_plain(program: Any) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import faulthandler
 import inspect
+import math
 import os
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from numbers import Real
 from typing import Any, NoReturn
 
 import msgspec
@@ -123,7 +125,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials),
         dtypes=_dtypes(function), pair=function.gpu is not None,
         backends=split_words(function.backends) or None,
-        flops=[(t.n, float(function.flops(t.n))) for t in trials] if function.flops else None,
+        flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
     )  # fmt: skip
 
@@ -134,6 +136,14 @@ def _dtypes(function: UserFunction) -> list[Any]:
         if dtype not in SHORT_DTYPES:
             raise PluginError(f"there is no dtype {dtype!r}: take {', '.join(SHORT_DTYPES)}")
     return dtypes or list(DTYPES)
+
+
+def _flops(count: Callable[[int], float], n: int) -> float:
+    """Return the user's number of operations at size n. Raises PluginError if it is no number of operations."""
+    flops = count(n)
+    if not (isinstance(flops, Real) and 0 <= flops < math.inf):
+        raise PluginError(f"its option flops returns {flops!r} at n = {n}: return a number of operations")
+    return float(flops)
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
