@@ -58,6 +58,11 @@ def source_of(where: str) -> CodeSource:
                 "bad-function", f"there is no file {where}", why=f"it was looked for in {folder}",
                 hint=suggest(path.name, near) or "give the path of a Python file",
             )  # fmt: skip
+        if path.suffix != ".py":
+            raise UsageError(
+                "bad-function", f"{where} is not a file with functions", why="a file of functions ends in .py",
+                hint="save them as options.py; in a notebook call gpubench.bench(f)",
+            )  # fmt: skip
         return CodeSource(re.sub(r"\W", "_", path.stem), "file", str(path))
     return CodeSource(where.rpartition(".")[2], "module", where, path=(os.getcwd(),))
 
@@ -119,9 +124,13 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
+        place = Path(source.place)
+        hint = f"mend it: `python {place}` shows the whole traceback"
+        if "relative import" in report.broken:
+            hint = f"name it as a module, in {place.parent.parent}: {place.parent.name}.{place.stem}:NAME"
         raise UsageError(
             "bad-function", f"{shown} cannot be imported", why=report.broken,
-            hint=f"mend it: `python {source.place}` shows the whole traceback" if source.kind == "file" else None,
+            hint=hint if source.kind == "file" else None,
         )  # fmt: skip
     if not report.known:
         raise UsageError(
