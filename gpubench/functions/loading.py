@@ -25,7 +25,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
-from gpubench.functions.declare import DECLARED, Stays, UserFunction
+from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Op, Params, Tolerance
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
@@ -42,25 +42,41 @@ class Unreadable(Exception):
 
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
-    """Return the arrays, numbers and frames in a result, each with a name such as `out`, `out[0]` or
+    """Return the arrays, numbers and columns of frames in a result, each with a name such as `out`, `out[0]` or
     `out['mean']`. Tuples, lists and dicts are opened, but a list of numbers counts as an array. `name` is the
     name of the whole."""
+    value = columns(value)
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
-    if isinstance(value, tuple) or (
-        isinstance(value, list) and not all(isinstance(x, int | float) for x in value)
-    ):
+    if isinstance(value, tuple) or (isinstance(value, list) and not all(map(_is_number, value))):
         return [leaf for i, item in enumerate(value) for leaf in leaves(item, f"{name}[{i}]")]
     return [(name, value)]
 
 
+def _is_number(value: Any) -> bool:
+    """Return whether an object is a number of Python or an array without axes, as NumPy's numbers are."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # PyTorch's dtypes have no kind
+    return isinstance(value, int | float) or (getattr(value, "shape", None) == () and kind in "biufc")
+
+
+def columns(value: Any) -> Any:
+    """Return a frame as its columns by name, because each has a dtype and a scale of its own. Return any other
+    object unchanged."""
+    if not (hasattr(value, "columns") and hasattr(value, "to_numpy")):
+        return value
+    frame = value.to_pandas() if hasattr(value, "to_pandas") else value
+    return dict(frame.items())
+
+
 def on_host(value: Any) -> Array:
-    """Return an array, a frame or a number of any library as a NumPy array. Raises Unreadable if that is
-    impossible."""
+    """Return an array, a column or a number of any library as a NumPy array. Masked elements are NaN, or the fill
+    value of integers. Raises Unreadable if that is impossible."""
     import numpy as np
 
+    if isinstance(value, np.ma.MaskedArray):
+        return value.filled(np.nan if value.dtype.kind in "fc" else None)
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value)
     if hasattr(value, "detach"):  # PyTorch
         value = value.detach().cpu()
         return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
@@ -78,8 +94,10 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """Return the size of an object in bytes, as far as the object reports it. For other objects Python's own
-    size counts."""
+    """Return the size of an object in bytes, as far as the object or what it contains reports it. For other
+    objects Python's own size counts."""
+    if isinstance(value, dict | list | tuple):
+        return sum(map(size, value.values() if isinstance(value, dict) else value))
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "memory_usage"):  # pandas
@@ -101,20 +119,36 @@ def widen(value: Any) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """Return an independent copy of an object."""
+    """Return an independent copy of an object, with copies of the arrays in it. The order of axes in memory
+    stays."""
     import copy
 
-    return value.copy() if hasattr(value, "copy") else copy.deepcopy(value)
+    return copy.deepcopy(value)
+
+
+def _differences(a: Array, b: Array) -> Array:
+    """Return for each element whether two arrays of the same shape differ there. A missing value (NaN, NaT, NA)
+    equals itself."""
+    import numpy as np
+
+    def differ(x: Any, y: Any) -> bool:
+        try:
+            return not (x is y or x == y or (x != x and y != y))
+        except TypeError:  # NA is neither equal nor unequal to a value
+            return True
+
+    if "O" in (a.dtype.kind, b.dtype.kind):
+        return np.asarray(np.frompyfunc(differ, 2, 1)(a, b), dtype=bool)
+    wrong = np.asarray(a != b)
+    return wrong & ~((a != a) & (b != b)) if wrong.any() else wrong
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Tell whether two objects contain the same values. NaN equals NaN. True also if an object cannot be read,
-    because then nothing is known against it."""
-    import numpy as np
+    """Tell whether two objects contain the same values. True also if an object cannot be read, because then
+    nothing is known against it."""
 
     def same(a: Array, b: Array) -> bool:
-        nan = a.dtype.kind in "fc" and b.dtype.kind in "fc"
-        return a.shape == b.shape and np.array_equal(a, b, equal_nan=nan)
+        return a.shape == b.shape and not _differences(a, b).any()
 
     try:
         firsts, seconds = _arrays(first), _arrays(second)
@@ -236,8 +270,8 @@ def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discr
 def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
     import numpy as np
 
-    wrong = got != want
-    if not np.any(wrong):
+    wrong = _differences(got, want)
+    if not wrong.any():
         return Discrepancy(0.0, limit, [], integers=True)
     place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
     words = f"{name}{list(place)} is {got[place]}, not {want[place]}"
@@ -269,6 +303,7 @@ def load_source(source: CodeSource) -> Loaded:
     before = len(DECLARED)
     try:
         with contain():
+            sys.argv = [source.place]  # a parser of arguments at the file's top finds none
             content, file_digest = _import(source)
     except SystemExit as error:
         raise PluginError(f"it calls sys.exit({error.code!r}) when it is imported") from None
@@ -349,22 +384,31 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         width = np.float64 if dtype == "float64" else np.float32
         low, high = DRAWN.low, DRAWN.high
         return [(low + (high - low) * rng.random(n, dtype=width)).astype(dtype) for _ in arguments]
-    try:
-        takes = len(inspect.signature(function.make).parameters)
-    except (TypeError, ValueError):
-        takes = 2
-    made = function.make(rng, n, dtype) if takes == 3 else function.make(rng, n)
+    made = function.make(rng, n, dtype) if _takes_dtype(function.make) else function.make(rng, n)
     if not isinstance(made, list | tuple):
         raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
     return [Stays(_cast(x.value, dtype)) if isinstance(x, Stays) else _cast(x, dtype) for x in made]
 
 
+def _takes_dtype(make: Maker) -> bool:
+    """Return whether `make` takes a dtype after rng and n. A third parameter with a default is the user's own,
+    as k in `lambda rng, n, k=k: ...`."""
+    try:
+        third = list(inspect.signature(make).parameters.values())[2:3]
+    except (TypeError, ValueError):  # a function written in C may have no signature
+        return False
+    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in usual and (p.default is p.empty or p.name == "dtype") for p in third)
+
+
 def _cast(value: Any, dtype: str) -> Any:
+    """Return an array of floating-point numbers in the dtype, as a contiguous one in its own order of axes and
+    of its own class. Return any other object unchanged."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
         return value
-    return np.ascontiguousarray(value, dtype if value.dtype.kind == "f" else COMPLEX[dtype])
+    return value.astype(dtype if value.dtype.kind == "f" else COMPLEX[dtype], order="A")
 
 
 def plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from gpubench.functions.loading import (
     MOST_ERROR,
     Allowed,
     allowed_error,
+    columns,
     copy_of,
     namespace,
     on_host,
@@ -132,8 +133,10 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def _fetch(self, result: Any) -> Any:
         if self.function.to_cpu is not None and self._inner.device.kind != "cpu":
             return self.function.to_cpu(result)
+        result = columns(result)
         if isinstance(result, tuple | list):
-            return [self._fetch(item) for item in result]
+            items = map(self._fetch, result)
+            return tuple(items) if isinstance(result, tuple) else list(items)
         if isinstance(result, dict):
             return {key: self._fetch(item) for key, item in result.items()}
         return on_host(result)

@@ -110,6 +110,27 @@ def lossy(xp, x): return xp.sort((x + 1e6) - 1e6)
 def wide(xp, x): return x.sum()
 @gpubench.function
 def alone(x): return np.tanh(x)
+import sys
+import pandas
+assert sys.argv[1:] == []  # a parser of arguments is content
+def table(rng, n):
+    values = np.where(np.arange(n) % 3, rng.random(n), np.nan)
+    texts = np.array(["a", None])[np.arange(n) % 2]
+    return [pandas.DataFrame({"text": texts, "day": pandas.to_datetime(values), "value": values})]
+def order(table): return table.sort_values("value")
+missing = gpubench.pair(cpu=order, gpu=order, inputs=table)
+def least(parts):
+    parts["x"].sort()
+    return parts["x"][:1]
+inside = gpubench.pair(cpu=least, gpu=least, inputs=lambda rng, n: [{"x": rng.random(n)}])
+numbers = gpubench.function(lambda xp, x: [x.sum(), len(x), x.max()])
+hidden = gpubench.function(lambda xp, x: np.ma.masked_greater(x, 1))
+class Scale:
+    def __init__(self): self.tolerance, self.make = "hard", None
+    def __call__(self, x): return 2 * x
+called = gpubench.pair(cpu=Scale(), gpu=Scale())
+ordered = gpubench.function(
+    lambda xp, x: int(x.flags.f_contiguous), inputs=lambda rng, n, k=3: [np.asfortranarray(rng.random((n, k)))])
 @gpubench.function(dtypes="f31")
 def misspelt(xp, x): return x
 """
@@ -118,7 +139,7 @@ def misspelt(xp, x): return x
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = ("add", "counts", "by_scalar", "wide")
+    sound = "add counts by_scalar wide missing numbers hidden called ordered".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}
@@ -131,7 +152,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "nothing": "it returns nothing", "twice": "two functions are called twice",
         "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
         "misspelt": "there is no dtype 'f31': take float64, float32, float16, bfloat16",
-        "odd": "it returns a object, which is no array: say same="}  # fmt: skip
+        "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
     assert given in wrong
@@ -150,6 +171,9 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("def f(\n", "cannot be imported", "SyntaxError"), ("x = 1\n", "declares no function", "it was imported"),
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
+    ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
+    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
+    ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
 def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
