@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -48,6 +49,10 @@ class RunSettings(TypedDict, total=False):
     max_time: str | float  # the largest time of a case in a session
     check_only: bool  # whether to check the results without timing
     quiet: bool  # whether to print no progress
+
+
+COUNTS = {"sessions": 1, "threads": 1, "seed": 0, "min_samples": 1, "max_samples": 1}  # the smallest of each
+SWITCHES = ("quick", "rigorous", "allow_software", "check_only", "quiet")
 
 
 class BenchOptions(RunSettings, Meaning, total=False):
@@ -266,7 +271,7 @@ def bench(
         return _measure(chosen.replace(ops=",".join(ids)), began)
 
 
-def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
+def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack[RunSettings]) -> Result:
     """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError
     for an unknown name."""
     if not declare.MEASURES:
@@ -274,7 +279,8 @@ def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings])
     from gpubench.cli import selection
 
     began = time.monotonic()
-    text = ops if ops is None or isinstance(ops, str) else ",".join(ops)
+    words = [ops] if isinstance(ops, str | os.PathLike) else ops
+    text = None if words is None else ",".join(map(str, words))
     return _measure(selection.with_functions(_options(text, settings)), began)
 
 
@@ -305,13 +311,32 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
                 "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(names),
                 hint=suggest(name, names) or None,
             )  # fmt: skip
-    words: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    if (sizes := words.get("sizes")) is not None:
-        words["sizes"] = [str(sizes) if isinstance(sizes, str | int) else ",".join(map(str, sizes))]
-    for name in ("budget", "max_time"):
-        if isinstance(words.get(name), int | float):
-            words[name] = f"{words[name]:f}s"
+    words = {name: _word(name, value) for name, value in settings.items() if value is not None}
     return commands()["run"](ops=ops, **words)
+
+
+def _word(name: str, value: Any) -> Any:
+    """Return the value of a setting in the form of its option on the command line. Raises UsageError for a value
+    of another type."""
+    if name in SWITCHES:
+        return bool(value)
+    if name in COUNTS:
+        if isinstance(value, Integral) and int(value) >= COUNTS[name]:
+            return int(value)
+        raise _bad_value(name, value, f"a whole number of at least {COUNTS[name]}")
+    if name in ("budget", "max_time") and isinstance(value, Real):
+        return f"{value:f}s"
+    if name == "sizes" and isinstance(value, Real):
+        return [str(value)]
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        value = ",".join(map(str, value))
+    if not isinstance(value, str):
+        raise _bad_value(name, value, "a text or a list of texts")
+    return [value] if name == "sizes" else value
+
+
+def _bad_value(name: str, value: Any, kind: str) -> UsageError:
+    return UsageError("bad-value", f"{name} is {value!r}", why=f"it has to be {kind}")
 
 
 def _measure(options: Any, began: float) -> Result:
@@ -330,7 +355,8 @@ def _measure(options: Any, began: float) -> Result:
 def shows_progress() -> bool:
     """Tell whether progress is shown: on a terminal (stderr) and in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return sys.stderr.isatty() or hasattr(shell, "kernel")
+    terminal = getattr(sys.stderr, "isatty", lambda: False)  # programs without a console have no stderr
+    return terminal() or hasattr(shell, "kernel")
 
 
 @contextmanager
@@ -343,10 +369,13 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
     from gpubench.functions.describe import CodeSource
     from gpubench.functions.sources import source_of
 
-    module = sys.modules.get(function.__module__)
+    name = function.__module__
+    module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    if function.__module__ != "__main__" and file and getattr(module, function.name, None) is function:
-        yield source_of(file)
+    folders = tuple(map(os.path.abspath, sys.path))  # an empty one, in a notebook, is the working folder
+    if name != "__main__" and file and getattr(module, function.name, None) is function:
+        source = source_of(name if getattr(module, "__package__", None) else file)  # a part of a package
+        yield CodeSource(source.name, source.kind, source.place, path=folders)
         return
     import cloudpickle
 
@@ -361,4 +390,4 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
                 why=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
                 hint="make what it refers to inside of it, or put it into a file of its own",
             ) from error  # fmt: skip
-        yield CodeSource("session", "pickle", str(path), path=tuple(filter(None, sys.path)), only=name)
+        yield CodeSource("session", "pickle", str(path), path=folders, only=name)

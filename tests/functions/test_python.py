@@ -87,6 +87,8 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
     (lambda result: gpubench.run("add", budget=1e6, max_time=1e-5, threads=9999), "leave --threads out"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
+    (lambda result: gpubench.run("add", sessions=0), "what is possible"),
+    (lambda result: gpubench.run("add", dtypes=float), "what is possible"),
     (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(abs, gpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(gpubench.function(max), tolerance=1.0), "give tolerance to gpubench.function")])  # fmt: skip
@@ -105,6 +107,7 @@ def test_detect_is_called_and_stays_a_package():
 
 SCRIPT = """
 import threading
+import numpy
 import gpubench
 SCALE = 3.0
 lock = threading.Lock()
@@ -116,7 +119,7 @@ def locked(xp, x):
 result = gpubench.bench(decay, sizes=[256], backends="numpy", max_samples=4, sessions=1, max_time=0.02)
 print(result.ops, len(result.to_pandas()))
 SCALE = 4.0
-again = gpubench.bench(decay, sizes=[256], backends="numpy", check_only=True)
+again = gpubench.bench(decay, sizes=numpy.int64(256), backends=["numpy"], check_only=True)
 hashes = [r.run.outcomes[0].kernel_hash for r in (result, again)]
 print("same text" if hashes[0] == hashes[1] else "another text")
 try:
@@ -157,6 +160,26 @@ def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     assert dashed == "('my_own.add',)", "as in `gpubench run my-own.py`"
     assert err == ""  # nobody watches
     assert "call_price" in "".join(answer), "the front page's runs as it stands"
+
+
+IN_A_PACKAGE = """
+import sys
+sys.stderr = None  # as in a program without a console
+import gpubench
+from package.steps import declared, plain
+for f in (declared, plain):
+    print(gpubench.bench(f, sizes=256, backends="numpy", check_only=True).run.outcomes[0].check.ok)
+"""
+
+
+def test_functions_of_a_package_in_the_working_folder_are_measured(tmp_path):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "parts.py").write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    text = "import gpubench\nfrom . import parts\ndef plain(xp, x):\n    return parts.twice(xp.sort(x))\n"
+    (folder / "steps.py").write_text(text + "declared = gpubench.function(plain)\n", encoding="utf-8")
+    assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ["True", "True"]
 
 
 DASHED = """
