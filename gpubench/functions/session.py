@@ -35,6 +35,7 @@ class ObjectBuffer:
     """A stand-in for a buffer. Its value is an object on the device, or a result on the host."""
 
     value: Any = None
+    host: Any = None  # the input from which the value was made
 
 
 class CallResult:
@@ -96,27 +97,28 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     def free(self, buffer: ObjectBuffer) -> None:
         """Drop the object, and keep its holder for a later call of `allocate`."""
-        buffer.value = None
+        buffer.value = buffer.host = None
         self._idle.append(buffer)
 
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input to the device."""
         assert self._to_device is not None
         with Translated(self.function):
-            buffer.value = self._to_device(plain(host))
+            buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input into the array that the buffer holds.
 
         Replace the held object instead if it is not an array, has another shape or cannot be written to.
-        Examples are NumPy scalars and JAX arrays.
+        Examples are NumPy scalars and JAX arrays. Replace it also if `to_gpu` has returned the input itself or a
+        view of it, because the input is needed again.
         """
-        before = buffer.value
+        before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
         is_array = any(
             hasattr(before, name) for name in ("__array_interface__", "data_ptr", "__cuda_array_interface__")
         )
-        if is_array and before.shape == getattr(buffer.value, "shape", None):
+        if is_array and not own and before.shape == getattr(buffer.value, "shape", None):
             with contextlib.suppress(TypeError, ValueError, RuntimeError):
                 before[...] = buffer.value
                 buffer.value = before
@@ -196,6 +198,16 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
+
+
+def _shares_memory(value: Any, host: Any) -> bool:
+    """Return whether an object is `host` or a view of it. An array that only the GPU can read is not."""
+    import numpy as np
+
+    try:
+        return bool(np.may_share_memory(np.asarray(value), np.asarray(host)))
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:

@@ -210,6 +210,7 @@ def fetch(result):
 groups = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns)
 waits = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch, wait=finish)
 hurries = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch)
+moves_itself = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x + 1, to_gpu=lambda x: x)
 wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=make, to_gpu=columns)
 refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
 shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
@@ -228,7 +229,7 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert at("groups", regime) == at("waits", regime) == ""
+        assert at("groups", regime) == at("waits", regime) == at("moves_itself", regime) == ""
         assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
