@@ -133,7 +133,7 @@ def _enrich(
     """Return the record of a PCI function with the facts that the vendor's driver and the DRM card add."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
-        facts = amd_facts(root, function.folder, function.asleep)
+        facts = amd_facts(root, function)
     elif record.vendor_id == INTEL:
         facts = intel_facts(root, function, card.folder if card else None, hypervisor)
     elif record.vendor_id == NVIDIA:

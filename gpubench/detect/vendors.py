@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.base import AMD, NVIDIA, group_by
+from gpubench.base import AMD, INTEL, NVIDIA, group_by
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -33,13 +33,16 @@ from gpubench.result.machine import NOT_PROBED, Fact, LinkPath, Partition, Platf
 GIB = 1 << 30
 
 
-def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
-    """Return the facts that the files in the folder of an AMD GPU state. If the GPU is `asleep`, only its
-    memory totals are read, and most other facts are not probed."""
+def amd_facts(root: Root, function: Function) -> dict[str, Fact[Any]]:
+    """Return the facts that the files in the folder of an AMD GPU state. If the GPU is asleep, only its memory
+    totals are read, and most other facts are not probed."""
+    folder, asleep = function.folder, function.asleep
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
-    kind = _kind(root, folder, vram.value, facts["memory.shared_limit_bytes"].value, asleep)
+    kind = _kind_by_id(function)
+    if kind.value is None:
+        kind = _kind(root, folder, vram.value, facts["memory.shared_limit_bytes"].value, asleep)
     facts |= {"kind": kind, "memory.unified": derive(kind, lambda word: word == "integrated")}
     return facts if asleep else facts | _running(root, folder, "power1_cap", "power1_cap_default")
 
@@ -87,12 +90,11 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
-    """Return the kind of an AMD GPU. It is discrete if its files name a board or the manufacturer of its
-    memory. It is integrated if its own memory (`vram`, in bytes) is small beside the part of RAM that it can
-    map (`gtt`). Otherwise the kind is missing. Of a GPU that is `asleep` only the sizes are compared."""
-    for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
-        if root.read(f"{folder}/{name}").text:
-            return make_fact("discrete", f"{folder}/{name}")
+    """Return the kind of an AMD GPU whose id is unknown. It is discrete if its files name a board. It is
+    integrated if its own memory (`vram`, in bytes) is small beside the part of RAM that it can map (`gtt`).
+    Otherwise the kind is missing. Of a GPU that is `asleep` only the sizes are compared."""
+    if not asleep and root.read(f"{folder}/board_info").text:
+        return make_fact("discrete", f"{folder}/board_info")
     if vram is not None and gtt is not None and vram <= 4 * GIB and gtt >= 8 * GIB and gtt >= 4 * vram:
         return make_fact(
             "integrated", f"{folder}/mem_info_gtt_total", "small memory beside a large window on RAM"
@@ -107,13 +109,32 @@ def _free(total: Fact[int], used: Fact[int]) -> Fact[int]:
     return make_fact(rest, used.source) if rest >= 0 else missing("invalid", used.source)
 
 
-# The first two digits of the device ids of Intel's GPUs: of processors or chipsets, and of cards. An id
-# identifies a product, but an address depends on the hypervisor or the slot.
-_INTEGRATED_IDS = frozenset(bytes.fromhex(
-    "00 01 04 08 0a 0c 0d 0f 11 16 19 1a 22 25 27 29 2a 2e 31 35 3e 41 45 46 4c 4e 59 5a 64 71 7d 81 87 8a 98 9a 9b a0"
-    "a7 b0 b6 d7 fd"
-))  # fmt: skip
-_DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
+# The first two digits of the device ids of GPUs, or whole ids: of processors or chipsets, and of cards. An id
+# identifies a product, but an address depends on the hypervisor or the slot, and the sizes of an AMD GPU's
+# memories on the firmware's setup.
+_KINDS_BY_ID = {
+    AMD: {
+        "integrated": {0x74A0, *bytes.fromhex("11 13 14 15 16 19 96 97 98 99")},  # 74a0: MI300A
+        "discrete": {*bytes.fromhex("66 67 68 69 6f 73 74 75 94 95")},
+    },
+    INTEL: {
+        "integrated": {*bytes.fromhex(
+            "00 01 04 08 0a 0c 0d 0f 11 16 19 1a 22 25 27 29 2a 2e 31 35 3e 41 45 46 4c 4e 59 5a 64 71 7d 81 87 8a 98"
+            "9a 9b a0 a7 b0 b6 d7 fd"
+        )},
+        "discrete": {*bytes.fromhex("02 0b 12 49 4f 56 67 78 e2")},
+    },
+}  # fmt: skip
+
+
+def _kind_by_id(function: Function) -> Fact[str]:
+    """Return the kind of the product that the ids of a GPU name. The fact is missing for an unknown product."""
+    record = function.record
+    source = record.facts["device_id"].source or function.folder
+    for kind, ids in _KINDS_BY_ID[record.vendor_id or 0].items():
+        if record.device_id is not None and not ids.isdisjoint((record.device_id, record.device_id >> 8)):
+            return make_fact(kind, source)
+    return missing("absent", source)
 
 
 def intel_facts(
@@ -154,14 +175,12 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
     integrated, unless this may be a virtual machine."""
     if local.value is not None:
         return make_fact("discrete", local.source)
-    device_id = function.record.device_id
-    source = function.record.facts["device_id"].source or function.folder
-    for kind, ids in (("integrated", _INTEGRATED_IDS), ("discrete", _DISCRETE_IDS)):
-        if device_id is not None and device_id >> 8 in ids:
-            return make_fact(kind, source)
+    kind = _kind_by_id(function)
+    if kind.value is not None:
+        return kind
     if function.bdf == Address(0, 0, 2, 0) and hypervisor.value == "none":
         return make_fact("integrated", function.folder, "Intel's processors have their GPU at this address")
-    return missing("absent", source, "neither memory of its own nor its id tells")
+    return missing("absent", kind.source, "neither memory of its own nor its id tells")
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:

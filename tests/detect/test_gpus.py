@@ -33,9 +33,20 @@ ON_PCI = {
         {**ONE, KIND: "integrated", "gpus.0.memory.unified": True, SIZE: GIB, "gpus.0.memory.shared_limit_bytes": 124 * GIB,
          "gpus.0.memory.usable_bytes": 6 * GIB}),  # all usable RAM: the window is larger
     "a small card beside a large window": (
-        HOST | pci("0000:03:00.0", "1002", "67df", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, mem_info_vram_vendor="samsung")),
+        HOST | pci("0000:03:00.0", "1002", "67df", "amdgpu", **amdgpu(4 * GIB, 32 * GIB)),
         {**ONE, KIND: "discrete", "gpus.0.memory.usable_bytes": 4 * GIB, "gpus.0.memory.visible_bytes": 256 << 20,
          "recommendation.mode": "gpu"}),
+    **{f"an AMD GPU that no file but its id describes: {device}": (  # kernels before 6.3 write `unknown` for every APU
+        HOST | pci("0000:03:00.0", "1002", device, "amdgpu", **amdgpu(vram * GIB, 8 * GIB, mem_info_vram_vendor="unknown")),
+        {**ONE, KIND: kind, "gpus.0.memory.usable_bytes": usable * GIB})
+       for device, vram, kind, usable in (
+           ("1638", 1, "integrated", 6), ("1586", 96, "integrated", 96), ("74a0", 128, "integrated", 128), ("67df", 2, "discrete", 2),
+           ("9999", 16, "integrated", 16), ("74a1", 192, "discrete", 192))},
+    "a product that its id does not name, by its board": (
+        HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, board_info="type : cem")), {**ONE, KIND: "discrete"}),
+    "the same without a board": (
+        HOST | pci("0000:03:00.0", "1002", "7fff", "amdgpu", **amdgpu(4 * GIB, 32 * GIB, mem_info_vram_vendor="unknown")),
+        {**ONE, KIND: "integrated"}),
     "a sleeping card is asked for totals": (
         HOST | pci("0000:03:00.0", "1002", "73bf", "amdgpu", **SUSPENDED, **amdgpu(
             8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef", pp_dpm_sclk="0: 500Mhz *")),

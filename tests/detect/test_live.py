@@ -41,9 +41,9 @@ def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wa
 
 def test_render_nodes_are_asked_only_for_what_no_file_told(plant):
     tree = HOST | pci("0000:03:00.0", "8086", "56a0", "i915") | pci("0000:00:02.0", "8086", "4680", "i915")
-    tree |= pci("0000:04:00.0", "1002", "744c", "amdgpu", board_info="x")
-    tree |= pci("0000:05:00.0", "1002", "15bf", "amdgpu")
-    tree |= pci("0000:06:00.0", "1002", "15bf", "amdgpu", power__runtime_status="suspended")
+    tree |= pci("0000:04:00.0", "1002", "15bf", "amdgpu")
+    tree |= pci("0000:05:00.0", "1002", "7fff", "amdgpu")
+    tree |= pci("0000:06:00.0", "1002", "7fff", "amdgpu", power__runtime_status="suspended")
     for number, place in enumerate(("03:00", "00:02", "04:00", "05:00", "06:00"), 128):
         bdf = f"0000:{place}.0"
         tree[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"

@@ -14,7 +14,7 @@ from gpubench.detect.pci import name_of
 from gpubench.result.machine import MachineWarning, Provider
 from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, under
 
-VRAM = {"mem_info_vram_total": str(8 * GIB), "mem_info_vram_vendor": "samsung"}
+VRAM = {"mem_info_vram_total": str(8 * GIB)}
 NAVI = ("1002", "744c", "amdgpu")
 LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
           | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe",

@@ -180,7 +180,7 @@ def machine(plant):
     tree.pop("/sys/bus/pci/devices/0004:06:00.0/driver")
     tree["/proc/driver/nvidia/version"] = "NVRM version: NVIDIA UNIX Kernel Module  535.183.01  Release Build"
     tree |= trees.pci("0000:03:00.0", "1002", "744c", "amdgpu", **trees.amdgpu(
-        16 * GIB, 4 * GIB, mem_info_vis_vram_total=str(16 * GIB), mem_info_vram_used=str(GIB), mem_info_vram_vendor="samsung", unique_id="12ab"))  # fmt: skip
+        16 * GIB, 4 * GIB, mem_info_vis_vram_total=str(16 * GIB), mem_info_vram_used=str(GIB), unique_id="12ab"))  # fmt: skip
     tree |= trees.pci("0000:0a:00.0", "8086", "56a0", "i915", drm__card2__lmem_total_bytes=str(16 * GIB))
     tree |= trees.pci("0000:0b:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB))
     tree |= trees.pci("0000:0c:00.0", "1a03", "2000", "ast")
