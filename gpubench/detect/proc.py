@@ -384,13 +384,14 @@ def _limit(text: str) -> int | None:
 
 
 def _room(root: Root, level: Level, limit: Fact[int]) -> Fact[int]:
-    current, dropped = ("memory.current", "inactive_file") if level.v2 else (
-        "memory.usage_in_bytes", "total_inactive_file")  # fmt: skip
+    # The kernel takes these back when a process asks for memory; of a host MemAvailable counts them, too.
+    current, dropped = ("memory.current", "(?:in)?active_file|slab_reclaimable") if level.v2 else (
+        "memory.usage_in_bytes", "total_(?:in)?active_file")  # fmt: skip
     used = root.fact(f"{level.folder}/{current}", size)
     if used.value is None and used.status != "absent":
         return missing("invalid", used.source)
-    line = re.search(rf"^{dropped} (\d{{1,20}})$", root.read(f"{level.folder}/memory.stat").text or "", re.M)
-    cache = int(line[1]) if line else 0
+    text = root.read(f"{level.folder}/memory.stat").text or ""
+    cache = sum(map(int, re.findall(rf"^(?:{dropped}) (\d{{1,20}})$", text, re.M)))
     return derive(limit, lambda value: max(0, value - max(0, (used.value or 0) - cache)))
 
 

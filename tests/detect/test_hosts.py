@@ -154,7 +154,7 @@ MEMORY = {
         HOST | group("0::/kubepods/pod1/container", [mountinfo("/", "/sys/fs/cgroup", "rw", "cgroup2")], {
             "container/cpu.max": "max 100000", "cpu.max": "50000 100000", "container/memory.max": 4 * GIB,
             "container/memory.current": GIB, "memory.max": 2 * GIB, "memory.current": GIB,
-            "memory.stat": f"anon 1\ninactive_file {GIB // 2}"}, "/sys/fs/cgroup/kubepods/pod1"),
+            "memory.stat": f"anon 1\ninactive_file {GIB // 4}\nactive_file {GIB // 8}\nslab_reclaimable {GIB // 8}"}, "/sys/fs/cgroup/kubepods/pod1"),
         {"cpu.quota_cpus": 0.5, "cpu.available": 1, "cpu.limited_by": "quota", "memory.limit_bytes": 2 * GIB,
          "memory.usable_bytes": 2 * GIB - GIB // 2, "memory.limited_by": "cgroup", "platform.container": "kubernetes"}),
     "Kubernetes on v2 in a namespace, over its limit": (
@@ -175,7 +175,7 @@ MEMORY = {
         | under(f"{CPU_V1}/docker/aaa", {"cpu.cfs_quota_us": 150000, "cpu.cfs_period_us": 100000})
         | under(MEMORY_V1 + INNER, {"memory.limit_in_bytes": 4 * GIB, "memory.usage_in_bytes": GIB})
         | under(f"{MEMORY_V1}/docker/aaa", {"memory.limit_in_bytes": 3 * GIB, "memory.usage_in_bytes": 2 * GIB,
-                                            "memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}"})
+                                            "memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}"})
         | {f"{SET_V1}/docker/aaa/cpuset.cpus": "0-1"},
         {"cpu.quota_cpus": 1.5, "cpu.available": 2, "cpu.cpuset": "0-1", "memory.limit_bytes": 3 * GIB,
          "memory.usable_bytes": 2 * GIB, "platform.container": "docker"}),
