@@ -247,10 +247,10 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 def parse_meminfo(text: str) -> dict[str, int]:
     """Parse the file meminfo of the machine or of a NUMA node. Return its entries in bytes, by name. Raises
-    ValueError if MemTotal is missing."""
-    lines = re.findall(r"^(?:Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
-    table = {key: int(amount) * 1024 for key, amount in lines}
-    if not table.get("MemTotal"):
+    ValueError if MemTotal is missing, or if it is 0 for the machine: a node may have no memory."""
+    lines = re.findall(r"^(Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
+    table = {key: int(amount) * 1024 for _, key, amount in lines}
+    if not (table.get("MemTotal") or any(node and key == "MemTotal" for node, key, _ in lines)):
         raise ValueError("no MemTotal")
     return table
 

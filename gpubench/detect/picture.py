@@ -271,10 +271,10 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
     """Yield a line for each of the first MOST_NODES NUMA nodes, with its CPUs and memory. If there are more
     nodes, a last line has their number."""
     for node in nodes[:MOST_NODES]:
-        cpus = node.cpus.value
+        cpus, memory = node.cpus.value, node.memory_bytes.value
         parts = (
             None if cpus is None else f"CPUs {cpus}" if cpus else "no CPUs",
-            None if node.memory_bytes.value is None else gib(node.memory_bytes.value),
+            None if memory is None else gib(memory) if memory else "no memory",
             "memory of a GPU" if node.kind.value == "gpu" else None,
         )
         yield f"NUMA node {node.id}: {', '.join(filter(None, parts))}"
