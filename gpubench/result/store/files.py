@@ -408,7 +408,7 @@ def _results(folder: Path) -> list[Path]:
     """
     from gpubench.result.store.journal import part_relation
 
-    names = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+    names = (path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in folder.glob(pattern))
     paths = {
         path for path in names if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
     }

@@ -126,6 +126,9 @@ def test_suffixes_are_compared_without_case(tmp_path, run):
         assert store.is_result_name(name)
         store.save(run, tmp_path / name)
         assert store.load(tmp_path / name).id == run.id
+    for name in ("._a.json", ".ipynb_checkpoints/a-checkpoint.json"):  # of macOS and of Jupyter
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     assert (tmp_path / "b.Json.GZ").read_bytes().startswith(b"\x1f\x8b")
     assert {path.name for path in store.newest_first([tmp_path])} == {"a.JSON", "b.Json.GZ"}
     assert not store.is_result_name("a.md")
