@@ -7,6 +7,7 @@ module imports no other module of gpubench.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -83,6 +84,15 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
         return b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def as_utf8(text: bytes) -> bytes:
+    """Return a text in UTF-8 without a byte order mark. Windows PowerShell writes UTF-16 (`> FILE`), and some
+    editors write the mark."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        with contextlib.suppress(UnicodeDecodeError):
+            return text.decode("utf-16").encode()
+    return text.removeprefix(codecs.BOM_UTF8)
 
 
 def write_regular(path: StrPath, data: bytes, *, append: bool = False) -> None:

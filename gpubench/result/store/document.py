@@ -136,7 +136,7 @@ def toml(data: bytes) -> dict[str, Any]:
 
     if _DOTTED.search(data) is None:
         try:
-            return tomllib.loads(data.decode())
+            return tomllib.loads(disk.as_utf8(data).decode())
         except RecursionError:
             pass
     raise ValueError(f"its tables and lists stand more than {MAX_DEPTH} deep inside each other")
@@ -228,10 +228,11 @@ def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newes
     """Return the document in the JSON `data` as a `kind`. `name` is the name of its format. Versions older than
     `newest` are upgraded. Raises InputError if the data is empty, too large or no JSON. Raises it also if the
     data is not a valid document of this format, or has a version that is not read."""
-    if not data.strip():
+    if not (begin := data.lstrip()[:1]):
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
-    require_json(data, source)
+    if begin in (b"{", b"["):  # anything else is no document, whatever its numbers look like
+        require_json(data, source)
     try:
         version = _check_header(msgspec.json.decode(data, type=Header), source, name, newest)
         if version == newest:

@@ -130,6 +130,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
             raise _unreadable(source, error) from error
         if data.startswith(_GZIP_MAGIC):
             data = _decompress(data, source)
+        data = disk.as_utf8(data)
         if len(data) > MAX_BYTES:
             raise InputError(
                 "too-large",

@@ -58,7 +58,7 @@ def refusal(data):
 
 
 @pytest.mark.parametrize(("data", "code"), [
-    (b"", "empty-file"), (b" \n", "empty-file"), (b"hello", "not-json"), (b"\xff\xfe\x00", "not-json"),
+    (b"", "empty-file"), (b" \n", "empty-file"), (b"hello", "not-json"), (b"<a href='1'>#e110</a>", "not-json"), (b"\xff\xfe\x00", "not-json"),
     (b"{'a': 1}", "not-json"), (b'{"a":' * 100_000, "not-json"), (b"[]", "bad-document"),
     (b"null", "bad-document"), (b"{}", "wrong-document"),
     (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"), (b'{"name": 3}', "wrong-document"),

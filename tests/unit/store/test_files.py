@@ -57,6 +57,15 @@ def test_compression_is_told_by_content_and_is_deterministic_and_damage_is_seen(
         assert refusal(packed).code == "truncated-file"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_texts_as_windows_writes_them(tmp_path, run, encoding):
+    path, mark = tmp_path / "a.json", "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes((mark + store.dumps(run).decode()).encode(encoding))
+    assert store.load(path).id == run.id
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(path).code == "not-json"
+
+
 def test_a_link_keeps_pointing(tmp_path, run):
     (tmp_path / "deep").mkdir()
     link = tmp_path / "latest.json"
