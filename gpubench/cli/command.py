@@ -392,7 +392,11 @@ def _project_file(folder: Path | None) -> Path | None:
         if os.path.isfile(place / FILE_NAME):
             return place / FILE_NAME
         project = place / "pyproject.toml"
-        if os.path.isfile(project) and _names_us(project) and "gpubench" in _read(project).get("tool", {}):
+        if (
+            os.path.isfile(project)
+            and _names_us(project)
+            and "gpubench" in _table(_read(project), "tool", project)
+        ):
             return project
     return None
 
@@ -427,7 +431,7 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
     options_of = {name: configurable(kind) for name, kind in tables_known.items()}
     tables = _read(path)
     if path.name == "pyproject.toml":
-        tables = tables.get("tool", {}).get("gpubench", {})
+        tables = _table(tables, "tool.gpubench", path)
     values = {}
     for table, allowed in options_of.items():
         for key, value in _table(tables, table, path).items():
@@ -443,13 +447,15 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    table = tables.get(name, {})
-    if isinstance(table, dict):
-        return table
-    raise ConfigError(
-        "bad-config", f"{path}: {name!r} is not a table", why="settings stand in tables named after commands",
-        hint=f"write [{name}] above the settings of {name}",
-    )  # fmt: skip
+    table: Any = tables
+    for key in name.split("."):
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(
+                "bad-config", f"{path}: {key!r} is not a table", hint=f"write [{name}] above the settings of {name}",
+                why="settings stand in tables named after commands",
+            )  # fmt: skip
+    return table
 
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:

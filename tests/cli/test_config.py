@@ -97,6 +97,18 @@ def test_mistakes_in_files(place, text, part):
     assert "gpubench.toml" in error.message
 
 
+@pytest.mark.parametrize("text", ["[tool]\ngpubench = 3\n", "tool = 'gpubench'\n"])
+def test_tables_of_a_project_that_are_none(place, text):
+    write(place / "repo" / "pyproject.toml", text)
+    assert "is not a table" in raised(ConfigError, settings, place).message
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_as_windows_writes_them(place, encoding):
+    write(place / "repo" / "gpubench.toml", "").write_bytes("[run]\nsessions = 2\n".encode(encoding))
+    assert settings(place) == {"sessions": "2"}
+
+
 def test_the_program_obeys(in_process, tmp_path):
     write(tmp_path / "gpubench.toml", "[ops]\nformat = 'json'\n")
     assert json.loads(in_process("ops").stdout)["name"] == "gpubench-ops"
