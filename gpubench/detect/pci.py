@@ -123,10 +123,21 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
     facts |= {"local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder)}
     # Reading these wakes a device.
     facts |= root.facts(folder, _AWAKE_FILES, asleep=asleep)
+    facts |= root.facts(_link_folder(root, folder, bdf, numbers["vendor_id"].value), _LINK_FILES, asleep=asleep)
     if bdf is not None and listed is None:
         facts["bdf"] = make_fact(str(bdf), f"{folder}/uevent")
     ids: dict[str, Any] = {name: numbers[name].value for name in ("vendor_id", "device_id", "pci_class")}
     return Function(folder, bdf, asleep, DeviceRecord(source=source, bdf=bdf, facts=facts, **ids), uevent)
+
+
+def _link_folder(root: Root, folder: str, bdf: Address | None, vendor: int | None) -> str:
+    """Return the folder that tells the link between a card and its slot. It is that of the upstream port if the
+    card has a switch of its own, as AMD's since Navi and Intel's Arc have: behind it a Navi shows the fastest
+    link that it knows, and an Arc a single lane of the first generation."""
+    bridges = [f"{PCI_DEVICES}/{name}" for name in route(root, bdf)[1:]] if bdf is not None else []
+    ports = bridges[1:][-2:]  # the first is the root port
+    switched = len(ports) == 2 and all(_number(root, port, "vendor_id").value == vendor for port in ports)
+    return ports[0] if switched and vendor is not None else folder
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
@@ -225,6 +236,8 @@ _FILES = {
 }
 _AWAKE_FILES = {
     "driver.version": ("driver/module/version", lambda text: text.split()[0] if text.isprintable() else None),
+}  # fmt: skip
+_LINK_FILES = {
     "link.gen_max": ("max_link_speed", _generation), "link.width_max": ("max_link_width", _width),
     "link.gen_now": ("current_link_speed", _generation), "link.width_now": ("current_link_width", _width),
 }  # fmt: skip

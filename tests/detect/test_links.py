@@ -41,6 +41,30 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
     assert (path.read.status, first.link.peers) == ("not_probed", [])
 
 
+@pytest.mark.parametrize(("gpu", "upstream", "downstream", "link"), [
+    ("1002", "1002", "1002", (3, 8)), ("8086", "8086", "8086", (3, 8)),  # a switch on the card
+    ("10de", "10b5", "10b5", (1, 1)), ("1002", "1022", "1022", (1, 1)), ("1002", "1002", None, (1, 1))])  # fmt: skip
+def test_the_link_of_a_card_is_that_of_its_own_switch(look, gpu, upstream, downstream, link):
+    above, tree = "pci0000:00", {}
+    ports = (("0000:00:01.0", gpu, "5.0", 16), ("0000:01:00.0", upstream, "8.0", 8), ("0000:02:00.0", downstream, "2.5", 1),
+             ("0000:03:00.0", gpu, "2.5", 1))  # fmt: skip
+    for bdf, vendor, speed, lanes in ports:
+        if vendor is not None:
+            texts = {
+                "class": "0x030000" if bdf == "0000:03:00.0" else "0x060400",
+                "vendor": f"0x{vendor}",
+                "device": "0x1478",
+            }
+            texts |= {f"{when}_link_{what}": str(text) for when in ("max", "current")
+                      for what, text in (("speed", f"{speed} GT/s PCIe"), ("width", lanes))}  # fmt: skip
+            tree |= {f"sys/devices/{above}/{bdf}/{name}": text for name, text in texts.items()}
+            tree[f"{BUS}/{bdf}"] = f"-> ../../../devices/{above}/{bdf}"
+        above += f"/{bdf}"
+    generation, lanes = link
+    check(look(tree), {"gpus.0.link.gen_max": generation, "gpus.0.link.width_max": lanes, "gpus.0.link.gen_now": generation,
+                       "gpus.0.link.width_now": lanes})  # fmt: skip
+
+
 def test_a_folder_that_is_no_link_tells_nothing(look):
     cards = [pci(f"0000:0{n}:00.0", "10de", "2335") for n in (1, 2)]
     for gpu in look(cards[0] | cards[1]).gpus:
