@@ -253,13 +253,14 @@ def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discr
     if want.dtype.kind not in "fc" and got.dtype.kind not in "fc":
         return _compare_integers(name, got, want, allowed.integers)
     values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
+    same = (values == expected) | (np.isnan(values) & np.isnan(expected))  # a scaled complex infinity is NaN
     finite = np.isfinite(expected)
-    largest = float(np.max(np.abs(expected[finite]), initial=0.0)) or 1.0
-    values, expected = values / largest, expected / largest  # else squares overflow or underflow
-    mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
+    largest = float(np.max(np.abs(expected[finite].view(np.float64)), initial=0.0)) or 1.0
     with np.errstate(all="ignore"):
+        values, expected = values / largest, expected / largest  # else squares overflow or underflow
+        mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
         error = np.abs(values - expected) / (np.abs(expected) + (mean or 1.0))
-    error = np.where((values == expected) | (np.isnan(values) & np.isnan(expected)), 0.0, error)
+    error = np.where(same, 0.0, error)
     error = np.where(np.isfinite(error), error, math.inf)
     if not error.size:
         return Discrepancy(0.0, limit, [])

@@ -315,6 +315,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     ((THREE, 1), (THREE,), np.inf, [], "it returns 2 results, not 1"), (THREE[:2], THREE, np.inf, [], "out has the shape (2,), not (3,)"),
     (THREE + np.array([0, 0, 0.1]), THREE, 0.1 / (2 + 3**0.5), [2], ""), (THREE + np.array([0.1j, 0, 0]), THREE, 0.1 / (1 + 3**0.5), [0], ""),
     (THREE * 2e200, THREE * 1e200, 2 / (2 + 3**0.5), [1], ""), (THREE * 0, THREE * 1e-200, 2 / (2 + 3**0.5), [1], ""),
+    (NAN + 0j, NAN + 0j, 0.0, [0], ""), (-NAN + 0j, NAN + 0j, np.inf, [2], ""), (np.array([1.7e308j]), np.array([1.7e308 + 1.7e308j]), 1 / 8**0.5, [0], ""),
     (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
     (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
