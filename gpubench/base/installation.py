@@ -69,8 +69,8 @@ def locate(text: str) -> str:
     if not installs(text):
         return text
     for extra in ("", *EXTRAS):
-        # The command without an extra is the same on both systems and must be replaced once.
-        for command in {_command_for(extra, platform) for platform in ("linux", "win32")}:
+        # The result may contain this system's command, which must be replaced once, so it comes first.
+        for command in dict.fromkeys(_command_for(extra, at) for at in (sys.platform, "linux", "win32")):
             text = text.replace(command, _pip(f"install {_source(extra)}"))
     return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
 

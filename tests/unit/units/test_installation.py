@@ -49,13 +49,13 @@ def test_a_command_of_another_system_is_located_too(quotes):
     assert "-m pip install torch --index-url" in locate(torch_command("amd", "linux"))
 
 
-def test_a_command_of_the_package_index_is_located_once(monkeypatch):
+@pytest.mark.parametrize("command", ["gpubench-cli", "'gpubench-cli[ray]'", '"gpubench-cli[ray]"'])
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_a_command_of_the_package_index_is_located_once(command, platform, monkeypatch):
     monkeypatch.setattr(installation, "checkout", lambda: None)
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert [locate(installation.install_command(extra)).count(sys.executable) for extra in ("", "ray")] == [
-        1,
-        1,
-    ]
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(installation, "_pip", lambda arguments: f"located pip {arguments}")
+    assert locate(f"pip install {command}").count("located") == 1
 
 
 def gpu(vendor, kind="discrete"):
