@@ -431,14 +431,18 @@ def check_op(op: Op) -> Report:
 
 
 def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Checks | None = None) -> Report:
-    """Check each device of the backend by `suite`. A device that cannot be opened is refused. Raises
-    BackendUnavailable if the devices cannot be listed."""
+    """Check each device of the backend by `suite`. A device that is unavailable is refused, and any other
+    BackendError of one is a finding. Raises BackendUnavailable if the devices cannot be listed."""
     whole = Report([], [], {})
     for device in backend.devices():
         try:
             whole.add(suite(backend, device.id, ops, checks))
         except BackendUnavailable as error:
             whole.refused[device.id] = error.detail
+        except BackendError as error:
+            whole.findings.append(
+                Finding("a device can be opened or is unavailable", device.id, "", error.detail)
+            )
     return whole
 
 

@@ -34,20 +34,26 @@ def findings(method, reassignment, **options):
     return conformance.suite(backend, "fake:gpu", [op], conformance.Checks(seeds=(1,), **options)).findings
 
 
-def test_a_device_that_cannot_be_opened_is_refused_and_the_next_one_is_checked(monkeypatch):
+@pytest.mark.parametrize(("error", "refused", "found"), [
+    (BackendUnavailable("another process holds it"), "another process holds it", []),
+    (DeviceOutOfMemory("it is full"), None, ["it is full"]),
+])  # fmt: skip
+def test_a_device_that_cannot_be_opened_leaves_the_next_one_checked(error, refused, found, monkeypatch):
+    def opening(self, device_id, threads=None, *, autotune=True, whole=FakeBackend.open):
+        if device_id == "fake:unavailable":
+            raise error
+        return whole(self, device_id)
+
     monkeypatch.setattr("gpubench.backends.hidden.fake.WORDS", ("unavailable", "gpu"))
-    monkeypatch.setattr(FakeBackend, "open", opening_all_but_one)
+    monkeypatch.setattr(FakeBackend, "open", opening)
     report = conformance.check_backend(
         FakeBackend(), [kernels.load("add")], conformance.Checks(seeds=(1,), around=False)
     )
-    assert (report.findings, report.refused["fake:unavailable"]) == ([], "another process holds it")
+    assert ([finding.detail for finding in report.findings], report.refused.get("fake:unavailable")) == (
+        found,
+        refused,
+    )
     assert report.checked
-
-
-def opening_all_but_one(self, device_id, threads=None, *, autotune=True, whole=FakeBackend.open):
-    if device_id == "fake:unavailable":
-        raise BackendUnavailable("another process holds it")
-    return whole(self, device_id)
 
 
 def test_a_backend_that_lists_no_device_ends_the_authors_command_with_its_reason(monkeypatch):
