@@ -68,6 +68,7 @@ def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launc
     overhead_s = statistics.median(timer.measure_overhead(session))
     cycle.repeat = timer.calibrate(cycle, timer.sample_target_s(SAMPLE_S, overhead_s, step_s, cost_s))
     cycle.hot_repeat = timer.calibrate_hot(cycle)
+    timer.keep_queue(cycle)
     return cycle
 
 
