@@ -34,7 +34,7 @@ from gpubench.analysis.machine import runs
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import beside_size
+from gpubench.result.case import LONG_DTYPES, beside_size
 from gpubench.result.run import Measurement, Run
 
 # The size n, the shape of one array, the shapes of all inputs, or the params by name.
@@ -175,6 +175,10 @@ class Policy:
         size is used. Raises UsageError for an op that was not measured."""
         return find_threshold([measured.run for measured in self._runs], op, situation, backend)
 
+    def __reduce__(self) -> tuple[type[Policy], tuple[list[Run]]]:
+        """Return how a copy in another process is made: of all runs."""
+        return Policy, ([measured.run for measured in self._runs],)
+
     def __repr__(self) -> str:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
@@ -183,7 +187,7 @@ class Policy:
         measured such calls, up to MOST_QUESTIONS objects. Raises UsageError for an op that is neither in the
         results nor in gpubench, and for an unknown regime."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
-        key, regime_id = Key(name, dtype, params), situation_regime(regime)
+        key, regime_id = Key(name, LONG_DTYPES.get(dtype, dtype), params), situation_regime(regime)
         sets = (
             contender_set(measured.run, measured.groups[key], regime_id)
             for measured in self._runs
@@ -260,7 +264,7 @@ class _Call(NamedTuple):
 
 def _dtype_name(dtype: Any) -> str:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    return str(name if name is not None else dtype)
+    return str(name if name is not None else dtype).rpartition(".")[2]  # torch.float32 has no name
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:

@@ -1,5 +1,6 @@
 """`gpubench.Policy`: the same answers as `gpubench advise`, without its cost."""
 
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -96,8 +97,13 @@ def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
 
 
 def test_dtypes_by_name_or_as_numpy_has_them():
-    for dtype in ("float32", SimpleNamespace(name="float32"), type("float32", (), {})):
+    tensors = type("dtype", (), {"__str__": lambda self: "torch.float32"})()
+    for dtype in ("float32", "f32", SimpleNamespace(name="float32"), type("float32", (), {}), tensors):
         assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
+
+
+def test_a_policy_is_sent_to_other_processes():
+    assert pickle.loads(pickle.dumps(POLICY)).choose("matmul", 1024).basis == "measured"
 
 
 @pytest.mark.parametrize("words", [
