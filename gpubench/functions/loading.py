@@ -6,6 +6,7 @@ the host.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import hashlib
 import importlib
@@ -13,6 +14,7 @@ import importlib.util
 import inspect
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -316,6 +318,10 @@ def load_source(source: CodeSource) -> Loaded:
     names = [function.name for function in DECLARED[before:] if function.__module__ == content.__name__]
     twice = [name for name in sorted(functions) if names.count(name) > 1]
     wrong = {name: f"two functions are called {name}: rename one of them" for name in twice}
+    if not functions:  # it declares those of a class, of a list or of another function
+        wrong = dict.fromkeys(
+            names, "it has no name in the file: assign it to one outside of classes and functions"
+        )
     return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
 
@@ -491,14 +497,24 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
 def digest(function: UserFunction) -> str:
     """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
     the compiled code is hashed."""
-    texts = []
-    for program in filter(None, (function.cpu, function.gpu)):
-        try:
-            texts.append(inspect.getsource(program))
-        except (OSError, TypeError):
-            code = getattr(program, "__code__", None)
-            texts.append(repr(program) if code is None else _code_text(code))
-    return _short_digest("\n".join(texts).encode())
+    return _short_digest("\n".join(map(_text_of, filter(None, (function.cpu, function.gpu)))).encode())
+
+
+def _text_of(program: Any) -> str:
+    """Return the source text of a program, which is the same in each process. A partial function has that of its
+    function, and an object that is called that of its class."""
+    if isinstance(program, partial):
+        return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
+    for part in (program, type(program)):
+        with contextlib.suppress(OSError, TypeError):
+            return inspect.getsource(part) + ("" if part is program else _without_addresses(program))
+        if hasattr(part, "__code__"):
+            return _code_text(part.__code__)
+    return _without_addresses(program)
+
+
+def _without_addresses(value: Any) -> str:
+    return re.sub(r" at 0x\w+", "", repr(value))
 
 
 def _short_digest(text: bytes) -> str:

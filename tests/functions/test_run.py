@@ -174,6 +174,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
     ("from . import other\n", "cannot be imported", ".mine:NAME"),
+    ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
 def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
@@ -325,14 +326,23 @@ def test_a_larger_size_costs_itself_alone(gpubench, tmp_path):
                        "mine.pairs/n=10485760": "out-of-memory"}  # fmt: skip
 
 
+CALLED = """
+import functools
+class First:
+    def __call__(self, xp, x): return x[:1]
+first = gpubench.function(First())
+cut = gpubench.function(functools.partial(lambda end, xp, x: x[end:], -2))
+"""
+
+
 def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
-    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-1:]\n")
+    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-1:]\n" + CALLED)
     measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
     gpubench("run", "mine.py", "--append", "r.json", "--no-progress", status=0)
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["sessions"] >= 1
     without = gpubench("run", "--append", "r.json")
     assert (without.returncode, "name it too: gpubench run mine.py" in without.stderr) == (4, True)
-    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n")
+    write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n" + CALLED)
     before = (tmp_path / "r.json").read_bytes()
     changed = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")
     told = (changed.returncode, "mine.last is another function now" in changed.stderr)
