@@ -316,8 +316,8 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
     for level in groups.memory:
-        for name in ("memory.max", "memory.high") if level.v2 else ("memory.limit_in_bytes",):
-            limit = root.fact(f"{level.folder}/{name}", _limit)
+        files = _LIMITS_V2 if level.v2 else _LIMITS_V1
+        for limit in root.facts(level.folder, files).values():
             if limit.value is not None:
                 limits.append(limit)
                 rooms.append(_room(root, level, limit))
@@ -381,6 +381,16 @@ def _nearest(root: Root, groups: Groups, names: tuple[str, ...]) -> Fact[frozens
 
 def _limit(text: str) -> int | None:
     return None if text == "max" or (value := size(text)) >= NO_LIMIT else value
+
+
+def _limit_above(text: str) -> int | None:
+    """Return the smallest limit of the group and all groups above it, of which a container sees its own alone."""
+    line = re.search(r"^hierarchical_memory_limit (\d{1,20})$", text, re.M)
+    return _limit(line[1]) if line else None
+
+
+_LIMITS_V2 = {name: (name, _limit) for name in ("memory.max", "memory.high")}
+_LIMITS_V1 = {"own": ("memory.limit_in_bytes", _limit), "above": ("memory.stat", _limit_above)}
 
 
 def _room(root: Root, level: Level, limit: Fact[int]) -> Fact[int]:

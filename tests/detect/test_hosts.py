@@ -169,7 +169,7 @@ MEMORY = {
         HOST | group(f"4:memory:{POD}\n3:cpu,cpuacct:{POD}",
                      [mountinfo(POD, MEMORY_V1, "rw,memory"), mountinfo(POD, CPU_V1, "rw,cpuacct,cpu")],
                      {"cpu,cpuacct/cpu.cfs_quota_us": 50000, "cpu,cpuacct/cpu.cfs_period_us": 100000,
-                      "memory/memory.limit_in_bytes": GIB}),
+                      "memory/memory.limit_in_bytes": 2**63 - 4096, "memory/memory.stat": f"cache 0\nhierarchical_memory_limit {GIB}"}),
         {"cpu.available": 1, "cpu.limited_by": "quota", "memory.usable_bytes": GIB, "memory.limited_by": "cgroup",
          "platform.container": "kubernetes"}),
     "Docker in Docker on v1 heeds every level": (
