@@ -9,6 +9,8 @@ from gpubench.base.errors import UsageError, require_choice
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
 HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
 
+LARGEST = 2**63 - 1  # what a number without a limit of its own may be: files with larger ones are refused
+
 
 class Declaration(NamedTuple):
     """The declaration of an option or, if it has no heading, of an argument."""
@@ -116,8 +118,17 @@ class CommandOptions:
             if "format" not in explicit:  # else the command line's format replaces the --json of a file
                 self.__dict__["format"] = "json"
         for name, declared in self.declared.items():
-            if declared.choices and (word := getattr(self, name)) is not None:
-                require_choice(word, declared.choices, f"--{declared.key}")
+            value = getattr(self, name)
+            if declared.choices and value is not None:
+                require_choice(value, declared.choices, f"--{declared.key}")
+            if isinstance(value, int) and value.bit_length() > LARGEST.bit_length():
+                why = f"the largest integer of a result is {LARGEST}"
+                raise UsageError(
+                    "bad-value",
+                    f"--{declared.key}: {value} is too large",
+                    why=why,
+                    hint="give a smaller number",
+                )
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")

@@ -66,7 +66,7 @@ OF_RUN = [
     ("--ops matmul --params k=3,matmul:m=4", "NAME=LIST"), ("--ops matmul --variant niave", "did you mean 'naive'?"),
     ("--ops launch --variant naive", "no named kernels"), ("--ops matmul --variant ,", "empty"),
     ("--ops matmul --variant tf32", "--allow-tf32"), ("--ops add --sessions 0", "--sessions"), ("--ops add --sessions many", "'many'"),
-    ("--ops add --seed x", "--seed"), ("--ops add --min-samples 20 --max-samples 10", "--max-samples"),
+    ("--ops add --seed x", "--seed"), ("--ops add --seed 9223372036854775808", "too large"), ("--ops add --min-samples 20 --max-samples 10", "--max-samples"),
     ("--ops add --quick --rigorous", "contradict"), ("--ops add --context novalue", "K=V"), ("--ops , --sizes 1k", "empty"),
     ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"),
     ("--ops add --format csv --columns nope", "--columns"),
