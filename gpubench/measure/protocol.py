@@ -63,7 +63,8 @@ class ListDevices(WorkerRequest, frozen=True):
 
 
 class Preload(WorkerRequest, frozen=True):
-    """Import the modules that opening a device needs. Nobody waits for the reply."""
+    """Import the modules that opening a device of the backend needs. The next request may be sent before the
+    reply has come."""
 
     backend: str  # the backend of the device
 
@@ -90,8 +91,9 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
 
 
 class MeasureOverhead(WorkerRequest, frozen=True):
-    """Request the time of an empty launch with its wait, and the step of the clock. It is not part of `Open`,
-    because devices are opened at the same time but measured one after the other."""
+    """Request the time of an empty launch with its wait, and the step and the cost of the clock. The worker may
+    then lengthen its samples, so this comes before any case is timed. It is not part of `Open`, because devices
+    are opened at the same time but measured one after the other."""
 
 
 class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +108,8 @@ class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasurePeaks(WorkerRequest, frozen=True):
-    """Request the peaks of the open device."""
+    """Request the peaks of the open device. The worker first frees all prepared workloads, so this comes after
+    the last case."""
 
     peaks: PeakRequest  # which peaks
 
@@ -120,8 +123,9 @@ class Load(WorkerRequest, frozen=True):
 
 
 class Build(WorkerRequest, frozen=True):
-    """Build the launch of a case and check its output, while other workers do the same. Errors are not reported
-    here, but by `Prepare`."""
+    """Build the launch of a case and check its output, while other workers do the same. A split, a case that
+    was built and a case that cannot run here are left as they are. The reply is Undecided if trials must choose
+    the kernel first. Errors of the case are not reported here, but by `Prepare`."""
 
     case: Case  # the case to build
 
@@ -134,7 +138,8 @@ class Choose(WorkerRequest, frozen=True):
 
 
 class Prepare(WorkerRequest, frozen=True):
-    """Prepare a case: inputs, buffers, build, correctness gate, times of the parts of a call."""
+    """Prepare a case: inputs, buffers, build, correctness gate, launches per sample, times of the parts of a
+    call."""
 
     case: Case  # the case to prepare
     session: int  # the index of the session
@@ -174,7 +179,8 @@ class Work(WorkerRequest, frozen=True):
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Time the stages of a prepared workload, or find the sides on which they could run."""
+    """Time the stages of a prepared workload where they run now, or on both sides to predict stage
+    assignments."""
 
     case_id: str  # the case
     session: int  # the index of the session
@@ -183,7 +189,9 @@ class TimeStages(WorkerRequest, frozen=True):
 
 
 class Finish(WorkerRequest, frozen=True):
-    """Check the output of the last launch of a case."""
+    """Check a case after its last sample: its inputs, the output of its last launch, and that of one more
+    launch. If a case with the same launch passed this check since the last sample, only the inputs are
+    checked."""
 
     case_id: str  # the case
     # A user's function is also called with other values if this takes no longer; None: no limit.
@@ -328,11 +336,12 @@ class Done(Reply, frozen=True):
 
 
 class Undecided(Reply, frozen=True):
-    """Reply to Build: the case was not built, because its kernel has to be chosen by trials first."""
+    """Reply to Build: the case was not built, because its kernel has to be chosen by trials first
+    (`Choose`)."""
 
 
 class Refused(Reply, frozen=True):
-    """Reply: the case was not attempted, or the device is not available."""
+    """Reply: the case cannot run here, memory did not suffice for it, or the device is not available."""
 
     reason: Reason  # a code of the list of messages
     detail: str  # the reason in one sentence
@@ -340,7 +349,7 @@ class Refused(Reply, frozen=True):
 
 
 class Broke(Reply, frozen=True):
-    """Reply: the case was attempted and failed."""
+    """Reply: the case or another request was attempted and failed, or its result was wrong."""
 
     reason: Reason  # a code of the list of messages
     detail: str  # the reason in one sentence

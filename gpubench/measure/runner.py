@@ -72,7 +72,7 @@ REPEATS = 2
 
 
 def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
-    """Carry out the run and return its saved document, complete or not. Ctrl-C and SIGTERM end it early."""
+    """Carry out the run and return its document, complete or not. Ctrl-C, SIGTERM and SIGHUP end it early."""
     runner = Runner(spec, sink, save)
     try:
         runner.sessions()
@@ -137,7 +137,7 @@ class Runner:
             self.progress.sessions = self.first_session
 
     def sessions(self) -> None:
-        """Run all sessions. The first session may search for sizes, and the others repeat its sizes."""
+        """Run the sessions that fit the budget. The first may search for sizes, which the others repeat."""
         self.progress.cases *= self._sessions
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         if self.spec.spares is not None:
@@ -322,8 +322,9 @@ class Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Measure the sessions in `busy`, which other programs disturbed, again. Of each of them and its
-        repeats, only the least disturbed one counts. `longest_s` is the time that must be left for a repeat."""
+        """Measure the sessions in `busy`, which other programs disturbed, again, while `longest_s` seconds are
+        left. Of each of them and its repeats, only the least disturbed one counts. Stops if a repeat would be
+        disturbed, too, or lacks cases."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:
@@ -344,8 +345,8 @@ class Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def search_left_s(self) -> float:
-        """Return the seconds left to the search. It may use its share of the first session's budget. The rest
-        is for overheads, splits, device groups and companions."""
+        """Return the seconds left of the search's share of the first session's budget: infinity without a
+        budget, 0 or less if it is used up. The rest is for overheads, splits, device groups and companions."""
         constraints, plan = self.spec.constraints, self._schedule.plan
         several = alone(constraints).targets != constraints.targets  # splits or device groups
         beside = several or any(item.op.overhead is not None for item in plan)
@@ -501,7 +502,8 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
 
 
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
-    """Return the warning that a worker died between two cases, so that no case is lost."""
+    """Return the warning that a worker died before its cases were prepared, and that a fresh one goes on. It is
+    used where no case fails because of it. `detail` says how the worker died."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,

@@ -75,7 +75,8 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether sizes are searched. A run that only checks takes no times, so it never searches."""
+        """Whether sizes are searched. A run that only checks takes no times, so it never searches. A resumed
+        run searches only if its search was interrupted."""
         return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
@@ -95,7 +96,7 @@ def plan_workloads(spec: RunSpec) -> list[Workload]:
 
 
 def open_curves(spec: RunSpec) -> list[Series]:
-    """Return the series whose sizes are searched."""
+    """Return the series without sizes that the user gave. Overheads are left out."""
     return open_series(spec.ops, spec.constraints.selection)
 
 
@@ -120,8 +121,9 @@ class Schedule:
         return sum(len(item.cases) for item in self.plan)
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
-        """Yield the steps of the first session: the plan, then the search. If a file is resumed, yield what is
-        missing of both, or the steps of `again` if nothing is."""
+        """Yield the steps of the first session: the plan, then the search, then splits, device groups and
+        overheads. If a file is resumed, yield what is missing of these, or the steps of `again` if nothing
+        is."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)
@@ -149,7 +151,8 @@ class Schedule:
 
     def again(self, index: int, search: Passes) -> Iterator[Step]:
         """Yield the steps of a further session, which repeats the plan. All sizes that a search chose for an op
-        are measured interleaved, so that the blocks of a case lie apart in time."""
+        are measured interleaved, as far as memory holds them, so that the blocks of a case lie apart in
+        time."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffle(merge(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
@@ -332,8 +335,13 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Return whether the run was interrupted while it still searched for sizes. In such a run no case was
-    measured in two sessions, because each session went on where the one before it had ended."""
+    """Return whether a run with searched sizes may have ended during its search. The caller checks that sizes
+    are searched.
+
+    A complete run did not, and neither did a run with a repeat of a disturbed session, since repeats come last.
+    Otherwise the search may go on if no case was measured in two sessions, because each session then began
+    where the search had ended. If several sessions count, each of them must have measured something.
+    """
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False
     begun = [

@@ -182,8 +182,9 @@ def choose(
     threads: int | None = None,
     trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
-    """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if a named
-    device or backend is missing.
+    """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if something
+    is absent that the request requires: a device, a backend, or the GPU of its mode unless it is lenient.
+    Raises UsageError for a bad GPUBENCH_PROBE_LIMIT.
 
     If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named.
     A search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one

@@ -96,7 +96,7 @@ class PreparedWorkload:
 
 class Kept:
     """The workloads that an open device keeps, in the order of their last use, and the inputs that they share.
-    Workloads of the current step are never released."""
+    Workloads of the current step are never released to make room."""
 
     def __init__(self, session: Session, opening: protocol.Open) -> None:
         self.session, self.opening = session, opening

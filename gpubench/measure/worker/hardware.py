@@ -65,7 +65,8 @@ Rate = TypeVar("Rate")
 
 
 class _NoPeak(Exception):
-    """Error: the device has no peak of this kind. Its text is the reason."""
+    """Error: a peak could not be measured. The device cannot do it, memory or time did not suffice, or the
+    result was wrong. Its text is the reason."""
 
 
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
