@@ -71,8 +71,8 @@ def _ours() -> tuple[str, ...]:
 
 
 def foreign() -> tuple[str, ...]:
-    """List the backends of installed packages, sorted by name, without importing their modules. This takes 30
-    to 60 ms."""
+    """List the backends of installed packages, sorted by name, without importing their modules. A backend with
+    the name of one of gpubench is left out (`find_namesakes` reports it)."""
     from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in _ours())

@@ -1,9 +1,9 @@
 """The contract between a worker and a backend: a Backend opens a Session on one device.
 
-`Session` has the methods that every device needs. A method with a body is a default that works on any device. A
-feature of only some devices is a small protocol: a session that derives from the protocol has the feature, and
-the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, since sessions raise only
-`errors.BackendError`.
+`Session` has the methods that every device needs. A method with a body is a default that a subclass may
+override. A feature of only some devices is a small protocol: a session that derives from the protocol has the
+feature, and the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, since
+sessions turn the errors of libraries into `errors.BackendError`.
 
 Buffers are opaque. A launch is idempotent: it reads its inputs and writes only its own output. A state is the
 exception: it is both input and output, and a repeated launch adds to it again. If an op has several outputs,
@@ -89,7 +89,7 @@ class SideReading(NamedTuple):
 
 class ReadyBuffers(NamedTuple):
     """A source of buffers of one shape and dtype. A caller that takes a buffer at every call looks up the
-    source only once, because a look-up takes a tenth of a launch."""
+    source only once, because a look-up takes time that would count."""
 
     take: Callable[[], Buffer]  # returns a buffer that does not overlap any other
     give_back: Callable[[Buffer], None]  # returns a buffer to the source
@@ -118,17 +118,18 @@ class Transfers:
         self._session.download(buffer, host)
 
     def use_threads(self, count: int | None) -> None:
-        """Set the largest number of copying threads. None restores the usual number."""
+        """Set the largest number of copying threads. None restores the usual number. The default does nothing,
+        since it has no such threads."""
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the device copies this array by itself, so that the caller's thread is free
-        meanwhile."""
+        """Return whether the device copies this array by itself, so that the caller's thread is free meanwhile.
+        The default returns False."""
         return False
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
         """Enqueue a copy to a host array for which `is_direct` holds, in order with launches. The copy is
-        complete when the session's `sync` returns. The default is never called, since its `is_direct` never
-        holds."""
+        complete when the session's `sync` returns. The default raises NotImplementedError: whoever overrides
+        `is_direct` overrides this, too."""
         raise NotImplementedError
 
 
@@ -207,7 +208,7 @@ class HostMemory(ABC):
 
 class Links(ABC):
     """The links of a device group, which move data among its ranks. Each call enqueues work on the ranks that
-    take part, and `sync` waits for all ranks. Callers call `copy`, `collect` and `sync` inside `guard`."""
+    take part. Callers call `copy`, `collect`, `average` and `sync` inside `guard`."""
 
     ranks: int  # number of ranks
     xp: Any  # the array library of the buffers
@@ -225,7 +226,8 @@ class Links(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait until all ranks are done."""
+        """Wait until all ranks are done with copies and collectives. `average` is waited for by the
+        sessions."""
 
     @abstractmethod
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
@@ -236,13 +238,14 @@ class Links(ABC):
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
         """Do the collective `name` on `sent` and `got`, which have an array for each rank. `allreduce` gives
         each rank the sum of all arrays. `reducescatter` gives it one part of that sum. `allgather` gives it all
-        arrays in a row. `alltoall` gives it one part of every array. `broadcast` gives it the array of rank
-        0."""
+        arrays in a row. `alltoall` gives it one part of every array. `broadcast` gives it the array of rank 0.
+        Raises Unsupported if the library for collectives is missing."""
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
         """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued.
-        `buffers` has a list of buffers for each rank."""
+        `buffers` has a list of buffers for each rank. Raises Unsupported if the library for collectives is
+        missing."""
 
     def clock(self) -> float:
         """Read the host clock in seconds. The default is `time.perf_counter`."""
@@ -278,7 +281,8 @@ class Session(ABC):
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return a C-contiguous host array: in pageable memory for the library implementation, in the backend's
-        fastest memory for the tuned one. The default knows only NumPy's own dtypes."""
+        fastest memory for the tuned one. The default is pageable memory for both, and knows only NumPy's own
+        dtypes."""
         import numpy as np
 
         return np.empty(shape, dtype)
@@ -289,7 +293,8 @@ class Session(ABC):
         still usable."""
 
     def free(self, buffer: Buffer) -> None:
-        """Free the buffer. Without a pool the memory is freed with the last reference to the buffer."""
+        """Free the buffer. The default does nothing, since the memory is freed with the last reference to the
+        buffer."""
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
         """Return a source of buffers of this shape and dtype. The default uses `allocate` and `free`."""
@@ -319,7 +324,7 @@ class Session(ABC):
         """Return a launch of the case on these buffers, after all work that is not timed. That is to prepare
         the library call, or to build the kernel of `case.variant` (None means the first kernel). If `output` is
         None, each launch makes an output of its own. A repeated call is cheap, because programs are cached.
-        Raises BuildError."""
+        Raises BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
@@ -336,7 +341,8 @@ class Session(ABC):
         self.sync()
 
     def view(self, array: Array) -> Buffer:
-        """Return a buffer that uses the memory of the array. Only for a CPU. The default returns the array."""
+        """Return a buffer that uses the memory of the array. It is called only on a CPU. The default returns
+        the array."""
         return array
 
     @property
@@ -377,8 +383,9 @@ class Session(ABC):
 
 
 class WrappedSession(Session):
-    """A session around another session of the same device. It passes on the calls that a subclass does not
-    override."""
+    """A session around another session of the same device. `host_array`, `run`, `sync`, `enter`, `forget`,
+    `empty_launch`, `clock` and `close` pass the call on. For anything else a subclass overrides the method or
+    gets the default of `Session`."""
 
     def __init__(self, inner: Session) -> None:
         self._inner = inner
@@ -418,8 +425,8 @@ class WrappedSession(Session):
 
 
 class Backend(ABC):
-    """A library that drives devices. A file in gpubench/backends/ defines BACKEND, an instance of a
-    subclass."""
+    """A library that drives devices. A file or folder in gpubench/backends/ defines BACKEND, an instance of a
+    subclass. Another package names such an instance in an entry point of the group `gpubench.backends`."""
 
     name: str  # the name of the backend in options and ids
     implementations: tuple[Implementation, ...]  # the implementations that the backend has
@@ -437,18 +444,22 @@ class Backend(ABC):
 
     @abstractmethod
     def devices(self) -> list[Device]:
-        """List each physical device once, without opening it. Raises BackendUnavailable."""
+        """List the devices, without opening one. Raises BackendUnavailable if the library cannot be used or
+        lists no device."""
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """Import the library and open one device. Raises BackendUnavailable.
 
-        `autotune` says whether kernels are chosen by trials. False means the default kernels.
+        `threads` is the number of CPU threads. None means one for each usable CPU. A backend that computes
+        nothing on the CPU ignores it. `autotune` says whether kernels are chosen by trials. False means the
+        default kernels.
         """
 
     def host_devices(self) -> list[Device]:
-        """List the CPUs among `devices` without importing the library. Raises BackendUnavailable. The default
-        returns all devices, so a backend whose `devices` imports the library overrides it."""
+        """List the CPUs among `devices` without importing the library. It is called instead of `devices` where
+        another backend is preferred on GPUs. Raises BackendUnavailable. The default returns all devices, so a
+        backend whose `devices` imports the library overrides it."""
         return self.devices()
 
     def preload(self) -> None:
@@ -489,5 +500,5 @@ class Joins(Protocol):
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open the devices of these ordinals in one process, as the ranks of a device group. Raises
-        BackendUnavailable."""
+        """Open the devices of these ordinals in one process, as the ranks of a device group. `threads` and
+        `autotune` are as in `Backend.open`. Raises BackendUnavailable."""

@@ -44,8 +44,8 @@ class CoreClock(Protocol):
 
     @abstractmethod
     def core_hz(self) -> float | None:
-        """Return the cycles per second right after all enqueued work, in much less than a millisecond. Returns
-        None if the counters do not advance."""
+        """Return the cycles per second right after all enqueued work. The count must take much less than a
+        millisecond, before the clock changes. Returns None if the counters do not advance."""
 
 
 # ---------------------------------------------------------------- memory

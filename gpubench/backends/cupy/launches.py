@@ -551,8 +551,8 @@ class CycleCounter:
         self._elapsed: Any = cupy.zeros(2, cupy.uint64)
 
     def hertz(self) -> float | None:
-        """Return the clock in Hz right after all enqueued work, in about 0.15 ms. Returns None if the counters
-        do not advance or give an implausible value."""
+        """Return the clock in Hz right after all enqueued work, counted for SPAN_NS nanoseconds. Returns None
+        if the counters do not advance or give an implausible value."""
         import numpy as np
 
         self._kernel((1,), (1,), (np.uint64(SPAN_NS), self._elapsed))

@@ -234,8 +234,8 @@ class NumpySession(
             self._chosen[case.id] = name
 
     def _load_compiler(self) -> Choices:
-        """Import numba when it is first needed, which takes half a second. Returns the remembered choices for
-        numba, or for a machine without it."""
+        """Import numba when it is first needed, because the import takes long. Returns the remembered choices
+        for numba, or for a machine without it."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)

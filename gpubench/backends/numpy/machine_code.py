@@ -4,7 +4,7 @@ numba's own cache writes an index and a file for each function, without a digest
 holds. It does not notice changes of the modules that a function calls or of the compiler's settings. Here the
 name of a file is a hash of all of these. A file holds all functions of its module for one processor.
 
-Only workers import this module, because numba takes half a second.
+Only workers import this module, because the import of numba takes long.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ class ModuleCode:
         self.used = False
 
     def load(self, function: str) -> Any:
-        """Return the parts of a compiled function, or None if the cache does not hold it."""
+        """Return what `keep` stored for `function`, which is its qualified name and signature, or None if there
+        is nothing. Sets `used` if there is something."""
         payload = self._payloads.get(function)
         self.used |= payload is not None
         return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
 
     def keep(self, function: str, parts: Any) -> None:
-        """Store the parts of a compiled function. `save` writes them to the file."""
+        """Store the parts of the compiled `function` (its qualified name and signature). They must be picklable
+        by numba. `save` writes them to the file."""
         self._payloads[function] = dumps(parts)
         self._grown = True
 
