@@ -1,4 +1,5 @@
-"""`gpubench compare`: is a new result faster or slower than a base? Reads only result files."""
+"""`gpubench compare`: is a new result faster or slower than a base? It measures nothing: it reads results, and
+thresholds that `gpubench noise` wrote."""
 
 from __future__ import annotations
 

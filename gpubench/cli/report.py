@@ -1,4 +1,5 @@
-"""`gpubench report`: shows saved results. It reads only result files."""
+"""`gpubench report`: shows saved results, by default the newest one. It measures nothing: all that it shows
+comes from files (results, documents of wings such as fleets, claims)."""
 
 from __future__ import annotations
 

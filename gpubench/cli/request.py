@@ -155,7 +155,8 @@ def default_claims(options: RunOptions) -> str | None:
 
 
 def claim_plan(options: RunOptions) -> ClaimPlan | None:
-    """Return the plan of `--ops claims`, or None without that word."""
+    """Return the plan of `--ops claims`, or None without that word. Raises InputError if the table of claims
+    cannot be used."""
     table = default_claims(options)
     return None if table is None else ClaimPlan(load(options.claims or table))
 
@@ -168,7 +169,8 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     """Return the plan for the devices that are there. The budget is counted from the monotonic time `began`.
     `tell` is called as soon as the options are read.
 
-    Raises UsageError for words that match nothing, and RequiredUnavailable for a named device that is absent.
+    Raises UsageError for options that cannot be read, contradict each other or select nothing, BadPlugin if
+    every op is broken, and RequiredUnavailable if something that they require is absent.
     """
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
@@ -229,8 +231,9 @@ def devices_of(
     tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
-    """Return the devices to measure, and the machine. Raises RequiredUnavailable for a named device that is
-    absent.
+    """Return the devices to measure, and the machine. Raises RequiredUnavailable if something is absent that
+    the request requires: a device, a backend, or the GPU of its mode unless it is lenient. Raises UsageError
+    for a bad GPUBENCH_PROBE_LIMIT.
 
     Two things happen at once: detection looks at the hardware, and workers list the devices of the backends. A
     worker has `threads` threads (None: one for each usable CPU). `tell` is called with what detection waits
@@ -247,7 +250,7 @@ def _wish(options: RunOptions) -> DeviceRequest:
     """Return the requested devices, which are chosen by a mode or by name.
 
     `--mode auto` prints the recommendation of detection on stderr, and does not require devices that are
-    absent. Raises UsageError for a mode together with named devices.
+    absent. Raises UsageError for a mode together with named devices, an unknown backend and a malformed id.
     """
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
@@ -297,7 +300,8 @@ def _preset_ops(options: RunOptions) -> list[str]:
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
-    """Return what to measure of the ops `declared`. The devices are not known yet."""
+    """Return what to measure of the ops `declared`. The devices are not known yet. Raises UsageError for an
+    option that cannot be read."""
     names = list(declared)
     return Selection(
         ops=names,
@@ -316,7 +320,8 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
 
 
 def settings(options: RunOptions, selection: Selection, declared: Mapping[str, Op]) -> Settings:
-    """Return how to measure: the values of the preset, then the given options."""
+    """Return how to measure: the values of the preset, then the given options. Raises UsageError as
+    `selection.settings` does."""
     overheads = {name for name, op in declared.items() if op.overhead is not None}
     sized = {*selection.sizes, *overheads, *_preset_ops(options)}
     brief = options.quick or bool(_preset_ops(options)) or (overheads == set(declared) and not selection.sizes)

@@ -1,5 +1,5 @@
-"""Turns the options of `run` into a Selection, Settings and a DeviceRequest. For every unknown word a similar
-one is suggested.
+"""Turns the options of `run` into a Selection, Settings and a DeviceRequest. For an unknown word a similar one
+is suggested, if there is one.
 
 In `--ops`, the presets `roofline` and `health` mean some ops at certain sizes. `roofline` shows what each
 device can do. `health` shows whether a GPU is as fast as others of its model, and how fast the links of several
@@ -84,10 +84,10 @@ def words(text: str, option: str) -> list[str]:
 
 def parse_ops(text: str) -> list[str]:
     """Return the names of the ops in a list of ops and groups, in the order of `gpubench ops`. Ops of other
-    packages come last.
+    packages and the user's functions come last.
 
     `all` means the usual ops and those of other packages. `roofline` means the ops that show the peaks, and
-    `health` those that find a slow GPU. Raises UsageError for an unknown word.
+    `health` those that find a slow GPU. Raises UsageError for an empty list and for an unknown word.
     """
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
@@ -127,7 +127,7 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
     """Return the sizes by op. `OP=LIST` is a list for one op or group. An op whose list is `auto` has no entry,
-    and its ladder will be used.
+    and its ladder will be used. Raises UsageError for an unknown op and for a list that cannot be read.
 
     An op gets the list for itself. Without one it gets the list for its group, and without that the plain list.
     If a list is given twice, the later one is used.
@@ -152,21 +152,23 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
 
 
 def parse_dtypes(text: str) -> list[Dtype]:
-    """Return the dtypes in a list of long or short names. Raises UsageError for an unknown name."""
+    """Return the dtypes in a list of long or short names. Raises UsageError for an empty list and for an
+    unknown name."""
     long = [LONG_DTYPES.get(word, word) for word in words(text, "--dtypes")]
     return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_implementations(text: str | None) -> list[str]:
     """Return the named implementations, `library` or `tuned`, or both for None or `all`. Raises UsageError for
-    an unknown name."""
+    an empty list and for an unknown name."""
     named = words(text, "--implementations") if text is not None else ["all"]
     implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
-    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError for an unknown name.
+    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError for an empty list and
+    for an unknown name.
 
     `resident` and `in-place` mean all regimes that begin with these words. `calls` is the number of calls per
     copy in transfer-once.
@@ -185,7 +187,7 @@ def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
 
 def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:
     """Return the request for these backends and device ids. A backend with a question mark, such as `cupy?`, is
-    optional. Raises UsageError for an unknown backend or a malformed id."""
+    optional. Raises UsageError for an empty list, an unknown backend and a malformed id."""
     required: list[str] = []
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
@@ -305,7 +307,9 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
-    """Return the ops to which these names apply. Raises UsageError if there is none."""
+    """Return the names of the ops that declare all params in `names`, among those of the op or group `where`
+    (empty: all). `text` is quoted in the error. Raises UsageError if `where` is unknown or if no op declares
+    them all."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
     concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
@@ -336,7 +340,8 @@ def _refuse_shape(
 
 def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
     """Return the names of variants without duplicates, with `tf32` if it is allowed. Whether a kernel has such
-    a name is checked later, when the devices are known."""
+    a name is checked later, when the devices are known. Raises UsageError for an empty list, and for `tf32` as
+    a name."""
     named = list(dict.fromkeys(word for text in texts for word in words(text, "--variant")))
     if TF32 in named:
         raise UsageError(
@@ -347,8 +352,8 @@ def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
 
 
 def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
-    """Raise UsageError for a name that no kernel has. The ops must already include the kernels of the
-    backends."""
+    """Raise UsageError for a name that no kernel has; `tf32` is allowed. The ops must already include the
+    kernels of the backends."""
     possible = sorted({name for op in ops.values() for name in variants(op)})
     for word in names:
         if word == TF32:
@@ -430,8 +435,8 @@ def choose_sizes(
 
 def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
     """Return the sizes n at which the op is measured to show the device's peak: the number of elements for
-    `copy`, otherwise the side of square matrices. They are large enough to reach the peak, and small enough to
-    take less than a minute."""
+    `copy`, otherwise the side of square matrices. They are large enough to reach the peak, and small enough for
+    a short run."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":
@@ -464,7 +469,8 @@ def with_functions(options: RunOptions) -> RunOptions:
     """Return the options with the id of an op in place of each file or function. A child process reads the
     files.
 
-    Raises UsageError for a file without a function that can be measured.
+    Raises UsageError for a file without a function that can be measured, for a word that names no file, and for
+    a function on a cluster.
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
@@ -509,7 +515,7 @@ def trial_words(options: RunOptions) -> dict[str, Any]:
     """Return the sizes, the dtype and the time limit in seconds for the trial of functions.
 
     `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is
-    given.
+    given. Raises UsageError for sizes and a budget that cannot be read.
     """
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
     dtype = options.dtypes.split(",")[0].strip()
