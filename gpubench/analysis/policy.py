@@ -1,8 +1,8 @@
 """`gpubench.Policy`: where one call should run. A program asks the policy at every call instead of using a
 constant threshold.
 
-The first call for an op, dtype and regime fits the curves. Every later call only evaluates one curve for each
-device and implementation.
+The first call for an op, dtype, params and regime fits the curves. A later one only evaluates one curve for
+each device and implementation. Up to MOST_QUESTIONS such kinds of calls are remembered.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ class Policy:
     shape, dtype and regime of the call. A policy is thread-safe, and its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Create a policy from `runs`, newest first. The newest run that compares two devices at a size
-        answers. Each run is read only when an answer needs it. Raises TypeError for a path."""
+        """Create a policy from `runs`, newest first. The newest run that compares CPU and GPU at a size
+        answers. If there is none, the newest run with any time there answers. Each run is read only when an
+        answer needs it. Raises TypeError for a path."""
         if isinstance(runs, str | Path):
             raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
@@ -142,13 +143,14 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`, in about ten microseconds. The first call for an op and regime takes
-        milliseconds.
+        """Return where to run `op`. The first call for an op, dtype, params and regime takes longer than later
+        ones.
 
         `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
-        the op's inputs ([a.shape, b.shape]); the shape of the first input. If the shapes do not determine a
-        param, the op is taken to be square. `dtype` is a name or an object with a name, such as a NumPy dtype.
-        A user's function may be called by its short name.
+        the op's inputs ([a.shape, b.shape]); the shape of the first input. For a vector op, n is then the
+        number of elements of the first input. If the shapes do not determine a param, the op is taken to be
+        square. `dtype` is a name or an object with a name, such as a NumPy dtype. A user's function may be
+        called by its short name.
 
         `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
         one copy), "resident" (on the device, the caller waits for each call) or "resident-queued" (on the
@@ -157,8 +159,9 @@ class Policy:
         `hybrid` means that the caller can compute on both sides at once. Then the answer may be a split or a
         stage assignment, if exactly this call was measured and the report recommends it.
 
-        The answer is unknown if the call was not measured or its size lies outside the measured sizes. Raises
-        UsageError for an unknown op, an unknown regime, and a mapping without n.
+        The answer is unknown if no such call was measured, if its size lies outside the measured sizes, or if
+        the shapes fit no params of the op or several. Raises UsageError for an unknown op, an unknown regime,
+        and a mapping without n.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
@@ -172,7 +175,7 @@ class Policy:
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
         """Return the size from which the GPU is faster in a situation: `waited`, `queued`, `10 calls a copy` or
         `copied`. `backend` is the id of a backend or device. If it is None, the GPU that pays from the smallest
-        size is used. Raises UsageError for an op that was not measured."""
+        size is used. Raises UsageError for an op that was not measured and for an unknown situation."""
         return find_threshold([measured.run for measured in self._runs], op, situation, backend)
 
     def __reduce__(self) -> tuple[type[Policy], tuple[list[Run]]]:
@@ -268,8 +271,11 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params of a call. n is 0 if the op has no size with these shapes, or several.
-    Raises UsageError for a mapping without n."""
+    """Return n and the other params of a call. `shape` is as in `Policy.choose`.
+
+    n is 0 if no params of the op fit the shapes, or if several do. For a vector op, and for an op that is
+    unknown here, n is the number of elements of the first array. Raises UsageError for a mapping without n.
+    """
     if type(shape) is int:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape

@@ -308,8 +308,8 @@ def find_threshold(
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
     sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device; if it is
-    None, the GPU that pays from the smallest size is used. Raises UsageError for an op that no run has
-    measured."""
+    None, the GPU that pays from the smallest size is used. Raises UsageError for an unknown situation, for an
+    op that no run has measured, and for None if the runs have several ops."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"

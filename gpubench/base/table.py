@@ -1,5 +1,5 @@
-"""Tables for the terminal and for Markdown. If a table is too wide, columns are dropped, shortened or moved
-below each other.
+"""Tables for the terminal and for Markdown. On the terminal, columns of a table that is too wide are dropped,
+shortened or moved below each other.
 
 All tables of gpubench are of the type Table. Cells contain text without markup.
 """
@@ -127,10 +127,11 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
-    """Return the lines of a table that is made to fit `width` columns.
+    """Return the lines of a table, narrowed towards `width` terminal columns.
 
-    `rule` is the character of a continuous rule below the headings. If it is empty, each column has its own
-    hyphens.
+    A bare table that stays too wide is divided: one group of columns below the other. Its lines are then cut.
+    Lines of other tables may be longer than `width`. `rule` is the character of a continuous rule below the
+    headings. If it is empty, each table column has its own hyphens. A bare table has no rule.
     """
     table = fit(table, width)
     parts = [table]

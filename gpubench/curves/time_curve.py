@@ -316,8 +316,8 @@ class Point(NamedTuple):
 
 
 def kind_of(device_kind: str, regime: str) -> Kind:
-    """Return the kind of the calls on a device of kind `device_kind` (`cpu` or any other) in a regime, given by
-    id."""
+    """Return the kind of the curve for calls in the regime with this id: `cpu` on a CPU, whatever the regime.
+    On other devices it is `copied` for a regime that copies or computes in place, else `queued` or `waited`."""
     if device_kind == "cpu":
         return "cpu"
     if copies(regime) or regime.startswith(IN_PLACE):

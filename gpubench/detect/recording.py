@@ -64,8 +64,9 @@ def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) 
 
 
 def folders(trace: TouchedFiles) -> list[str]:
-    """Return the paths of the folders that were listed, and of those entries that detection counts by name
-    (cpu0, node1)."""
+    """Return the sorted paths that a recording holds as folders. They are the folders that were listed or
+    looked up, those entries of listed folders that detection counts by name (cpu0, node1), and files that could
+    not be read for another reason than missing rights. Links are left out, because `pack` adds them itself."""
     paths = set(trace.folders)
     for folder, names in trace.folders.items():
         paths |= {f"{folder}/{name}" for name in names if _COUNTED.fullmatch(name)}

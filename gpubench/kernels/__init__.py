@@ -174,8 +174,8 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def foreign() -> tuple[str, ...]:
-    """Return the sorted names of the ops of installed packages, without importing their modules. This takes 30
-    to 60 ms."""
+    """Return the sorted names of the ops of installed packages, without importing their modules. An op with the
+    name of one of gpubench is left out (`find_namesakes` reports it)."""
     from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())

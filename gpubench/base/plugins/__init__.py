@@ -65,7 +65,7 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points for gpubench of all packages on the path. If two packages have the same name,
     only the first counts.
 
-    importlib.metadata takes 60 ms and more, so it is imported only if some folder may contain such entry
+    importlib.metadata takes long to import, so it is imported only if some folder may contain such entry
     points.
     """
     if not any(map(_may_have_ours, path)):

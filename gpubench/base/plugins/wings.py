@@ -74,8 +74,8 @@ def tell_broken() -> None:
 
 @functools.cache
 def foreign() -> tuple[Wing, ...]:
-    """Return the wings of other packages. This is called only for an unknown command, because reading the
-    installed packages takes 60 ms."""
+    """Return the wings of other packages. Those that cannot be imported are left out, and a warning says so.
+    This is called only for an unknown command, because it may have to read all installed packages."""
     wings = []
     for entry in plugins.entries(plugins.WINGS):
         try:
@@ -87,7 +87,7 @@ def foreign() -> tuple[Wing, ...]:
 
 @functools.cache
 def tell(what: str, why: str) -> None:
-    """Print once, on standard error, which part of a wing is left out, and why."""
+    """Print on standard error which part of a wing is left out, and why. The same text is printed once."""
     print(f"warning: {what}: {why}", file=sys.stderr)
 
 

@@ -1,6 +1,6 @@
 """Kernels as data: everything that a backend needs to build and launch one implementation of an op.
 
-The `build` of a CUDA or WGSL kernel is a pure function of params, dtype and limits. It imports nothing and
+The `build` of a CUDA or WGSL kernel is a pure function of params, dtype and limits. It imports no library and
 needs no GPU.
 """
 

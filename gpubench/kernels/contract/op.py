@@ -143,8 +143,9 @@ SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op. All sizes except the highest avoid powers of two, at which padded and tiled
-    kernels look better than they are."""
+    """The default sizes of an op: the `rungs` of a search, and the series `sizes`. Sizes of the series, except
+    small ones and the highest, avoid powers of two, at which padded and tiled kernels look better than they
+    are."""
 
     low: int  # approximately the first size
     high: int  # the last size
@@ -160,9 +161,9 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*sizes, self.high]
 
     def rungs(self) -> list[int]:
-        """Return the sizes that every search measures, the same on every machine: seven on a long ladder, six
-        on a short one. They are `low` times powers of two, rounded to whole granules, and closer together
-        towards the top."""
+        """Return the sizes that every search begins with, the same on every machine: at most seven on a long
+        ladder, at most six on a short one. Except the highest, they are `low` times powers of two, rounded to
+        whole granules. They are closer together towards the top."""
         octaves = math.log2(self.high / self.low)
         shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
         below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
@@ -170,9 +171,12 @@ class Ladder(msgspec.Struct, frozen=True):
 
     @staticmethod
     def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
-        """Return the lowest, the third highest and the highest of the ascending `rungs`. With one or two rungs
-        the second of these is the lowest. GPUs are always timed at these sizes, and whole outputs are always
-        compared there."""
+        """Return the lowest, the third highest and the highest of the ascending `rungs`, of which there is at
+        least one. With one or two rungs, the third highest is the lowest.
+
+        A search times each GPU at these sizes, except at tops that it drops for lack of time. At these sizes of
+        the whole ladder, no output is judged by the beginning of a larger one.
+        """
         return rungs[0], rungs[-3:][0], rungs[-1]
 
     def whole(self, n: float) -> int:

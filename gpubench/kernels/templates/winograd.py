@@ -40,7 +40,8 @@ def tiles(side: int) -> int:
 
 
 def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
-    """Return the grid for n images."""
+    """Return the grid of the second launch, for n images of `side` x `side` pixels: blocks of tiles, blocks of
+    filters, 1."""
     return ceil_div(n * tiles(side), TILES), ceil_div(filters, FILTERS), 1
 
 
