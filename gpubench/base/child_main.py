@@ -42,9 +42,15 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
     import threading
 
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # A stream of its own: a child that is forked closes sys.stdin, and would wait for the thread that reads it;
+    # a program that is started reads descriptor 0.
+    stream = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
     def read() -> None:
-        for line in sys.stdin.buffer:
+        for line in stream:
             lines.put(line)
         os._exit(0)
 

@@ -196,6 +196,7 @@ def test_names_that_nothing_has(in_process, tmp_path):
 
 
 PAIRS = """
+import multiprocessing, subprocess
 def make(rng, n): return [{"key": rng.integers(0, 50, n), "value": rng.random(n)}]
 def sums(table): return [table["value"][table["key"] == key].sum() for key in range(50)]
 def sums_at_once(columns):
@@ -211,6 +212,12 @@ def fetch(result):
 groups = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns)
 waits = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch, wait=finish)
 hurries = gpubench.pair(cpu=sums, gpu=start, inputs=make, to_gpu=columns, to_cpu=fetch)
+def by_processes(x):  # forked while the worker waits for its next request
+    with multiprocessing.Pool(1) as pool:
+        return np.array(pool.map(abs, x[:4].tolist()))
+def by_a_program(x):  # that reads what stands in the standard input
+    return x[:4] + len(subprocess.run(["cat"], stdout=subprocess.PIPE).stdout)
+forks = gpubench.pair(cpu=by_processes, gpu=by_a_program)
 moves_itself = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x + 1, to_gpu=lambda x: x)
 wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=make, to_gpu=columns)
 refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
@@ -230,7 +237,13 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert at("groups", regime) == at("waits", regime) == at("moves_itself", regime) == ""
+        assert (
+            at("groups", regime)
+            == at("waits", regime)
+            == at("moves_itself", regime)
+            == at("forks", regime)
+            == ""
+        )
         assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
