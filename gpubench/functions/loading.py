@@ -79,6 +79,8 @@ def on_host(value: Any) -> Array:
         return value.filled(np.nan if value.dtype.kind in "fc" else None)
     if isinstance(value, np.ndarray):
         return np.asarray(value)
+    if isinstance(value, list):  # of numbers, which may be arrays without axes
+        value = [on_host(x) if hasattr(x, "dtype") else x for x in value]
     if hasattr(value, "detach"):  # PyTorch
         value = value.detach().cpu()
         return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()

@@ -336,7 +336,8 @@ def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
 @pytest.mark.parametrize(("value", "told"), [
     (SimpleNamespace(__cuda_array_interface__={}, get=lambda: [1.0, 2.0]), [1.0, 2.0]), (SimpleNamespace(get=None, to_numpy=lambda: [3.0]), [3.0]),
     (SimpleNamespace(__cuda_array_interface__={}, toarray=lambda: [4.0]), [4.0]), (SimpleNamespace(array=[5.0]), [5.0]),
-    (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7), (np.array([8]), [8]), (object(), None)])  # fmt: skip
+    (SimpleNamespace(to_pandas=lambda: SimpleNamespace(to_numpy=lambda: [6.0])), [6.0]), (7, 7),
+    ([SimpleNamespace(dtype=None, __cuda_array_interface__={}, get=lambda: 9.0), 1], [9.0, 1.0]), (np.array([8]), [8]), (object(), None)])  # fmt: skip
 def test_a_result_of_any_library_comes_to_the_host(value, told):
     if told is None:
         told = str(raised(loading.Unreadable, loading.on_host, value))
