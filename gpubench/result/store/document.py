@@ -134,9 +134,10 @@ def toml(data: bytes) -> dict[str, Any]:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
     import tomllib
 
+    data = disk.as_utf8(data)
     if _DOTTED.search(data) is None:
         try:
-            return tomllib.loads(disk.as_utf8(data).decode())
+            return tomllib.loads(data.decode())
         except RecursionError:
             pass
     raise ValueError(f"its tables and lists stand more than {MAX_DEPTH} deep inside each other")

@@ -80,11 +80,12 @@ def test_toml(monkeypatch):
     assert "at most 10" in str(raised(ValueError, limits.toml, b"answer = 42"))
 
 
-@pytest.mark.parametrize("place", [b"%s = 1", b"[%s]"])
-def test_toml_stands_so_deep(place):
-    limits.toml(place % b".".join([b"a"] * limits.MAX_DEPTH))
+@pytest.mark.parametrize("place", ["%s = 1", "[%s]"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_toml_stands_so_deep(place, encoding):
+    limits.toml((place % ".".join("a" * limits.MAX_DEPTH)).encode(encoding))
     with pytest.raises(ValueError, match="deep inside"):
-        limits.toml(place % b".".join([b"a"] * (limits.MAX_DEPTH + 1)))
+        limits.toml((place % ".".join("a" * (limits.MAX_DEPTH + 1))).encode(encoding))
 
 
 PART = b'{"name":"gpubench-part","schema_version":1}\n'
