@@ -1,5 +1,4 @@
-"""The contenders for a call of one op, and the winner at a size: the decision without its evidence, in
-microseconds.
+"""The contenders for a call of one op, and the winner at a size: the decision without its evidence.
 
 A contender is one implementation on one device. Its time over the size is its curve (gpubench/curves). At a
 measured size, the measured time is used. Outside the measured sizes there is no answer.

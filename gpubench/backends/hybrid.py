@@ -205,7 +205,7 @@ class Sides:
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
         """Reserve cores for the threads that move the GPU's data. Without such threads the CPU gets all cores.
 
-        If every core computes, each thread that wakes up for a chunk waits milliseconds for a time slice.
+        If every core computes, each thread that wakes up for a chunk has to wait for a time slice.
         """
         movers, cpu = launch.movers if travels else 0, launch.cpu
         shared = cpu, movers, launch.gpu is None

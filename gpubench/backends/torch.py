@@ -477,7 +477,7 @@ class TorchBackend(Backend):
 
     def devices(self) -> list[Device]:
         """List the CPU, then the GPUs that answer. A PyTorch that was built for the CPU alone is not imported,
-        because the import takes seconds. Raises BackendUnavailable."""
+        because the import takes long. Raises BackendUnavailable."""
         version = _version()
         drives_gpus = sys.platform == "darwin" or any(version.get(name) for name in ("cuda", "hip", "xpu"))
         return [*self.host_devices(), *(_gpus(import_torch()) if drives_gpus else ())]

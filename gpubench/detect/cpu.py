@@ -497,7 +497,7 @@ class Frequencies(NamedTuple):
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     """Read the files of each cpufreq policy once; a policy holds for a group of CPUs. The current clock is read
-    only if `now` is True, because some kernels take milliseconds to measure it."""
+    only if `now` is True, because some kernels first measure it."""
     clocks = dict.fromkeys((BASE, MOST, NOW), parse_kilohertz)
     files: dict[str, Any] = {**clocks, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}

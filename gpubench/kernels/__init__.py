@@ -1,6 +1,6 @@
 """The built-in ops. Each file declares a group of ops that share code, in its tuple `OPS`.
 
-Listing the ops imports nothing, because their names are literals in the files. Other packages add ops through
+Listing these ops imports nothing, because their names are literals in the files. Other packages add ops through
 the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported, so that an
 op that breaks, hangs or exits harms nothing else. The code of kernels imports only `base`.
 """
@@ -93,8 +93,8 @@ def computing_ops() -> tuple[str, ...]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the ops that `all` stands for: all groups except those that are measured only on
-    request."""
+    """Return the names of the listed ops that `all` stands for: those of all groups except the groups that are
+    measured only on request. Ops of installed packages are not among them (`foreign`)."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 

@@ -169,8 +169,7 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. It does
-    not use `blocks`: several threads that call BLAS at the same time compete for its threads (gemv drops from
-    25 to 1.2 GB/s on two cores)."""
+    not use `blocks`: several threads that call BLAS at the same time compete for its threads."""
     ta, tb = (params.get(name, 0) for name in _TURNS)
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
 

@@ -274,7 +274,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
     """Return the seconds of a call without its wait and the seconds with it. A short call runs twice, and the
-    second time counts: on WebGPU the first call after other work took a third longer."""
+    second time counts, because the first call after other work may take longer."""
     first = _time_call(session, launch)
     return first if first[1] >= LONG_S else _time_call(session, launch)
 

@@ -241,7 +241,8 @@ class CupySession(
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """Return a launch of the op's library call, or of its CUDA program. A library call allocates its
         result, so it is used only if `output` is None. ROCm has no CUDA programs: there the result of the
-        library call is copied to `output`. Raises BuildError."""
+        library call is copied to `output`. Raises BuildError, and DeviceOutOfMemory if scratch memory does not
+        fit."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)

@@ -53,7 +53,7 @@ class BlockThreads:
 
     def multiply(self, function: Block, length: int, grain: int) -> None:
         """Like `run`, for a function that multiplies matrices, with one BLAS thread meanwhile. Two thread
-        pools, each as large as the number of cores, would take up to 13 times as long."""
+        pools, each as large as the number of cores, would slow each other down."""
         self._limit_blas(1)
         try:
             self.run(function, length, grain)

@@ -76,10 +76,9 @@ def set_up_threads() -> None:
     """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run. A variable
     that the user has set stays.
 
-    Waiting threads then spin for half a millisecond, so they are still awake for the next launch. By default
-    they spin for 4 to 9 ms or 120 ms. That takes cores from the next work, such as another BLAS or a GPU's
-    driver. Each OpenMP thread gets a CPU of its own, since two threads on one CPU wait for each other in every
-    launch.
+    Waiting threads then spin so long that they are still awake for the next launch. By default they spin much
+    longer, which takes cores from the next work, such as another BLAS or a GPU's driver. Each OpenMP thread
+    gets a CPU of its own, since two threads on one CPU wait for each other in every launch.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
@@ -122,8 +121,7 @@ def _bind(cpus: Set[int]) -> None:
 
 def settle(limit_s: float = 0.25) -> None:
     """Wait until no other thread of this process runs, at most `limit_s` seconds. If `set_up_threads` came too
-    late, threads of OpenBLAS and OpenMP spin for up to 0.2 s after a call, on cores that the next timing
-    needs."""
+    late, threads of OpenBLAS and OpenMP spin for a while after a call, on cores that the next timing needs."""
     end = time.perf_counter() + limit_s
     while others_run() and time.perf_counter() < end:
         time.sleep(_LOOK_S)

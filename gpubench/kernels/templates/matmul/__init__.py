@@ -203,11 +203,11 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles that are worth a trial in addition to the default. A driver takes up to half a second to
-    build a tile.
+    """Return the tiles that are worth a trial in addition to the default, because a driver takes long to build
+    a tile.
 
-    A tile with 16 elements per thread is half as fast as larger ones once these fill the device. A tile whose
-    groups leave most of the device idle is slow, and very many small groups read every row too often.
+    A tile with fewer than 32 elements per thread is slower than larger ones once these fill the device. A tile
+    whose groups leave most of the device idle is slow, and very many small groups read every row too often.
     """
     full = _full(limits)
     worth = []
