@@ -107,7 +107,7 @@ class Result:
 
         `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device; if it
         is None, the GPU that pays from the smallest size counts. Raises UsageError for an unknown op or
-        situation.
+        situation, and for a missing op if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold
 
@@ -119,7 +119,7 @@ class Result:
 
         A value below 1 means that the GPU is slower. If there are several dtypes, params or backends, the
         largest ratio counts. Return None if n is outside the measured sizes or nothing was compared. Raises
-        UsageError for an unknown op or situation.
+        UsageError for an unknown op or situation, and for a missing op if there are several.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -239,7 +239,8 @@ def bench(
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
 
     For a function that was not declared, and for two programs, `bench` also takes `inputs`, `tolerance` and the
-    other options of `gpubench.function`. Raises UsageError for a function that cannot be measured.
+    other options of `gpubench.function`. Raises UsageError for a function that cannot be measured and for a
+    wrong setting, and RequiredUnavailable for a named device that is absent.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -273,7 +274,7 @@ def bench(
 
 def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack[RunSettings]) -> Result:
     """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError
-    for an unknown name."""
+    for an unknown name and for a wrong setting, and RequiredUnavailable for a named device that is absent."""
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
     from gpubench.cli import selection
@@ -292,7 +293,8 @@ def load(path: str | Path) -> Result:
 
 
 def detect() -> DetectedMachine:
-    """Inspect the CPU, the memory and the GPUs of this machine."""
+    """Inspect the CPU, the memory and the GPUs of this machine. Raises UsageError for a bad
+    GPUBENCH_PROBE_LIMIT."""
     from gpubench import detect as detection
 
     return DetectedMachine(detection.inspect(gathered=detection.gather()))
@@ -316,8 +318,8 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
 
 
 def _word(name: str, value: Any) -> Any:
-    """Return the value of a setting in the form of its option on the command line. Raises UsageError for a value
-    of another type."""
+    """Return the value of a setting in the form of its option on the command line. Raises UsageError for a
+    value of another type, and for a count that is too small."""
     if name in SWITCHES:
         return bool(value)
     if name in COUNTS:

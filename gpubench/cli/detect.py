@@ -71,7 +71,7 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
     """Return what detection finds on this machine, and the listings of backends for which detection has no
     probe.
 
-    A worker asks each such backend while the probes run. PyTorch is not asked, because its import takes seconds
+    A worker asks each such backend while the probes run. PyTorch is not asked, because its import takes long
     and it lists no GPU that others do not.
     """
     from gpubench import backends

@@ -98,7 +98,8 @@ class ClaimPlan:
 
     def options(self, options: RunOptions) -> RunOptions:
         """Return the options with the ops and sizes of the claims in place of the word `claims`. Other words
-        and options stay. Raises UsageError if no claim names an op."""
+        stay. The claims also determine regimes, variants, software adapters and `quick`, unless options name
+        them. Raises UsageError if no claim names an op."""
         if not self.sizes:
             raise UsageError(
                 "empty-selection", f"--ops {CLAIMS} measures nothing", why="no claim names an op of gpubench"

@@ -32,7 +32,7 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
     are as in `cli.request.request`.
 
     Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is
-    of another machine, or was measured in another way.
+    of another machine, or was measured in another way. Also raises the errors of `cli.request.request`.
     """
     append, like = options.append, options.like
     stored = _existing(append)

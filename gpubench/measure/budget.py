@@ -77,7 +77,7 @@ def stop_reason(
 
     If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
     in this order: the time left, the number of samples, the precision (from LEAST_BLOCKS blocks on) and the
-    sampling time.
+    sampling time. With fewer than `min_samples` samples, only the time left counts.
     """
     if target is not None and len(blocks) >= target:
         return "max-samples"

@@ -67,8 +67,8 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest size, a middle one and the largest. If no size has a case, they are those of the whole
-        ladder, so that the reasons are told."""
+        """The smallest size, the third highest and the highest. If no size has a case, they are those of the
+        whole ladder, so that the reasons are told."""
         ladder = self.series.ladder
         return sorted({*ladder.ends(self.sizes or ladder.rungs())})
 
@@ -91,8 +91,8 @@ class Rungs:
 
     def at(self, n: int, *, whole: bool) -> Workload:
         """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
-        `whole` is true. One CPU device is measured at every size. Other CPU devices, variants, copies and cases
-        that do not affect a break-even are measured only at a few sizes."""
+        `whole` is true. On one CPU device, cases that may affect a break-even are measured at every size. All
+        other cases are measured only at a few sizes."""
         item = self.items[n]
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.

@@ -195,7 +195,7 @@ def new_run(
     selection: Selection, settings: Settings, machine: Machine, devices: Sequence[Device], origin: Origin
 ) -> Run:
     """Return a run without outcomes, marked as interrupted until `finish`. It contains no name of a host or
-    user and no path."""
+    user and no path, except in notes of the user."""
     environ = origin.environ
     tool = {
         "gpubench": __version__,

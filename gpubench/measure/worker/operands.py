@@ -180,9 +180,9 @@ def copies_bytes(device: Device) -> int:
 class Passed:
     """The copies of outputs that passed the whole comparison. The most recently used copies stay.
 
-    An output is right if its bits equal those of a copy. If an op's outputs of different sizes begin alike, the
-    beginning of a larger copy is enough. Outputs of the lowest, a middle and the top size of the ladder are
-    compared with the reference all the same.
+    An output is right if its bits equal those of a copy of its size. If an op's outputs of different sizes
+    begin alike, the beginning of a larger copy is enough, but not at the lowest, the third highest and the
+    highest size of the ladder.
     """
 
     def __init__(self, session: Session, most_bytes: int) -> None:
@@ -191,8 +191,8 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy with the same bits as these outputs. Returns None if there is no such
-        copy, and for outputs below LEAST_BYTES."""
+        """Return the check of a copy that has the same bits as these outputs, or that begins with them (see
+        `Passed`). Returns None if there is no such copy, and for outputs below LEAST_BYTES."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())

@@ -87,9 +87,9 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 def parts_of_call(timer: Timer) -> dict[str, float]:
     """Return the seconds of each part of one `transfer-always` call, with a wait before and after each step.
 
-    The steps follow each other as in a real call. A step that was timed alone took up to three times as long:
-    the interpreter had waited for the device, and the caches held other data. The upload ends with a wait of
-    its own, whose seconds (`sync_s`) are subtracted.
+    The steps follow each other as in a real call. A step that is timed alone takes longer, because the
+    interpreter has waited for the device, and the caches hold other data. The upload ends with a wait of its
+    own, whose seconds (`sync_s`) are subtracted.
     """
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
     steps: dict[str, float] = {}
