@@ -177,7 +177,7 @@ def _label(case: CaseResult, name: str) -> str:
     if name == "shape":
         return " ".join(f"{key}={value}" for key, value in sorted(case.case.params.items()) if key != "n")
     value = case.case.params.get(name)
-    return "" if value is None else format_size(value, table=name == "n")
+    return "" if value is None else format_size(value)
 
 
 def _order(share: PeakShare) -> tuple[object, ...]:

@@ -29,10 +29,6 @@ def test_go(run):
     assert all(value > 0 for row in found for value in row.values.values())
 
 
-# No case of theirs comes near a peak of memory or arithmetic, so none was measured.
-SMALL_CASES = {"e0408bce"}
-
-
 @functools.cache
 def measured():
     """The newest runs by path, without those of collectives alone: what links carry is held against no peak."""
@@ -54,7 +50,7 @@ def test_every_result_carries_peaks_that_its_cases_could_come_near():
         cpu_alone |= set() if gpus else {name}  # it has no link
         transfers |= {name} if gpus and all(any(link_peak(run, d.id)) for d in gpus) else set()
     names = {path.name.partition(".")[0][-8:] for path in measured()}
-    assert names - kernels == SMALL_CASES
+    assert names == kernels
     assert names - transfers == cpu_alone
 
 
