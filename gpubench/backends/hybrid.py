@@ -324,7 +324,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._two_sided: dict[str, Session] = {}  # the wing's session by workload op
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot be split. Only the plain tuned implementation of a divisible op can."""
+        """Return why the case cannot be split, or None if it can. Only the plain tuned implementation of a
+        divisible op can."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")

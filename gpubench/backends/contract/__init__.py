@@ -355,8 +355,8 @@ class Session(ABC):
         """Prepare the calling thread to drive the device. The default does nothing."""
 
     def flush(self) -> None:
-        """Empty the device's caches, which is complete when `sync` returns. The default uploads more bytes than
-        the caches hold."""
+        """Empty the device's caches, which is complete when `sync` returns. The default uploads
+        UNKNOWN_CACHE_BYTES, which is more than usual caches hold."""
         self.upload(*self._zeros)
 
     @functools.cached_property

@@ -102,12 +102,14 @@ class ComparesBuffers(Protocol):
 
     @abstractmethod
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the buffer in new memory of the device. Returns None if a comparison on the host is
-        as fast. Raises DeviceOutOfMemory."""
+        """Return a copy of the buffer in new memory of the device. Returns None if the session offers none, for
+        example of a buffer with another shape or dtype. Then outputs are compared with the reference on the
+        host. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Return whether `copy` begins with the bytes of `buffer`, which has this shape and dtype."""
+        """Return whether `copy` begins with the bytes of `buffer`, which should have this shape and dtype.
+        False is always safe, because the outputs are then compared with the reference on the host."""
 
 
 @runtime_checkable
@@ -159,8 +161,9 @@ class Tunes(Protocol):
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the candidate of the case before `compile`. It is the remembered candidate, or one that is
-        found by trials of limited time."""
+        """Choose the candidate of the case before `compile`: the remembered one or, if trials are allowed
+        (`autotune`), one that is found by trials of limited time. Without a choice `compile` uses the
+        default."""
 
 
 # ---------------------------------------------------------------- peaks
@@ -277,7 +280,7 @@ class TimesSides(Protocol):
         For a split, `cpu_alone_s` and `gpu_alone_s` are measured while the other side is idle. `cpu_beside_s`
         is the time of the CPU while both work. A side without work has no time. With `host_output` the GPU's
         data is copied in and out, as in the transfer regimes. For a device group, `rankN_s` is the time of rank
-        N alone.
+        N alone, with its data on the device, and `host_output` is ignored.
         """
 
 

@@ -1,8 +1,6 @@
-"""NumPy: the CPU, which is always there and is the baseline of every speedup.
-
-It has no device clock, since the wall clock measures it. Transfers are plain copies, and the only regime is
-`resident`.
-"""
+"""NumPy: the CPU, which is always there. The library implementation is the array expression, the tuned one the
+best of it and of kernels that numba compiles. It has no device clock, since the wall clock measures it.
+Transfers are plain copies, and the only regime is `resident`."""
 
 from __future__ import annotations
 
@@ -165,8 +163,7 @@ class NumpySession(
         return launch
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Compile the kernels of the tuned cases before anything waits for them. numba takes about a second for
-        each."""
+        """Compile the kernels of the tuned cases before anything waits for them, because numba takes long."""
         for op, case in cases:
             if case.implementation == "tuned" and not calls_library(op, case):
                 self._implementations(op, case, ())

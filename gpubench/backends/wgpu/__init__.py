@@ -488,7 +488,7 @@ class WgpuSession(
             self._device.destroy()
 
     def flush(self) -> None:
-        """Overwrite more bytes than any cache holds."""
+        """Overwrite a buffer that is larger than usual caches, as far as the device allows such a buffer."""
         self._clear(self._flush_buffer())
 
     def _clear(self, buffer: Buffer) -> None:
