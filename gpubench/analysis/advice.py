@@ -314,8 +314,8 @@ def _params_option(key: Key) -> str:
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
     """Return the advice where to run a call of size `n` in this regime (by id). `runs` come from the newest to
-    the oldest. The first run that compares two devices at `n` answers. Without such a run, the first one with
-    any time at `n` answers, or else the first one that has this op, dtype and params.
+    the oldest. The first run that compares both sides (CPU and GPU) at `n` answers. Without such a run, the
+    first one with any time at `n` answers, or else the first one that has this op, dtype and params.
 
     Raises InputError if no run has them. The error names the measured alternatives.
     """

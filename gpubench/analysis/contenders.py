@@ -233,8 +233,8 @@ def _shared_sizes(
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
     """Return the fastest contender at n, and that of the other side. The decision is empty if a side has no
-    time at n, unless no device of that side has room for the size. It is also empty if the choice is too
-    uncertain."""
+    time at n, unless no device of that side has room for the size. It is also empty outside the sizes at which
+    both sides can be compared, and if the choice is too uncertain."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:

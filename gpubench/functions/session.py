@@ -287,8 +287,8 @@ def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
     """Return `call` changed so that the tensors it creates, for example with `xp.zeros`, are on the PyTorch
     device `place`.
 
-    PyTorch's default device doubles the time of a PyTorch call, so a function that creates no tensor runs
-    without it.
+    PyTorch's default device makes each PyTorch call slower, so a function that creates no tensor runs without
+    it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors

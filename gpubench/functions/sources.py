@@ -48,7 +48,8 @@ def _is_path(word: str) -> bool:
 
 
 def source_of(where: str) -> CodeSource:
-    """Return the source for a path or a dotted module name. Raises UsageError if the file does not exist."""
+    """Return the source for a path or a dotted module name. Raises UsageError if the file does not exist or
+    does not end in .py. Whether a module exists is not checked."""
     if _is_path(where):
         path = Path(where).resolve()
         if not path.is_file():
@@ -77,8 +78,9 @@ def declare(
     """Make ops from the functions at these places, and return the ids of the ops. The functions are tried at
     `sizes` (default: a search) in `dtype`, with `limit_s` seconds for the calls of each.
 
-    Functions that cannot be measured give a warning in the run. Raises UsageError if a file has no function
-    with the requested name, or if no function can be measured.
+    Functions that cannot be measured give a warning in the run. Raises UsageError if a file does not exist,
+    cannot be imported or has no function with the requested name, if two files have the same name, or if no
+    function can be measured.
     """
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:
@@ -106,7 +108,8 @@ def declare(
 def add(requests: Sequence[TrialRequest]) -> list[str]:
     """Make ops from the functions that child processes describe, and return the ids of the ops.
 
-    Raises UsageError if a source lacks a requested function, or if no function can be measured.
+    Raises UsageError if a source cannot be imported, declares no function or lacks a requested one, or if no
+    function can be measured.
     """
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
@@ -119,7 +122,7 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
     """Add the functions of a report to the catalogue of ops and the manifest, and return the ids of their ops.
 
-    Raises UsageError if the source cannot be imported or lacks a requested function.
+    Raises UsageError if the source cannot be imported, declares no function or lacks a requested one.
     """
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name

@@ -203,8 +203,9 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
 
 def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
     """Return the regimes in which the op runs on a GPU: the selected ones, with two exceptions. A workload on
-    two sides cannot be queued, because each call returns its result to the host. A GPU that shares the host's
-    memory computes in place instead of copying, unless the user named the regimes."""
+    two sides has only waited calls and calls that copy each time, because each call returns its result to the
+    host. A GPU that shares the host's memory computes in place instead of copying, unless the user named the
+    regimes."""
     regimes = constraints.selection.regimes
     if device.composed and op.stages:
         return [regime for regime in regimes if regime in ASSIGNED_REGIMES]
