@@ -1,7 +1,8 @@
 """The child process that reads clocks, temperature, power and throttle reasons of GPUs.
 
-It is a separate process because a driver's management library may hang or crash. It reads only between Watch
-and Pause, so that nothing is read while a CPU case is timed. End-of-file on stdin ends it at once.
+It is a separate process because a driver's management library may hang or crash. At the start it lists the
+users of the GPUs. Then it reads only between Watch and Pause, so that nothing is read while a CPU case is
+timed. End-of-file on stdin ends it at once.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Runner:
         self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:
-        """Remove all child processes and scratch files."""
+        """End all child processes and remove the scratch files."""
         if self._pool is not None:
             self._pool.kill()
         for companion in self._companions:

@@ -398,7 +398,7 @@ def _workloads(
     outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], constraints: Constraints
 ) -> tuple[Workload, ...]:
     """Return the workloads of these outcomes, with only the cases of these outcomes. The device clock is read
-    again where it was read before."""
+    again where it was read before, or everywhere if it was read nowhere."""
     ids = {outcome.id for outcome in outcomes}
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
     within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)

@@ -125,7 +125,8 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def auto(self) -> bool:
-        """Whether the user named no device and no backend, so that all usable devices are taken."""
+        """Whether the user named no device and no backend. Then all usable devices are taken, or those of the
+        mode."""
         return not (self.required or self.optional or self.devices)
 
     @property
@@ -238,7 +239,7 @@ def choose(
 
 def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
     """Return the request with full ids. `cupy:*` becomes all devices that the backend lists, and `cupy:0-3`
-    becomes four ids."""
+    becomes four ids. A word that stands for no device stays as it is."""
     ids: list[str] = []
     for word in request.devices:
         backend, _, index = word.partition(":")
@@ -278,8 +279,8 @@ def _without_yielding(
 def _one_adapter_each(
     targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
 ) -> tuple[list[Target], list[RunWarning]]:
-    """Return the targets with only one adapter for each card and backend, and warnings about the adapters that
-    are left out. A composed device stays only if its GPU is the chosen adapter."""
+    """Return the targets with one adapter for each card and backend, or with those adapters that the user
+    named, and warnings about the adapters that are left out. A composed device stays only if its GPU does."""
     timed = None if trial is None else functools.cache(trial)
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):

@@ -316,9 +316,9 @@ class WorkerPool:
         budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
         """Open all devices at the same time, because nothing is timed meanwhile. Then measure their overheads
-        one after the other.
+        one after the other. A device that cannot be opened is entered in `gone`.
 
-        Backends that give way to another backend for the same GPU may take seconds to import their libraries.
+        Backends that give way to another backend for the same GPU may take long to import their libraries.
         Meanwhile the cases `first` are built on the devices that are already open.
         """
         self.begin(device_ids, selection)

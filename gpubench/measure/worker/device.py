@@ -554,8 +554,8 @@ class OpenDevice:
         return protocol.TimedStages(id=request.id, times=times)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
-        """Check the output of the last launch, and that of one more. Regimes with data on the device share a
-        launch, so it is checked only once."""
+        """Check the inputs, the output of the last launch and that of one more. Regimes with data on the device
+        share a launch, so its output is checked only once after the last sample."""
         timed, suspects = self._timer_of(request.case_id), self.kept.suspects
         self.kept.end()
         suspects.judge(request.case_id)

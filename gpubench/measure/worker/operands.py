@@ -2,7 +2,7 @@
 the check.
 
 All ops whose inputs are plain (drawn alike and written by nobody) read the beginning of the same few arrays. A
-worker draws each of these arrays once and uploads it once.
+worker draws and uploads such an array once, and again only if a larger one is needed.
 """
 
 from __future__ import annotations
@@ -301,8 +301,8 @@ class Weight:
 
 
 class Weights:
-    """The weights of ops, by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of
-    the op.
+    """The weights of ops, by op, name, shape and dtype. Each is drawn and uploaded once for all sizes of the
+    op, and again if it was freed.
 
     Weights that no case uses stay on the device as long as they take at most `spare` bytes together. Those that
     were used least recently are freed first.
