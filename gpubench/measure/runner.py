@@ -229,7 +229,7 @@ class Runner:
                 self.recorder.session(pool.enter_into(record))
             if self._budget.over:
                 break
-            unused = False
+            unused = unused and not any(item.cases for item in step.workloads)
             self._scratch.serve({item.series.key for item in step.workloads})
             under_way = StepRun(runtime, step, self._companions)
             under_way.sample()

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.measure import case_run, runner, worker_pool
+from gpubench.measure.schedule import Resume
 from gpubench.result.run import Failure, Measurement, Skip
 from tests.fake.plans import carry_out, plan
 
@@ -47,10 +48,10 @@ def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(r
         assert phases or outcome["type"] == "skip" or stops == {"budget"}
 
 
-def spec(budget_s, host_bytes, **fields):
+def spec(budget_s, host_bytes, devices=("fake:cpu", "fake:gpu"), **fields):
     """A search on small sizes: the fake computes."""
     settings = {"min_samples": 4, "max_samples": 4, "budget_s": budget_s}
-    return plan(["fake:cpu", "fake:gpu"], (), host_bytes=host_bytes, settings=settings, **fields)
+    return plan(list(devices), (), host_bytes=host_bytes, settings=settings, **fields)
 
 
 def measured(finished):
@@ -72,6 +73,15 @@ def test_a_named_budget_is_used_up_by_further_sessions():
     ended = carry_out(msgspec.structs.replace(asked, run=run))
     assert len(ended.sessions) > 2
     assert (ended.exit_code, ended.warnings) == (0, [])
+
+
+def test_a_search_that_goes_on_and_finds_nothing_left_counts_for_nothing():
+    asked = spec(8.0, 2**22, ["fake:cpu"])
+    done = carry_out(asked)
+    nothing = Resume(workloads=(), blocks={}, sessions=0, search=True)
+    again = carry_out(msgspec.structs.replace(asked, run=done, resume=nothing, began=time.monotonic()))
+    assert [session.superseded for session in again.sessions] == [False, True]
+    assert measured(again) == measured(done)
 
 
 def running_ahead(monkeypatch):
