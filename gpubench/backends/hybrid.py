@@ -368,7 +368,9 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """Copy the result to `host`. A postponed launch of it runs now, with the CPU's share directly there."""
+        """Copy the buffer's content to `host`: the result of the last launch into it, or the uploaded array if
+        there was none. A postponed launch runs first. If `buffer` is its output, the CPU computes its part
+        directly in `host`."""
         if self._waiting is not None and self._waiting[0].output is buffer:
             self._flush(host)
             return

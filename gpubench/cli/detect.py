@@ -117,8 +117,8 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
 
 
 def read_result(run: Run) -> Measured | str:
-    """Return the evidence of a result for the mode, or why it has none. The analysis is imported only if there
-    is a result."""
+    """Return the evidence in a run for choosing a mode, or the reason why there is none. The analysis is
+    imported here, so that `detect` does not load it if there are no results."""
     from gpubench.analysis.analyse import analyse
     from gpubench.analysis.winners import evidence, why_silent
 

@@ -434,8 +434,8 @@ class Request:
         self.settings = msgspec.structs.replace(self.settings, threads=threads or usable, budget_s=budget_s)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
-        """Return warnings about conditions that make times doubtful and are known before anything is
-        measured."""
+        """Return the warnings that are known before anything is measured: about the host (BLAS threads, power,
+        other tenants), inputs that flatter, and options that have no effect."""
         selection, inputs = self.selection, self.settings.inputs
         warnings = [
             *blas_threads(machine),

@@ -489,8 +489,9 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node for the runs of one machine. Its newest group of runs is merged into its result. Raises
-    InputError if runs of one group cannot be merged."""
+    """Return the node for the runs of one machine. Runs in which a device id means the same GPU are merged (see
+    `alike`): the newest such group becomes `result`, the older ones `others`. `reason` is `partial` if `result`
+    is not complete or has failures. Raises InputError if the runs of a group cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []

@@ -35,7 +35,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDocument(msgspec.Struct, frozen=True):
-    """The whole report of one run."""
+    """A document without markup, as renderers draw it: the report of a run, a comparison, a fleet, a list of
+    runs, or the screen at the end of a run."""
 
     headings: tuple[str, ...]  # the lines about the run and the machine
     sections: tuple[Section, ...]  # the sections, in order

@@ -264,8 +264,9 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of a norm's weights and of its input `read`. `residual` names the
-    gradient that reaches `read` around the norm, through the sum after it."""
+    """Return the stages for the gradients of norm `number`: of its weights `scaleN` and `shiftN`, and of its
+    input `read`. They read `dnN`, the gradient of the norm's result. `residual` names the gradient that reaches
+    `read` past the norm, by the residual connection; it is added to that of `read`."""
     normed = f"dn{number}"
     return (
         Stage(

@@ -493,8 +493,9 @@ class Joins(Protocol):
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals. `word` is the word of `device_groups` in the id
-        of the device group, or empty if the id lists ordinals. Raises BackendUnavailable."""
+        """Return the links among the devices of these ordinals. If the id of the device group ends in one of
+        the backend's words (`Backend.device_groups`), `word` is that word. It is empty if the id ends in
+        numbers. Raises BackendUnavailable."""
 
     @abstractmethod
     def members(

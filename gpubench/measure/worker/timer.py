@@ -87,7 +87,9 @@ class Timed:
             self.repeat = calibrate(self, target_s)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Append samples of the device's clock to `hot_s` and `cold_s`. This base class has none."""
+        """Append samples by the device's clock: a hot one (warm caches) to `hot_s`, a cold one (after a flush)
+        to `cold_s`. With a `turn` only one is taken: the hot one if `turn` is odd, else the cold one. The
+        default appends nothing."""
 
 
 class Timer(Timed):

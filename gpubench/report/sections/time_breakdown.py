@@ -246,8 +246,9 @@ def rate(result: CaseResult) -> str:
 
 
 def pool_share(pool: PoolOverhead) -> str:
-    """Return the time of a pool allocation as a share of the op's time, such as `3.0%`. If single waited calls
-    were timed, the share is that of their time, and the share for launches in a row follows in brackets."""
+    """Return the time of a pool allocation as a share of the op's time, such as `3.0%` or `less than 0.1%`. If
+    calls were also timed that are each waited for, the share of such a call comes first: `1.2% (3.0% of
+    launches in a row)`."""
     share = _share(pool.share)
     return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
 
