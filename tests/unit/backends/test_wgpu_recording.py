@@ -4,11 +4,12 @@ import gc
 import weakref
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from gpubench import kernels
 from gpubench.backends.wgpu import queues
-from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, Programs, WgpuLaunch, encode
+from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, Programs, WgpuLaunch, differing, encode
 from gpubench.backends.wgpu.queues import Library, Queue
 from gpubench.result.case import Case
 from tests.shapes import H200
@@ -29,6 +30,13 @@ def step(name: str, *, bound: bool = True):
 
 def device_of(**calls):
     return SimpleNamespace(_internal=None, queue=SimpleNamespace(_internal=None), **calls)
+
+
+def test_a_pass_over_words_has_groups_in_one_dimension_for_each_binding():
+    limits = msgspec.structs.replace(H200, max_binding_bytes=2**20)
+    passes = differing(3 * 2**20, limits).passes
+    assert [step.grid[1:] for step in passes] == [(1, 1)] * 3
+    assert [step.windows["a"] for step in passes] == [(i * 2**20, 2**20) for i in range(3)]
 
 
 def test_every_step_is_dispatched_as_often_as_it_is_launched():

@@ -31,6 +31,15 @@ def test_an_order_takes_every_product_once_and_neighbours_share_an_operand(order
         assert one[0] == two[0] or one[1] == two[1]
 
 
+@pytest.mark.parametrize(("n", "k", "dtype", "alone"), [
+    (512, 2048, "float32", True), (513, 2048, "float32", False), (512, 2049, "float32", False), (1024, 2048, "float16", True),
+])  # fmt: skip
+def test_weights_that_are_read_within_a_launch_leave_no_choice(n, k, dtype, alone):
+    """4 MiB of them in a product of one row."""
+    params = {"m": 1, "n": n, "k": k}
+    assert (len(REGISTER.candidates(params, dtype, H200)) == 1) is alone
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("device", [H200, SOFTWARE])
 def test_candidates_differ_in_name_and_in_text_and_the_default_is_what_build_returns(dtype, device):

@@ -63,6 +63,11 @@ def test_the_count_is_what_the_costs_say(cpu_s, words, verdict, calls, text):
     assert text is None or calls_text(row) == text
 
 
+def test_a_fortieth_of_the_counts_lies_beyond_each_end():
+    row = amortization(2.2e-4, *gpu(1e-3, 1e-4))
+    assert (row.lo, row.calls, row.hi) == (5, 9, 55)
+
+
 def test_the_fastest_implementation_of_either_side_counts():
     tuned = measured(case(implementation="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
     row = amortization(4e-4, tuned, *gpu(1e-3, 1e-4))
