@@ -116,6 +116,17 @@ def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, exp
     assert ids(wanted) == expected
 
 
+@pytest.mark.parametrize(("known", "told", "left"), [
+    ("0000:09:00.0", "0000:09:00.0", []), ("0000:09:00.0", "0000:0a:00.0", ["torch:cuda:0"]), (None, None, ["torch:cuda:0"]),
+])  # fmt: skip
+def test_gpus_without_a_uuid_are_the_same_by_their_address(monkeypatch, known, told, left):
+    for backend, name, pci, others in (("cupy", "cupy:0", known, ()), ("torch", "torch:cuda:0", told, ("cupy",))):
+        gpu = device(name, identity=Identity(pci=pci, vendor_id=0x10DE))
+        monkeypatch.setitem(LISTINGS, backend, Listing(backend, (gpu,), ("library",), yields_to=others))
+    monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "torch"))
+    assert ids(DeviceRequest()) == ["numpy:0", "cupy:0", *left]
+
+
 def test_a_search_takes_one_of_identical_gpus_and_says_which_others_it_leaves_out(monkeypatch):
     gpus = tuple(device(f"cupy:{i}", name="Y" if i == 1 else "X") for i in range(4))
     soft = tuple(device(f"wgpu:{i}", "software", name="llvmpipe") for i in range(2))
