@@ -446,8 +446,8 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
     return values
 
 
-def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    table: Any = tables
+def _table(tables: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    table = tables
     for key in name.split("."):
         table = table.get(key, {})
         if not isinstance(table, dict):

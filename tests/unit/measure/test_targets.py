@@ -120,7 +120,10 @@ def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, exp
     ("0000:09:00.0", "0000:09:00.0", []), ("0000:09:00.0", "0000:0a:00.0", ["torch:cuda:0"]), (None, None, ["torch:cuda:0"]),
 ])  # fmt: skip
 def test_gpus_without_a_uuid_are_the_same_by_their_address(monkeypatch, known, told, left):
-    for backend, name, pci, others in (("cupy", "cupy:0", known, ()), ("torch", "torch:cuda:0", told, ("cupy",))):
+    for backend, name, pci, others in (
+        ("cupy", "cupy:0", known, ()),
+        ("torch", "torch:cuda:0", told, ("cupy",)),
+    ):
         gpu = device(name, identity=Identity(pci=pci, vendor_id=0x10DE))
         monkeypatch.setitem(LISTINGS, backend, Listing(backend, (gpu,), ("library",), yields_to=others))
     monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "torch"))

@@ -50,7 +50,8 @@ def test_overheads_and_ops_that_stay_on_the_host_wait_for_no_row():
 def test_the_whole_table_is_that_of_the_final_screen():
     run = suite_run()
     final = AnswerSoFar(RenderOptions()).lines(run, 80)
-    screen = drawn(suite_run, sections=("answer",))  # which knows the relatives of an op, and so is surer or less sure
+    # The screen knows the relatives of an op, and so is surer or less sure.
+    screen = drawn(suite_run, sections=("answer",))
     assert set(" ".join(final).replace("~", " ").split()) <= set(screen.replace("~", " ").split())
 
 
