@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.policy import Policy
     from gpubench.analysis.thresholds import GpuThreshold
+    from gpubench.cli.declaration import Declaration
     from gpubench.functions.describe import CodeSource
     from gpubench.result.machine import Machine
     from gpubench.result.run import Run
@@ -49,10 +50,6 @@ class RunSettings(TypedDict, total=False):
     max_time: str | float  # the largest time of a case in a session
     check_only: bool  # whether to check the results without timing
     quiet: bool  # whether to print no progress
-
-
-COUNTS = {"sessions": 1, "threads": 1, "seed": 0, "min_samples": 1, "max_samples": 1}  # the smallest of each
-SWITCHES = ("quick", "rigorous", "allow_software", "check_only", "quiet")
 
 
 class BenchOptions(RunSettings, Meaning, total=False):
@@ -313,19 +310,24 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
                 "unknown-option", f"there is no option {name!r}", why="the options are " + ", ".join(names),
                 hint=suggest(name, names) or None,
             )  # fmt: skip
-    words = {name: _word(name, value) for name, value in settings.items() if value is not None}
-    return commands()["run"](ops=ops, **words)
+    options = commands()["run"]
+    words = {
+        name: _word(options.declared[name], value) for name, value in settings.items() if value is not None
+    }
+    return options(ops=ops, **words)
 
 
-def _word(name: str, value: Any) -> Any:
+def _word(declared: Declaration, value: Any) -> Any:
     """Return the value of a setting in the form of its option on the command line. Raises UsageError for a
-    value of another type, and for a count that is too small."""
-    if name in SWITCHES:
+    value of another type, and for a number below the least value of the option, or below 0."""
+    name = declared.name
+    if declared.switch:
         return bool(value)
-    if name in COUNTS:
-        if isinstance(value, Integral) and int(value) >= COUNTS[name]:
+    if declared.type in (int, int | None):
+        least = declared.least or 0
+        if isinstance(value, Integral) and int(value) >= least:
             return int(value)
-        raise _bad_value(name, value, f"a whole number of at least {COUNTS[name]}")
+        raise _bad_value(name, value, f"a whole number of at least {least}")
     if name in ("budget", "max_time") and isinstance(value, Real):
         return f"{value:f}s"
     if name == "sizes" and isinstance(value, Real):
