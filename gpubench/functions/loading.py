@@ -122,14 +122,6 @@ def widen(value: Any) -> Any:
     return value.astype(np.float64 if value.dtype.kind == "f" else np.complex128)
 
 
-def copy_of(value: Any) -> Any:
-    """Return an independent copy of an object, with copies of the arrays in it. The order of axes in memory
-    stays."""
-    import copy
-
-    return copy.deepcopy(value)
-
-
 def _differences(a: Array, b: Array) -> Array:
     """Return for each element whether two arrays of the same shape differ there. A missing value (NaN, NaT, NA)
     equals itself."""

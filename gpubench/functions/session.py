@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from gpubench.functions.loading import (
     Allowed,
     allowed_error,
     columns,
-    copy_of,
     namespace,
     on_host,
     plain,
@@ -265,7 +265,7 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
 
     backend = inner.device.backend
     arrays: dict[str, Callable[[Any], Any]] = {
-        "numpy": copy_of, "fake": copy_of,
+        "numpy": deepcopy, "fake": deepcopy,
         "torch": lambda x: _tensor(inner, x), "cupy": _cupy_array,
     }  # fmt: skip
     if function.to_gpu is not None and inner.device.kind != "cpu":
@@ -347,13 +347,13 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
         with np.errstate(all="ignore"), Translated(function):
             return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
 
-    own = compute(copy_of)
+    own = compute(deepcopy)
     tolerance = function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
     if function.gpu is not None:  # the CPU program may accept only one dtype
         return own, allowed_error(own, own, dtype) if tolerance is None else Allowed(tolerance, tolerance)
-    want = compute(lambda x: copy_of(widen(x)))
+    want = compute(lambda x: deepcopy(widen(x)))
     if tolerance is not None:
         return want, Allowed(tolerance, tolerance)
     allowed = allowed_error(want, own, dtype)

@@ -15,6 +15,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from numbers import Real
 from typing import Any, NoReturn
@@ -29,7 +30,6 @@ from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
 from gpubench.functions.loading import (
     Unreadable,
-    copy_of,
     digest,
     equal,
     formula,
@@ -186,7 +186,7 @@ def _call(
     inputs = _inputs(function, n, dtype)
     if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
-    arguments = [copy_of(plain(x)) for x in inputs]
+    arguments = [deepcopy(plain(x)) for x in inputs]
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
     try:
         with np.errstate(all="ignore"):
@@ -200,7 +200,7 @@ def _call(
                 tracemalloc.stop()
             fits = limit_s is None or 2 * first_s <= limit_s
             for _ in range(CALLS if fits else 0):
-                copies = [copy_of(plain(x)) for x in inputs]
+                copies = [deepcopy(plain(x)) for x in inputs]
                 began = time.perf_counter()
                 second = call(*copies)
                 took = time.perf_counter() - began
@@ -240,7 +240,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
     arrays = [np.array(on_host(value)) for _, value in leaves(result)]
     try:
         with np.errstate(all="ignore"):
-            other = call(*[copy_of(plain(x)) for x in others])
+            other = call(*[deepcopy(plain(x)) for x in others])
     except Exception:  # these values are none for it
         return
     if equal(arrays, other) and any(a.dtype.kind in "fc" and a.size > 1 and np.ptp(a) != 0 for a in arrays):
