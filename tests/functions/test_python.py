@@ -12,6 +12,7 @@ import pytest
 
 import gpubench
 from gpubench.analysis.thresholds import situation_regime
+from gpubench.api import shows_progress
 from gpubench.base.errors import UsageError
 from gpubench.report.wording import short_text, situation_text
 from gpubench.result.case import parse_situation
@@ -132,7 +133,7 @@ except gpubench.base.errors.UsageError as error:
 def test_progress_shows_in_a_terminal(monkeypatch):
     for terminal in (True, False):
         monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(isatty=lambda seen=terminal: seen))
-        assert gpubench.api.shows_progress() is terminal
+        assert shows_progress() is terminal
 
 
 def python(folder, *arguments):

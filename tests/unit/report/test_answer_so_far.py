@@ -52,7 +52,7 @@ def test_the_whole_table_is_that_of_the_final_screen():
     final = AnswerSoFar(RenderOptions()).lines(run, 80)
     # The screen knows the relatives of an op, and so is surer or less sure.
     screen = drawn(suite_run, sections=("answer",))
-    assert set(" ".join(final).replace("~", " ").split()) <= set(screen.replace("~", " ").split())
+    assert {line.replace("~", " ") for line in final} <= set(screen.replace("~", " ").splitlines())
 
 
 def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):
