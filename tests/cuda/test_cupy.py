@@ -12,6 +12,10 @@ from gpubench.measure import conformance
 from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
+from tests.vulkan.test_words import (  # noqa: F401
+    test_a_copy_begins_with_the_bits_of_a_buffer,
+    test_every_element_is_filled,
+)
 
 pytestmark = pytest.mark.cuda
 
