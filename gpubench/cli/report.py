@@ -105,14 +105,18 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:
-    """Return the runs of all documents, each with its file. Raises InputError if there is none."""
+    """Return the runs of all documents, each with its file. A run that an earlier file holds, too, is left out,
+    and stderr says so. Raises InputError if there is no run."""
     from gpubench.result.run import Run
 
-    runs = [
-        (path, run)
-        for path, content in documents
-        for run in ([content] if isinstance(content, Run) else content.runs_beside(path))
-    ]
+    runs: list[tuple[str, Run]] = []
+    for path, content in documents:
+        for run in [content] if isinstance(content, Run) else content.runs_beside(path):
+            twin = next((other for other, earlier in runs if earlier.id == run.id and earlier == run), None)
+            if twin is None:
+                runs.append((path, run))
+            else:
+                print(printable(f"left out: {path} holds the same run as {twin}"), file=sys.stderr)
     if runs:
         return runs
     raise InputError(
