@@ -32,7 +32,7 @@ DEFAULT_GATES: tuple[CompareFailOn, ...] = ("slower", "failed", "missing")
 class SideRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
-    source: str  # the name of the file as the user gave it, without its folders
+    source: str  # its LABEL, or else the name of the file without its folders
     run_id: str  # the id of the run
     label: str | None  # the label that the user gave the run; null: none
     started_at: str  # the time of its start, in UTC

@@ -73,7 +73,6 @@ class _Whole(NamedTuple):
     """The comparison of all new files with the base."""
 
     options: CompareOptions  # the options of the comparison
-    base: str  # the name of the base file
     ours: CompareSide  # the run and cases of the base
     news: list[_Against]  # the comparison of each new file, in the order of the files
 
@@ -112,7 +111,7 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
     own = side(run)
     require_fitting(options, base)
     against = [_against(name, own, new, index, options) for index, new in enumerate(news)]
-    whole = _Whole(options, name, own, against)
+    whole = _Whole(options, own, against)
     gates = _gates(whole)
     code = exit_code(options, gates)
     pairs = tuple(new.pair for new in against)
@@ -223,8 +222,7 @@ def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
             _notice(
                 "few-sessions",
                 f"{which} fewer than {MIN_SESSIONS} sessions on a side, so only a large change can be told from chance",
-                f"to decide more, measure either side by `gpubench run --like {whole.base} --sessions {MIN_SESSIONS} "
-                "-o FILE`",
+                f"to decide more, measure either side by `gpubench run --like BASE --sessions {MIN_SESSIONS} -o FILE`",
             )
         )
     if any(gate.impossible and gate.name == "slower" for gate in gates):
@@ -234,7 +232,11 @@ def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
                 "no-gate",
                 f"no regression gate was applied{f' to {where}' if where else ''}: nothing in "
                 f"{'it' if where else 'these files'} could have made it fail",
-                _REMEDIES.get(frozenset(case.reason for new in idle for case in new.cases if case in cases)),
+                _REMEDIES.get(
+                    frozenset(
+                        case.reason for new in idle for case in new.cases if case.verdict != "not-comparable"
+                    )
+                ),
             )
         )
     if apart:

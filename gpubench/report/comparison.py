@@ -385,7 +385,9 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:g} %"
+    """Return a share in percent with at most three digits, such as `8.35 %`. A share of ten or more is written
+    as a factor, such as `12.3x`."""
+    return f"{100 * share:.3g} %" if share < 9.995 else share_text(share)
 
 
 FORMATS = (*drawing.DOCUMENT_FORMATS, "csv")
@@ -453,13 +455,13 @@ def _noise_verdict(noise: Noise, allowed_share: float) -> tuple[str, ...]:
     state = "more than" if noise.false_alarm_share > allowed_share else "at most"
     cases = count_noun(len(noise.cases), "case")
     text = (
-        f"Unchanged work was called SLOWER in {_percents(noise.false_alarm_share)} of {noise.permutations} comparisons "
-        f"of {cases}, {noise.sessions} sessions a side: {state} the {_percents(allowed_share)} that a suite may have."
+        f"Unchanged work was called SLOWER in {_percent(noise.false_alarm_share)} of {noise.permutations} comparisons "
+        f"of {cases}, {noise.sessions} sessions a side: {state} the {_percent(allowed_share)} that a suite may have."
     )
     lines = [text]
     if any(case.threshold > INTERLEAVED for case in noise.cases):
         lines.append(
-            f"With these thresholds it is {_percents(noise.raised_alarm_share)}; compare takes them by --thresholds."
+            f"With these thresholds it is {_percent(noise.raised_alarm_share)}; compare takes them by --thresholds."
         )
     return tuple(lines)
 
@@ -471,8 +473,8 @@ def _noise_table(noise: Noise) -> Table:
     )  # fmt: skip
     body = tuple(
         cells(
-            printable(case.id), _percents(case.spread), _percents(case.threshold),
-            Cell(_percents(case.alarm_share), "bad" if case.alarm_share else "plain"),
+            printable(case.id), _percent(case.spread), _percent(case.threshold),
+            Cell(_percent(case.alarm_share), "bad" if case.alarm_share else "plain"),
         )
         for case in sorted(noise.cases, key=lambda case: (-case.threshold, case.id))
     )  # fmt: skip
@@ -481,7 +483,3 @@ def _noise_table(noise: Noise) -> Table:
         " alarms: comparisons in which the case was called SLOWER at 5 %"
     )
     return Table(columns, body, legend=legend)
-
-
-def _percents(share: float) -> str:
-    return f"{100 * share:.3g} %"

@@ -106,3 +106,10 @@ def test_cases_that_thresholds_do_not_know_are_told_and_those_of_others_are_refu
     assert compared(base, new, CompareOptions(noise=elsewhere, allow_different_machine=True)).cases
     with pytest.raises(InputError, match="no case in common"):
         compared(base, new, CompareOptions(noise=measured_noise(base)))
+
+
+def test_a_share_has_three_digits_and_no_exponent():
+    found = noise(run_of_noise())
+    found = replace(found, cases=(replace(found.cases[0], spread=12.34, threshold=0.0834567),))
+    text = render_noise(found, "plain", RenderOptions(), allowed_share=0.05)
+    assert " 12.3x     8.35 % " in text
