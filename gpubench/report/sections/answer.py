@@ -589,7 +589,7 @@ def looked_for(run: Run) -> str:
             answered.setdefault(backend_text(name), "not installed" if _MISSING in why else shorten(why, 50))
         elif warning.code == "software-device" and (adapter := _ADAPTER.match(warning.message)):
             answered.setdefault(backend_text(adapter[1]), _software(adapter[2]))
-    software = [device for device in run.devices if device.kind == "software"]
+    software = [device for device in run.devices if device.kind == "software" and not device.composed]
     answered |= {backend_text(device.id): _software(device.name) for device in software}
     texts = [f"{shorten(name, 20)} ({printable(why)})" for name, why in answered.items()]
     return f"Looked for: {', '.join(texts)}." if texts else ""

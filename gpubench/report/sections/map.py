@@ -308,13 +308,14 @@ def _in_ascii(line: Line) -> Line:
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
     """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS
-    0.3.34)`. If `device_ids` is empty, the text names only the CPU. `short` leaves out versions."""
+    0.3.34)`. It names only one side if `device_ids` is empty or no CPU has a time. `short` leaves out
+    versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
     ]
-    cpu = cpu_text(analysis.run, cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short))
-    gpus = gpus_text(analysis.run, device_ids)
-    text = f"{gpus} against {cpu}" if gpus else cpu
+    names = cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short)
+    sides = (gpus_text(analysis.run, device_ids), cpu_text(analysis.run, names) if names else "")
+    text = " against ".join(filter(None, sides))
     return printable(text[:1].upper() + text[1:])
 
 

@@ -32,6 +32,7 @@ from gpubench.report.layout import RenderOptions, Section, TextDocument
 from gpubench.report.plots import chart_set, missing_libraries, page_script, svgs
 from gpubench.report.renderers.html.answer import Content, views
 from gpubench.report.sections.answer import KEY as ANSWER
+from gpubench.report.sections.answer import brief_answer
 from gpubench.report.sections.machines import (
     HISTORY,
     MACHINES,
@@ -186,8 +187,9 @@ class _Page:
         charts = self._charts(analysis)  # which may say why there are none
         dtypes = sorted({entry.case.dtype for entry in analysis.cases})
         return {
-            "prefix": prefix, "heading": report.headings[0] if report.headings else "", "views": shown,
+            "prefix": prefix, "heading": report.headings[0], "views": shown,
             "started_at": analysis.run.started_at, "origin": origin_text(analysis, dtypes),
+            "summary": f"{report.headings[0].removeprefix('Run: ')} · {analysis.machine}: {brief_answer(analysis)}",
             "warnings": _warnings_text(details), "asked": [part for part in sections if part.asked],
             "groups": [*_groups(details, prefix, report.headings)], "charts": charts, "without": self.without,
             "file": store.result_name(analysis.run), "result": self._result(analysis),

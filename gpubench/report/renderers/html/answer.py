@@ -38,7 +38,6 @@ from gpubench.report.sections.map import (
     axis_text,
     lane_specs,
     map_view,
-    sides_text,
     strip_cells,
 )
 from gpubench.report.wording import backend_text, short_text, situation_text, with_params
@@ -80,7 +79,7 @@ def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawi
     notes = [text for rank, text in screen.notes if rank not in (COUNTED, MORE, QUEUED_GAIN, OTHERS, RANGE)]
     return {
         "backend": backend or "", "name": backend_text(backend or ""),
-        "sides": drawing.title if drawing else sides_text(analysis, answered.devices),
+        "sides": drawing.title if drawing else "".join(screen.context[-1:]),
         "sentences": {
             regime and short_text(regime): answer_sentences(analysis, backend, (regime,) if regime else None)
             for regime in choices
@@ -183,15 +182,20 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> Content:
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp, near = sum(cell.sharp for cell in thresholds), sum(cell.kind == "at" for cell in thresholds)
     rough = sum(cell.gain is not None and cell.gain.within > CLOSE_GAIN for cell in cells)
-    texts = [f"{sharp} within 1.5x"] if sharp else []
-    texts += [f"{len(thresholds) - near} within a range"] if len(thresholds) > near else []
-    texts += [f"{rough} of {count_noun(len(cells), 'gain')} may be off by more than 15 % (~)"] if rough else []
-    texts.append(count_noun(count_sessions(analysis.run), "session"))
-    total = count_noun(len(thresholds), "break-even")
-    figure = f"{near} of {total} within 2x" if thresholds else "no break-even"
+    gains, sessions = count_noun(len(cells), "gain"), count_noun(count_sessions(analysis.run), "session")
     if answered.named:
-        figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
-    return {"head": "How sure", "situation": "", "figure": figure, "text": "; ".join(texts), "tone": "plain"}
+        figure, texts = (
+            f"{len(cells) - rough} of {gains} within 15 %",
+            ["~: may be off by more"] if rough else [],
+        )
+    else:
+        total = count_noun(len(thresholds), "break-even")
+        figure = f"{near} of {total} within 2x" if thresholds else "no break-even"
+        texts = [f"{sharp} within 1.5x"] if sharp else []
+        texts += [f"{len(thresholds) - near} within a range"] if len(thresholds) > near else []
+        texts += [f"{rough} of {gains} may be off by more than 15 % (~)"] if rough else []
+    text = "; ".join([*texts, sessions])
+    return {"head": "How sure", "situation": "", "figure": figure, "text": text, "tone": "plain"}
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:

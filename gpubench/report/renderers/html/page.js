@@ -29,14 +29,19 @@
 
   // ---------------------------------------------------------------- tables
 
-  const UNITS = { ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, k: 1e3, T: 1e12 };
+  const UNITS = { ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 };
+  const WORDS = { "about equal": 1, "all sizes": 0 };  // any other text without a number comes last
 
-  /** @param {string} text @returns {number | null} the first number; a gain of the CPU is below 1 */
+  /** @param {string} text @returns {number} the first number: of a matrix its elements, of a CPU's gain 1 / gain */
   function numberIn(text) {
-    const match = /(\d[\d.,]*)(?:-[\d.]+)?\s*(ns|us|ms|s\b|[KMGkT])?/.exec(text);
-    if (!match) return null;
-    const number = Number(match[1].replaceAll(",", "")) * (UNITS[match[2]] || 1);
-    return text.startsWith("CPU") ? 1 / number : number;
+    const match = /(-?\d[\d.,]*)(?:-[\d.]+)?\s*(ns|us|ms|s\b|²|[kMGTPE](?=\S*\/s)|[KMG])?/.exec(text);
+    const word = Object.keys(WORDS).find((one) => text.startsWith(one));
+    if (word || !match) return WORDS[word] ?? Infinity;
+    const [, digits, unit] = match;
+    const number = Number(digits.replaceAll(",", ""));
+    if (text.startsWith("CPU")) return 1 / number;
+    if (text.includes("/s")) return number * 1000 ** ("kMGTPE".indexOf(unit) + 1);
+    return unit === "²" ? number ** 2 : number * (UNITS[unit] || 1);
   }
 
   /** @param {HTMLTableElement} table @param {(rows: HTMLTableRowElement[]) => void} [moved] */
@@ -55,7 +60,7 @@
         title.setAttribute("aria-sort", up ? "ascending" : "descending");
         const keys = new Map([...body.rows].map((row) => {
           const text = column(row, title.cellIndex).textContent;
-          return [row, title.cellIndex ? numberIn(text) ?? Infinity : text];
+          return [row, title.cellIndex ? numberIn(text) : text];
         }));
         const sorted = [...keys.keys()].sort((a, b) => {
           const [one, other] = [keys.get(a), keys.get(b)];
@@ -259,7 +264,10 @@
     }
 
     /** @param {string} op @param {URLSearchParams} options */
-    follow(op, options) {
+    async follow(op, options) {
+      const fold = this.article.querySelector("details.one");
+      if (fold) fold.open = true;
+      await this.start();
       const series = this.set.series.find((name) => [name, name.split(" ")[0], name.split(" ")[0].split(".").pop()].includes(op));
       if (!series) return;
       this.field("series").value = series;
@@ -321,7 +329,11 @@
       if (rows.length) this.drawn.set(chart.id, await embed(place, spec, lines));
     }
 
-    async start() {
+    start() {
+      return (this.started = this.started || this.begin());
+    }
+
+    async begin() {
       if (document.getElementById(`${this.prefix}charts-data`)) this.set = JSON.parse(await embedded(`${this.prefix}charts-data`));
       for (const heading of all(this.article, ".charts h2")) heading.hidden = false;
       if (this.set.series.length) {
@@ -345,12 +357,11 @@
     const place = op && document.getElementById(decodeURIComponent(op));
     const options = new URLSearchParams(rest.join("&"));
     if (place) {
-      const fold = place.closest("details");
-      if (fold) fold.open = true;
+      for (let fold = place.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
       place.scrollIntoView();
     } else if (op) {
       const page = pages[Number(options.get("run") || 0)];
-      if (page) page.follow(decodeURIComponent(op), options);
+      if (page) page.follow(decodeURIComponent(op), options).catch(failed);
     }
   }
 
