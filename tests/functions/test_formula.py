@@ -32,6 +32,10 @@ def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last
     (lambda m, x: (x + 1) * 2 / (x * 3), "(x + 1.0) * 2.0 / (x * 3.0)"),
     (lambda m, x: -(x * 2) * -3, "-(x * 2.0) * -3.0"),
     (lambda m, x: m.where((x > 1) | (x < -1), 0, x), "select(x, 0.0, ((x > 1.0) || (x < -1.0)))"),
+    (lambda m, x: x - (x > 1), "x - select(0.0, 1.0, x > 1.0)"),
+    (lambda m, x: (x > 0) * (x < 1) * x, "select(0.0, 1.0, ((x > 0.0) && (x < 1.0))) * x"),
+    (lambda m, x: m.where((x > 0) + (x / 2), x, 0), "select(0.0, x, select(0.0, 1.0, x > 0.0) + x / 2.0 != 0.0)"),
+    (lambda m, x: m.where(m.logical_or(x, x > 1), x, 0), "select(0.0, x, ((x != 0.0) || (x > 1.0)))"),
     (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),
     (lambda m, x: doubled(x, 2), "let step_0 = x + x;\nstep_0 + step_0")])  # fmt: skip
 def test_parentheses_and_names_stand_where_they_are_needed(formula, text):
@@ -57,6 +61,7 @@ def test_a_value_that_is_used_twice_is_computed_once():
     (lambda xp, x: x ** np.ones(3), "mixes arrays with a ndarray"),
     (lambda xp, x: x * xp.log2(np.ones(3)), "mixes arrays with a ndarray"),
     (lambda xp, x: (x, x + 1), "returns several results"), (lambda xp, x: x > 0, "returns truth values"),
+    (lambda xp, x: x * -(x > 0), "calls negative for truth values alone"),
     (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf")])  # fmt: skip
 def test_why_a_function_is_no_formula(function, why):
     with pytest.raises(Untraceable, match=why):
@@ -88,6 +93,14 @@ def test_the_bound_admits_float32_and_refuses_float16():
     for dtype, passes in (("float32", True), ("float16", False)):
         got = call_price(np, spot.astype(dtype), strike.astype(dtype))
         assert bool(np.all(np.abs(got - want) <= limit)) == passes
+
+
+@pytest.mark.parametrize(("formula", "x", "scale"), [
+    (lambda m, x: x**20, -2.0, 2**20 * (1 + 20 * np.log(2))), (lambda m, x: m.asin(x / 2), 2.0, 2**14), (lambda m, x: 1 - 1 / (1 + m.exp(x)), 800.0, 2)])  # fmt: skip
+def test_the_bound_is_a_number_where_the_result_is(formula, x, scale):
+    with np.errstate(all="ignore"):
+        got = trace(formula, ["x"]).tolerance().scale(np, np.array([x]))
+    np.testing.assert_allclose(got, scale, rtol=1e-3)
 
 
 def test_next_to_a_jump_either_side_is_right():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -171,16 +172,16 @@ class Symbol:
         return _power(self, exponent)
 
     def __rpow__(self, base: Any) -> Symbol:
-        return Symbol("pow", (_operand(base), self))
+        return _step("pow", base, self)
 
     def __neg__(self) -> Symbol:
-        return Symbol("negative", (self,))
+        return _step("negative", self)
 
     def __pos__(self) -> Symbol:
         return self
 
     def __abs__(self) -> Symbol:
-        return Symbol("abs", (self,))
+        return _step("abs", self)
 
     def __getattr__(self, name: str) -> Any:
         raise Untraceable(f"uses .{name} of an array")
@@ -205,8 +206,7 @@ for _name, _word in (
 
 def _method(name: str, *, swapped: bool = False) -> Callable[[Symbol, Any], Symbol]:
     def method(self: Symbol, other: Any) -> Symbol:
-        operands = (_operand(other), self) if swapped else (self, _operand(other))
-        return Symbol(name, operands)
+        return _step(name, other, self) if swapped else _step(name, self, other)
 
     return method
 
@@ -233,16 +233,40 @@ def _operand(value: Any) -> Any:
     return number
 
 
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, Symbol) and value.call in (*_COMPARISONS, *_LOGICAL)
+
+
+def _truth(value: Any) -> Symbol:
+    """Return a truth value unchanged, and for a number whether it is not 0."""
+    return value if _is_truth(value) else Symbol("not_equal", (_operand(value), 0.0))
+
+
+def _numbers(call: str, *values: Any) -> tuple[Any, ...]:
+    """Return the values as the operands of a step, in which a truth value counts as 1 or 0. Raises Untraceable if
+    all are truth values and the step is no comparison, because then array libraries do not agree."""
+    if call not in _COMPARISONS and all(map(_is_truth, values)):
+        raise Untraceable(f"calls {call} for truth values alone")
+    return tuple(Symbol("where", (x, 1.0, 0.0)) if _is_truth(x) else _operand(x) for x in values)
+
+
+def _step(call: str, *values: Any) -> Symbol:
+    """Return a step. For truth values alone, a sum is their `or` and a product their `and`, as in NumPy."""
+    if all(map(_is_truth, values)):
+        call = {"add": "logical_or", "multiply": "logical_and"}.get(call, call)
+    return Symbol(call, tuple(map(_truth, values)) if call in _LOGICAL else _numbers(call, *values))
+
+
 def _power(base: Any, exponent: Any) -> Any:
     """Return a power: as products if the exponent is a whole number from 1 to 16 or from -16 to -1, as a root
     if it is 0.5, and otherwise as a call of `pow`."""
-    if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
-        return Symbol("pow", (_operand(base), _operand(exponent)))
     exponent = _operand(exponent)
+    if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
+        return _step("pow", base, exponent)
     if exponent == 0.5:
-        return Symbol("sqrt", (base,))
+        return _step("sqrt", base)
     if exponent != int(exponent) or not 1 <= abs(exponent) <= 16:
-        return Symbol("pow", (base, exponent))
+        return _step("pow", base, exponent)
     power, bits, square = None, abs(int(exponent)), base
     while bits:
         if bits & 1:
@@ -250,7 +274,7 @@ def _power(base: Any, exponent: Any) -> Any:
         bits >>= 1
         square = square * square if bits else square  # type: ignore[operator]
     assert power is not None
-    return power if exponent > 0 else Symbol("divide", (1.0, power))
+    return power if exponent > 0 else _step("divide", 1, power)
 
 
 class Namespace:
@@ -264,13 +288,13 @@ class Namespace:
             return _MADE[name]
         if name not in (*_UNARY, *_EXACT):
             raise Untraceable(f"calls xp.{name}")
-        return lambda *operands: Symbol(name, tuple(map(_operand, operands)))
+        return partial(_step, name)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if not isinstance(condition, Symbol):
         return a if condition else b
-    return Symbol("where", (condition, _operand(a), _operand(b)))
+    return Symbol("where", (_truth(condition), *_numbers("where", a, b)))
 
 
 def _limit(name: str) -> Callable[[Any, Any], Any]:
@@ -278,8 +302,7 @@ def _limit(name: str) -> Callable[[Any, Any], Any]:
     `maximum`. If one of them is a number, it becomes the second operand of the step `name`."""
 
     def limit(a: Any, b: Any) -> Symbol:
-        a, b = _operand(a), _operand(b)
-        return Symbol(name, (a, b) if isinstance(a, Symbol) else (b, a))
+        return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
 
     return limit
 
@@ -291,9 +314,9 @@ _MADE: dict[str, Callable[..., Any]] = {
     "pow": _power,
     "power": _power,
     "reciprocal": lambda x: 1 / x,
-    "exp2": lambda x: Symbol("pow", (2.0, _operand(x))),
-    "log2": lambda x: Symbol("log", (_operand(x),)) * (1 / math.log(2)),  # type: ignore[operator]
-    "log10": lambda x: Symbol("log", (_operand(x),)) * (1 / math.log(10)),  # type: ignore[operator]
+    "exp2": lambda x: _step("pow", 2, x),
+    "log2": lambda x: _step("log", x) * (1 / math.log(2)),  # type: ignore[operator]
+    "log10": lambda x: _step("log", x) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
 }
 # All functions that a formula may call.
@@ -445,10 +468,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
                 if u:
                     error = xp.where(errors[0], error + xp.abs(values[1] - values[2]) / (UNITS * u), error)
             else:
-                error = xp.abs(value)
-                for i, reach in enumerate(errors):
-                    moved = [v + _DIFFERENCE * reach if i == k else v for k, v in enumerate(values)]
-                    error = error + xp.abs(_compute(xp, step.call, moved) - value) / _DIFFERENCE
+                error = sum((_growth(xp, step.call, values, *at) for at in enumerate(errors)), xp.abs(value))
             spreads[_key(step)] = value, error
         return spreads[_key(self.result)][1] if self.steps else xp.abs(inputs[0])
 
@@ -527,6 +547,21 @@ def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
     return getattr(Arrays(xp), old.get(call, call))(*values)
 
 
+def _growth(xp: Array, call: str, values: Sequence[Any], i: int, error: Array) -> Array:
+    """Return by how much a step changes if operand `i` changes by `error`, which is small. Outside of the range of a
+    function the operand changes the other way. The exponent of a negative number counts as that of a positive one."""
+    if call == "pow":
+        values = (xp.abs(values[0]), values[1])
+    value = _compute(xp, call, values)
+
+    def change(by: float) -> Array:
+        moved = _compute(xp, call, [v + by * error if i == k else v for k, v in enumerate(values)])
+        return xp.where(moved == value, 0.0, xp.abs(moved - value)) / _DIFFERENCE
+
+    up = change(_DIFFERENCE)
+    return xp.where(xp.isnan(up), change(-_DIFFERENCE), up) if xp.isnan(up).any() else up
+
+
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
     """Call the function once with symbols and return its formula. Raises Untraceable if the result is not one
     value that formulas can express, or takes more than MOST_STEPS steps."""
@@ -545,7 +580,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
     if not isinstance(result, Symbol):
         what = "several results" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise Untraceable(f"returns {what}, not one array")
-    if result.call in (*_COMPARISONS, *_LOGICAL):
+    if _is_truth(result):
         raise Untraceable("returns truth values")
     steps = order(result)
     if len(steps) > MOST_STEPS:
