@@ -30,6 +30,7 @@ from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Op, Params, Tolerance
+from gpubench.kernels.templates.cpu import MOST_INPUTS
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
 
 # The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
@@ -279,8 +280,6 @@ def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discr
     return Discrepancy(error, limit, list(place), words if error > limit else "", integers=True)
 
 
-# Compiled kernels have up to four arrays: the result and this many inputs.
-MOST_TRACED = 3
 COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex64"}
 
 
@@ -483,8 +482,8 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
     vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
     if not vectors:
         raise Untraceable("takes other inputs than vectors of n floating-point numbers")
-    if len(arguments) > MOST_TRACED:
-        raise Untraceable(f"takes more than {MOST_TRACED} arrays")
+    if len(arguments) > MOST_INPUTS:
+        raise Untraceable(f"takes more than {MOST_INPUTS} arrays")
     return trace_pure(function, arguments)
 
 

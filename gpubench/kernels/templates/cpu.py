@@ -22,11 +22,25 @@ _FEWEST, _ENOUGH = 4096, 1024 * 1024
 _ALL_THREADS = 128 * 1024
 # Least bytes of an output that no cache would keep. For smaller outputs, streaming stores take twice the time.
 STREAMED_BYTES = 8 * 1024 * 1024
+# A compiled kernel has four arrays: the output and up to three inputs.
+MOST_INPUTS = 3
 
 
-def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]]) -> Kernel:
-    """Return a numba kernel that chooses among the results of `candidates`."""
-    return choose_kernel("numba", candidates, dtypes=tuple(_REAL))
+def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
+    """Return the numba kernel that chooses among the results of `candidates`, or no kernel if the op has more than
+    MOST_INPUTS `inputs`."""
+    return (choose_kernel("numba", candidates, dtypes=tuple(_REAL)),) if inputs <= MOST_INPUTS else ()
+
+
+def numba_operands(names: Sequence[str], into: str) -> tuple[Any, ...]:
+    """Return the four `operands` of a pass that reads the arrays `names` and writes to `into`."""
+    return (*names, *[None] * (MOST_INPUTS - len(names)), into)
+
+
+def numba_arguments(names: Sequence[str]) -> str:
+    """Return the arguments of a kernel for its inputs: `x_` for x, then a name for each array that it lacks."""
+    unused = (f"unused_{k}" for k in range(MOST_INPUTS - len(names)))
+    return ", ".join([*(f"{name}_" for name in names), *unused])
 
 
 def numba_prelude(dtype: str) -> str:

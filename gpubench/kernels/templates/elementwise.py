@@ -65,7 +65,9 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
     compiled_kernel,
+    numba_arguments,
     numba_candidates,
+    numba_operands,
     numba_prelude,
     numba_signature,
 )
@@ -141,7 +143,8 @@ def elementwise(
     y)` replaces it as the array expression, and `library` gives calls of array libraries, if these are better.
     `not_finite` is the field of the op. The formula takes the params in `takes` as keywords, each with a
     default, and kernels contain their values as constants. `options`: the params that may be given in addition
-    to n. Raises ValueError for a formula that calls a function unknown to the tracer.
+    to n. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError for a formula
+    that calls a function unknown to the tracer.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -165,7 +168,9 @@ def elementwise(
         tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
-            compiled_kernel(lambda params, *rest: element_candidates(trace_at(params), params["n"], *rest)),
+            compiled_kernel(
+                lambda params, *rest: element_candidates(trace_at(params), params["n"], *rest), len(names)
+            ),
             lambda params, dtype, _: build_cuda(name, trace_at(params), params["n"], dtype),
             lambda params, *rest: build_wgsl(trace_at(params), params["n"], *rest),
         ),
@@ -179,11 +184,9 @@ def elementwise(
 def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Return candidates with different numbers of threads, each of which loops over its slice of the elements.
     For large arrays there are also candidates with streaming stores."""
-    names = formula.names
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
-        operands = (*names, *[None] * (3 - len(names)), "out")
-        step = NumbaPass("run", operands, n, granule=64)  # type: ignore[arg-type]
+        step = NumbaPass("run", numba_operands(formula.names, "out"), n, granule=64)
         return NumbaProgram(_numba_source(formula, dtype, streaming), (step,), threads)
 
     streamed = n * ITEMSIZE[dtype] >= STREAMED_BYTES
@@ -192,7 +195,6 @@ def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> 
 
 def _numba_source(formula: Formula, dtype: str, streaming: bool) -> str:
     arrays = ", ".join(f"{name}_" for name in formula.names)
-    unused = ", ".join(f"unused_{k}" for k in range(3 - len(formula.names)))
     if formula.moved:
         element = f"return {formula.moved}_[i]"  # what only moves is not converted
     else:
@@ -206,7 +208,7 @@ def element({arrays}, i):
 
 
 {numba_signature(dtype)}
-def run({arrays}, {unused + ", " if unused else ""}out, start, stop, slot, m, s):
+def run({numba_arguments(formula.names)}, out, start, stop, slot, m, s):
     wide_vectors()
 {(_NUMBA_STREAMING if streaming else _NUMBA_LOOP).format(arrays=arrays, bytes=ITEMSIZE[dtype])}"""
 

@@ -48,7 +48,9 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import (
     compiled_kernel,
+    numba_arguments,
     numba_candidates,
+    numba_operands,
     numba_prelude,
     numba_signature,
 )
@@ -65,7 +67,7 @@ def reduction(
     name: str,
     group: str,
     summary: str,
-    inputs: tuple[str, ...],
+    inputs: tuple[str | Operand, ...],
     flops_per_element: int,
     formula: Callable[..., Any],
     join: Join,
@@ -77,9 +79,11 @@ def reduction(
     """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
 
     `expr(xp, x, y)` replaces the formula as the array expression, if it is better. `library` and `blas` are the
-    fields of the op. Raises ValueError for a formula that calls a function unknown to the tracer.
+    fields of the op. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError
+    for a formula that calls a function unknown to the tracer.
     """
-    element = require_formula(name, formula, inputs)
+    own = operands(inputs)
+    element = require_formula(name, formula, [x.name for x in own])
     on_arrays = element.on_arrays(formula)
 
     def reduce(xp: Array, *arrays: Array) -> Array:
@@ -87,13 +91,13 @@ def reduction(
 
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER,
-        inputs=operands(inputs), output=Operand("out", lambda params: ()),
+        inputs=own, output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
         expr=expr or reduce, reference=None if expr is None else reduce, blas=blas,
         tolerance=tolerance, library=library or {},
-        split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
+        split=Split(dict.fromkeys(element.names, 0), counted_by("n"), join=join),
         tuned=by_backend(
-            compiled_kernel(partial(reduction_candidates, element, join)),
+            compiled_kernel(partial(reduction_candidates, element, join), len(inputs)),
             partial(build_cuda, name, element, join),
             partial(build_wgsl, element, join),
         ),
@@ -115,8 +119,7 @@ def reduction_candidates(
     source = _numba_source(element, join, dtype)
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
-        operands = (*names, *[None] * (3 - len(names)), "partial")
-        fold = NumbaPass("fold", operands, n, granule=64)  # type: ignore[arg-type]
+        fold = NumbaPass("fold", numba_operands(names, "partial"), n, granule=64)
         last = NumbaPass("join", ("partial", None, None, "out"), 1, m=threads, slices=1)
         return NumbaProgram(source, (fold, last), threads, {"partial": 8 * _PARTIAL_STRIDE * threads})
 
@@ -135,7 +138,6 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     """
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
-    unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
     adds = join == "add"
     streams = range(_STREAMS)
 
@@ -175,7 +177,7 @@ def tail({arrays}, start, stop):
 
 
 {numba_signature(dtype, "out")}
-def fold({arrays}, {unused}, out, start, stop, slot, m, s):
+def fold({numba_arguments(names)}, out, start, stop, slot, m, s):
     wide_vectors()
     length = min({_RUN // _STREAMS}, (stop - start) // {64 * _STREAMS} * 64)
     run = length * {_STREAMS}

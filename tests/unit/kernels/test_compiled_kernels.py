@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned_array, random_inputs
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import Limits, NumbaProgram
+from gpubench.kernels.contract.op import Operand, Range, Tolerance
 from gpubench.result.case import Case
 from gpubench.result.store import cache
 from tests.judging import compare
@@ -103,6 +105,22 @@ def test_stores_past_the_caches_are_right_too(pool, name, dtype, params):
             seen.add(candidate)
             assert judged(output).ok, (candidate, beyond)
     assert "streaming" in "".join(seen)
+
+
+@pytest.mark.parametrize("declare", [kernels.elementwise, partial(kernels.reduction, join="add")])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_package_may_declare_an_op_of_any_number_of_inputs(pool, declare, count):
+    """A compiled kernel takes three."""
+    inputs = tuple(Operand(name, lambda params: (params["n"],), Range(1, 2)) for name in "xyzw"[:count])
+    op = declare(
+        name="product", group="vector", summary="", inputs=inputs, flops_per_element=count, tolerance=Tolerance(16),
+        formula=lambda m, *x: math.prod(x),
+    )  # fmt: skip
+    assert (compiled_kernel(op) is None) == (count > 3)
+    if count <= 3:
+        arrays = random_inputs(op, {"n": 1000}, "float32", seed=1)
+        judged = judge(op, arrays, "float32")
+        assert all(judged(output).ok for _, output in outputs(pool, op, arrays, "float32", {"n": 1000}))
 
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 from textwrap import indent
-from typing import Any
 
 import msgspec
 
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import ceil_div
-from gpubench.kernels.templates.cpu import STREAMED_BYTES, numba_candidates, numba_prelude, numba_signature
+from gpubench.kernels.templates.cpu import (
+    STREAMED_BYTES,
+    numba_candidates,
+    numba_operands,
+    numba_prelude,
+    numba_signature,
+)
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
@@ -31,8 +36,7 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return candidates for `count` rows, with different numbers of threads. For large arrays there are also
     candidates with streaming stores. All of them write to the array `into`."""
-    names = formula.names
-    arrays: tuple[Any, ...] = (*names, *[None] * (3 - len(names)), into)
+    names, arrays = formula.names, numba_operands(formula.names, into)
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         text = _Text(formula, dtype, keeps=not streaming and dtype != "float16")
