@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, NamedTuple
 
 import msgspec
@@ -187,37 +187,31 @@ class Symbol:
         raise Untraceable(f"uses .{name} of an array")
 
 
-def _refuse(why: str) -> Callable[..., Any]:
-    def method(self: Symbol, *operands: Any) -> Any:
-        raise Untraceable(why)
+def _refuse(self: Symbol, why: str, *operands: Any) -> Any:
+    raise Untraceable(why)
 
-    return method
+
+def _apply(self: Symbol, name: str, other: Any) -> Symbol:
+    return _step(name, self, other)
+
+
+def _apply_right(self: Symbol, name: str, other: Any) -> Symbol:
+    return _step(name, other, self)
 
 
 for _name, _word in (
-    ("bool", "asks whether an array is true (if, and, or, while)"),
-    ("getitem", "takes elements of an array by index"),
-    ("iter", "loops over an array"),
-    ("len", "asks for the length of an array"),
+    ("bool", "asks whether an array is true (if, and, or, while)"), ("iter", "loops over an array"),
+    ("getitem", "takes elements of an array by index"), ("len", "asks for the length of an array"),
     ("float", "makes a plain number of an array"),
-):
-    setattr(Symbol, f"__{_name}__", _refuse(_word))
-
-
-def _method(name: str, *, swapped: bool = False) -> Callable[[Symbol, Any], Symbol]:
-    def method(self: Symbol, other: Any) -> Symbol:
-        return _step(name, other, self) if swapped else _step(name, self, other)
-
-    return method
-
-
-for _name, _word in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide")):
-    setattr(Symbol, f"__{_name}__", _method(_word))
-    setattr(Symbol, f"__r{_name}__", _method(_word, swapped=True))
-for _name, _word in zip(("lt", "gt", "le", "ge", "eq", "ne"), _COMPARISONS, strict=True):
-    setattr(Symbol, f"__{_name}__", _method(_word))
-for _name, _word in zip(("and", "or"), _LOGICAL, strict=True):
-    setattr(Symbol, f"__{_name}__", _method(_word))
+):  # fmt: skip
+    setattr(Symbol, f"__{_name}__", partialmethod(_refuse, _word))
+for _name, _word in zip(
+    ("add", "sub", "mul", "truediv", "lt", "gt", "le", "ge", "eq", "ne", "and", "or"),
+    (*_OPERATORS, *_COMPARISONS, *_LOGICAL), strict=True,
+):  # fmt: skip
+    setattr(Symbol, f"__{_name}__", partialmethod(_apply, _word))
+    if _word not in _COMPARISONS:
+        setattr(Symbol, f"__r{_name}__", partialmethod(_apply_right, _word))
 
 
 def _operand(value: Any) -> Any:
@@ -242,19 +236,19 @@ def _truth(value: Any) -> Symbol:
     return value if _is_truth(value) else Symbol("not_equal", (_operand(value), 0.0))
 
 
-def _numbers(call: str, *values: Any) -> tuple[Any, ...]:
-    """Return the values as the operands of a step, in which a truth value counts as 1 or 0. Raises Untraceable if
-    all are truth values and the step is no comparison, because then array libraries do not agree."""
-    if call not in _COMPARISONS and all(map(_is_truth, values)):
-        raise Untraceable(f"calls {call} for truth values alone")
-    return tuple(Symbol("where", (x, 1.0, 0.0)) if _is_truth(x) else _operand(x) for x in values)
+def _number_of(value: Any) -> Any:
+    """Return a number unchanged, and 1 or 0 for a truth value."""
+    return Symbol("where", (value, 1.0, 0.0)) if _is_truth(value) else _operand(value)
 
 
 def _step(call: str, *values: Any) -> Symbol:
-    """Return a step. For truth values alone, a sum is their `or` and a product their `and`, as in NumPy."""
+    """Return a step. For truth values alone, a sum is their `or` and a product their `and`, as in NumPy. Raises
+    Untraceable for other functions of truth values alone."""
     if all(map(_is_truth, values)):
         call = {"add": "logical_or", "multiply": "logical_and"}.get(call, call)
-    return Symbol(call, tuple(map(_truth, values)) if call in _LOGICAL else _numbers(call, *values))
+        if call not in _LOGICAL:
+            raise Untraceable(f"calls {call} for truth values alone")
+    return Symbol(call, tuple(map(_truth if call in _LOGICAL else _number_of, values)))
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -294,22 +288,18 @@ class Namespace:
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if not isinstance(condition, Symbol):
         return a if condition else b
-    return Symbol("where", (_truth(condition), *_numbers("where", a, b)))
+    return Symbol("where", (_truth(condition), _number_of(a), _number_of(b)))
 
 
-def _limit(name: str) -> Callable[[Any, Any], Any]:
-    """Return the symbolic form of a function of two values in which their order does not matter, such as
-    `maximum`. If one of them is a number, it becomes the second operand of the step `name`."""
-
-    def limit(a: Any, b: Any) -> Symbol:
-        return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
-
-    return limit
+def _limit(name: str, a: Any, b: Any) -> Symbol:
+    """Return the step of a function in which the order of two values does not matter, such as `maximum`. If one
+    of them is a number, it becomes the second operand."""
+    return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
 
 
 _MADE: dict[str, Callable[..., Any]] = {
-    **{name: _limit(name) for name in _CHOICES},
-    "clip": lambda x, low, high: _limit("minimum")(_limit("maximum")(x, low), high),
+    **{name: partial(_limit, name) for name in _CHOICES},
+    "clip": lambda x, low, high: _limit("minimum", _limit("maximum", x, low), high),
     "square": lambda x: x * x,
     "pow": _power,
     "power": _power,
@@ -410,11 +400,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
         def text(operand: Any) -> tuple[str, int, int]:
             if not isinstance(operand, Symbol):
-                return (
-                    (number or language.number).format(_number(operand, language)),
-                    4 if operand < 0 else 5,
-                    0,
-                )
+                words = (number or language.number).format(_number(operand, language))
+                return words, 4 if operand < 0 else 5, 0
             return texts[id(operand)] if operand.operands else (operand.call, 5, 0)
 
         for step in self.steps:
