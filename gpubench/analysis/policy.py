@@ -83,13 +83,20 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
         """The reason for the answer as text, or what is missing."""
         return self.advice.why if self.advice else "no result has this op, dtype and shape"
 
-    @property
+    @cached_property
     def command(self) -> str | None:
         """The command that measures exactly this call. None if the call was measured."""
         question: _Question | None = vars(self).get("_question")
         return (
             measuring_command(question.call.key, question.n) if question and self.basis != "measured" else None
         )
+
+    def __copy__(self) -> Answer:
+        return self
+
+    def __reduce__(self) -> tuple[type[Answer], tuple[Any, ...], dict[str, Any]]:
+        """Return how a copy in another process is made: with the evidence, without the runs."""
+        return Answer, msgspec.structs.astuple(self), {"advice": self.advice, "command": self.command}
 
 
 UNKNOWN = Answer(None, None, None, None, None, "unknown")
@@ -143,8 +150,9 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`. The first call for an op, dtype, params and regime takes longer than later
-        ones.
+        """Return where to run `op`, as an Answer: `backend`, `device_id` and `implementation`, `expected_s`, `gain`,
+        `basis`, `confidence`, `interval`, `why` and `command`. The first call for an op, dtype, params and regime
+        takes longer than later ones.
 
         `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
         the op's inputs ([a.shape, b.shape]); the shape of the first input. For a vector op, n is then the
@@ -153,8 +161,9 @@ class Policy:
         called by its short name.
 
         `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
-        one copy), "resident" (on the device, the caller waits for each call) or "resident-queued" (on the
-        device, one wait for many calls).
+        one copy), "resident" (on the device, the caller waits for each call), "resident-queued" (on the device,
+        one wait for many calls), "streamed" (copies overlap) or "in-place-mapped" (in host memory). The words of
+        `threshold` are taken too.
 
         `hybrid` means that the caller can compute on both sides at once. Then the answer may be a split or a
         stage assignment, if exactly this call was measured and the report recommends it.
@@ -173,9 +182,11 @@ class Policy:
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
-        """Return the size from which the GPU is faster in a situation: `waited`, `queued`, `10 calls a copy` or
-        `copied`. `backend` is the id of a backend or device. If it is None, the GPU that pays from the smallest
-        size is used. Raises UsageError for an op that was not measured and for an unknown situation."""
+        """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
+        "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
+        if it is unknown. `backend` is the id of a backend or device. If there are several GPUs, dtypes or params,
+        the smallest size counts. Raises UsageError for an op that was not measured and for an unknown situation.
+        """
         return find_threshold([measured.run for measured in self._runs], op, situation, backend)
 
     def __reduce__(self) -> tuple[type[Policy], tuple[list[Run]]]:

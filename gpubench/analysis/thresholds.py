@@ -307,8 +307,8 @@ def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
-    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device; if it is
-    None, the GPU that pays from the smallest size is used. Raises UsageError for an unknown situation, for an
+    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device. If there are
+    several GPUs, dtypes or params, the smallest size counts. Raises UsageError for an unknown situation, for an
     op that no run has measured, and for None if the runs have several ops."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])

@@ -1,5 +1,6 @@
 """`gpubench.Policy`: the same answers as `gpubench advise`, without its cost."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -102,8 +103,12 @@ def test_dtypes_by_name_or_as_numpy_has_them():
         assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
 
 
-def test_a_policy_is_sent_to_other_processes():
+def test_policies_and_answers_are_sent_to_other_processes():
     assert pickle.loads(pickle.dumps(POLICY)).choose("matmul", 1024).basis == "measured"
+    for n in (1024, 4097):
+        answer = POLICY.choose("matmul", n)
+        for copied in (pickle.loads(pickle.dumps(answer)), copy.copy(answer)):
+            assert (copied, copied.why, copied.command) == (answer, answer.why, answer.command)
 
 
 @pytest.mark.parametrize("words", [
