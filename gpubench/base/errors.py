@@ -165,13 +165,13 @@ def name_limit(text: str) -> str:
 
 def suggest(word: str, names: Iterable[str]) -> str:
     """Return `did you mean 'matmul'?`, or "" if none of `names` is similar to `word`. All names that begin with
-    `mlp_` are similar to `mlp`."""
+    `mlp_` are similar to `mlp`. Dashes in front of options do not count."""
     from difflib import get_close_matches
 
-    lowered = {name.lower(): name for name in names}
-    if begun := sorted(name for name in lowered if name.startswith(f"{word.lower()}_")):
+    word, lowered = word.lower().lstrip("-"), {name.lower().lstrip("-"): name for name in names}
+    if begun := sorted(name for name in lowered if name.startswith(f"{word}_")):
         return f"did you mean {' or '.join(repr(lowered[name]) for name in begun)}?"
-    near = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    near = get_close_matches(word, lowered, n=1, cutoff=0.6)
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
@@ -190,7 +190,10 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
         from difflib import get_close_matches
 
         near = get_close_matches(word, allowed, n=3, cutoff=0.5)
-        why = f"it is none of {len(allowed)} names" + (f"; the closest are {', '.join(near)}" if near else "")
+        why = f"it is none of {len(allowed)} names" + (f"; similar: {', '.join(near)}" if near else "")
+    words = word.split()
+    if len(words) > 1 and set(words) <= set(allowed):
+        hint = f"write {','.join(words)}"
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
     raise UsageError(
         "unknown-value", f"{what}: there is no {word!r}", why=why,

@@ -83,7 +83,15 @@ class _Part(NamedTuple):
             part.fail("this number is too long; the largest size is 2^40")
         match = _NUMBER.fullmatch(part.text)
         if not match:
-            part.fail("this is not a number of the size grammar")
+            words = re.split(r"[\s;]+", part.text)
+            if len(words) > 1:
+                part.fail("a comma separates sizes", f"write {','.join(words)}")
+            if re.fullmatch(r"\d+([x*]\d+)+", part.text):
+                part.fail(
+                    "a size is one number",
+                    "give the rows of a square matrix; other shapes: --params, `gpubench ops`",
+                )
+            part.fail("a number is 1000, 1_000, 4k, 1.5M, 2^20 or 1e6")
         value = _value(match)
         if match["suffix"]:
             value = type(value)(round(value))  # 1.1K is what a report calls 1.1 K

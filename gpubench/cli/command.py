@@ -26,6 +26,7 @@ from gpubench.base import disk
 from gpubench.base.errors import ConfigError, ExitCode, UsageError, suggest
 from gpubench.base.installation import CONFIGURATION, user_folder
 from gpubench.base.plugins import wings
+from gpubench.base.plugins.sections import FORMATS
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.options import CommonOptions, commands, extend
 
@@ -198,7 +199,8 @@ class Group(TyperGroup):
         if command is None and not ctx.resilient_parsing and not name.startswith("-"):
             raise UsageError(
                 "unknown-command", f"there is no command {name!r}", why="the commands are " + ", ".join(commands()),
-                hint=suggest(name, commands()) or None,
+                hint=f"write gpubench run {name}" if name.endswith(".py") else
+                suggest(name, [*commands(), "--help", "--version"]) or None,
             )  # fmt: skip
         return (name, command, args[1:]) if command else super().resolve_command(ctx, args)
 
@@ -289,7 +291,14 @@ def explain(error: Any) -> UsageError:
     text = error.format_message()
     if hasattr(error, "possibilities"):
         names = [name for param in context.command.params for name in param.opts] if context else []
-        near = suggest(error.option_name, [*names, "--help"])
+        word = error.option_name.lstrip("-")
+        declared = getattr(context.command, "options", CommandOptions).declared if context else {}
+        takers = [
+            taker.key
+            for taker in declared.values()
+            if word in (taker.choices or (FORMATS if taker.name == "format" else ()))
+        ]
+        near = f"write --{takers[0]} {word}" if takers else suggest(word, [*names, "--help"])
         return UsageError(
             "unknown-option", f"there is no option {error.option_name}", why=f"{path} does not know it",
             hint=near or fallback,

@@ -474,7 +474,7 @@ def with_functions(options: RunOptions) -> RunOptions:
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
-    named = [_file(word, options.functions or []) for word in options.functions or []]
+    named = [_file(word, options) for word in options.functions or []]
     files = [*named, *(place for place in places if place is not None)]
     if not files:
         return options
@@ -492,16 +492,21 @@ def with_functions(options: RunOptions) -> RunOptions:
     return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
 
 
-def _file(word: str, words: list[str]) -> sources.CodePlace:
-    """Return the place that a word names. `words` are all words that should name files. Raises UsageError if it
-    names no file."""
+def _file(word: str, options: RunOptions) -> sources.CodePlace:
+    """Return the place of a file or function that `word` names. Raises UsageError if it names no file."""
     place = sources.parse_place(word)
     if place is not None:
         return place
     is_op = word in kernels.names() or word in kernels.groups()
-    near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
-    named = [other for other in words if other.endswith(".py")]
-    if Path(f"{word}.py").is_file():
+    near = (
+        f"write --ops {','.join([*filter(None, [options.ops]), word])}"
+        if is_op
+        else suggest(word, kernels.names())
+    )
+    named = [other for other in options.functions or [] if other.endswith(".py")]
+    if options.sizes and word[:1].isdigit():
+        near = f"write --sizes {options.sizes[-1]},{word}"
+    elif Path(f"{word}.py").is_file():
         near = f"write {word}.py"
     elif named and not is_op:
         near = f"write {named[0]}:{word}"

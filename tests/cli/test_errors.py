@@ -34,7 +34,7 @@ def test_suggestions():
 
 
 @pytest.mark.parametrize(("count", "why"), [
-    (20, "possible: n00, n01"), (21, "it is none of 21 names; the closest are n20, n10, n09"),
+    (20, "possible: n00, n01"), (21, "it is none of 21 names; similar: n20, n10, n09"),
 ])  # fmt: skip
 def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all(count, why):
     names = [f"n{i:02}" for i in range(count)]

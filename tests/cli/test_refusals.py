@@ -34,7 +34,7 @@ NO_THRESHOLDS = [
 SIZES = [
     ("0", "at least 1"), ("-1", "'-1'"), ("-5:10", "'-5'"), ("99999999999999", "at most 2^40"), ("2^99", "at most 2^40"),
     ("1e400", "at most 2^40"), ("junk", "'junk'"), ("1k,,4k", "missing"), ("", "missing"), ("1k:", "missing"), ("4k:1k", "ascends"),
-    ("1k:4k:x1", "at least 2"), ("1.3", "whole"), ("1T", "'1T'"), ("'1k;4k'", "'1k;4k'"), ("nan", "'nan'"), ("١٢", "'١٢'"),
+    ("1k:4k:x1", "at least 2"), ("1.3", "whole"), ("1T", "'1T'"), ("'1k;4k'", "write 1k,4k"), ("30x40", "rows of a square"), ("nan", "'nan'"), ("١٢", "'١٢'"),
     ("addd=1k", "did you mean 'add'?"), ("matmul=1k", "'matmul'"), ("add=0", "at least 1"),
 ]  # fmt: skip
 OF_RUN = [
@@ -68,7 +68,8 @@ OF_RUN = [
     ("--ops matmul --variant tf32", "--allow-tf32"), ("--ops add --sessions 0", "--sessions"), ("--ops add --sessions many", "'many'"),
     ("--ops add --seed x", "--seed"), ("--ops add --seed 9223372036854775808", "too large"), ("--ops add --min-samples 20 --max-samples 10", "--max-samples"),
     ("--ops add --quick --rigorous", "contradict"), ("--ops add --context novalue", "K=V"), ("--ops , --sizes 1k", "empty"),
-    ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"),
+    ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"), ("--ops add mul", "write --ops add,mul"),
+    ("--sizes 1k 4k", "write --sizes 1k,4k"),
     ("--ops add --format csv --columns nope", "--columns"),
     ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"),
     # An output that cannot be written is found before measuring, and every one is tried.
@@ -79,8 +80,10 @@ OF_RUN = [
 ]  # fmt: skip
 USAGE = [
     *((f"run --devices fake:cpu --no-config {words}", part) for words, part in OF_RUN),
-    ("rnu", "did you mean 'run'?"), ("xyzzy", "gpubench --help"), ("--halp", "did you mean '--help'?"),
-    ("ops matmull", "did you mean 'matmul'? `gpubench ops` lists them all"), ("ops matmull", "; the closest are matmul, mul"),
+    ("rnu", "did you mean 'run'?"), ("options.py", "write gpubench run options.py"), ("help run", "did you mean '--help'?"),
+    ("run --cpu", "write --mode cpu"), ("report --html", "write --format html"), ("run --zzz", "gpubench run --help"),
+    ("ops 'add mul'", "write add,mul"), ("xyzzy", "gpubench --help"), ("--halp", "did you mean '--help'?"),
+    ("ops matmull", "did you mean 'matmul'? `gpubench ops` lists them all"), ("ops matmull", "; similar: matmul, mul"),
     ("ops --fromat json", "did you mean '--format'?"), ("ops --format jsno", "did you mean 'json'?"),
     ("ops --format", "requires an argument"), ("ops --color blue", "auto, always, never"),
     ("ops --json --format markdown", "--json and --format contradict each other"),
