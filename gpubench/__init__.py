@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from gpubench.analysis.policy import Policy as Policy
     from gpubench.api import Result as Result
     from gpubench.api import bench as bench
+    from gpubench.api import detect as detect  # the package of this name is called so
     from gpubench.api import load as load
     from gpubench.api import run as run
     from gpubench.functions.declare import function as function

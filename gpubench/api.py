@@ -39,6 +39,9 @@ class RunSettings(TypedDict, total=False):
     backends: str  # the names of the backends, separated by commas, or "auto"
     devices: str  # the ids of the devices, separated by commas
     dtypes: str  # the dtypes, such as "f32,f16"
+    regimes: str  # the situations, such as "waited,copied,streamed"
+    implementations: str  # "library", as a library computes it, "tuned" or "all"
+    params: str  # the shapes beside the size, such as "columns=256,1024"
     quick: bool  # whether to run one session with a precision of 5 %
     sessions: int  # the number of sessions, each with fresh workers
     rigorous: bool  # whether to measure with the precision that a publication needs
@@ -100,10 +103,12 @@ class Result:
     def threshold(
         self, op: str | None = None, situation: str = "waited", backend: str | None = None
     ) -> GpuThreshold:
-        """Return the size from which the GPU is faster in a situation, such as "waited" or "copied".
+        """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
+        "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
+        if it is unknown; `text` and `verdict` say why.
 
-        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device; if it
-        is None, the GPU that pays from the smallest size counts. Raises UsageError for an unknown op or
+        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device. If there
+        are several GPUs, dtypes or params, the smallest size counts. Raises UsageError for an unknown op or
         situation, and for a missing op if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold
@@ -184,12 +189,12 @@ class DetectedMachine:
         return self.machine.recommendation.mode
 
     def __str__(self) -> str:
-        from gpubench import detect as detection
+        import gpubench.detect as detection
 
         return detection.render(self.machine, "plain")
 
     def __repr__(self) -> str:
-        from gpubench import detect as detection
+        import gpubench.detect as detection
 
         return f"<gpubench.DetectedMachine: {detection.machine_line(self.machine)}>"
 
@@ -235,9 +240,9 @@ def bench(
 ) -> Result:
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
 
-    For a function that was not declared, and for two programs, `bench` also takes `inputs`, `tolerance` and the
-    other options of `gpubench.function`. Raises UsageError for a function that cannot be measured and for a
-    wrong setting, and RequiredUnavailable for a named device that is absent.
+    The settings are those of `gpubench.run`. For a function that was not declared, and for two programs,
+    `bench` also takes the options of `gpubench.function`. Raises UsageError for a function that cannot be
+    measured and for a wrong setting, and RequiredUnavailable for a named device that is absent.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -270,8 +275,19 @@ def bench(
 
 
 def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack[RunSettings]) -> Result:
-    """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError
-    for an unknown name and for a wrong setting, and RequiredUnavailable for a named device that is absent."""
+    """Measure ops, groups of ops or files, as in `run("matmul,options.py", sizes="1k,4k")`. None means the ops of
+    a plain `gpubench run`.
+
+    The settings are options of `gpubench run`, which `gpubench run --help` explains:
+    - what: `sizes` ("1k:64k", 4096 or [1024, 4096]), `dtypes` ("f32,f16"), `regimes` ("waited,copied"),
+      `implementations` ("library"), `params` ("columns=256"), `check_only` (check the results, time nothing);
+    - where: `backends` ("numpy,cupy"), `devices` ("cupy:0"), `threads`, `allow_software`;
+    - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
+      `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
+
+    Raises UsageError for an unknown name and for a wrong setting, and RequiredUnavailable for a named device
+    that is absent.
+    """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
     from gpubench.cli import selection
@@ -292,7 +308,7 @@ def load(path: str | Path) -> Result:
 def detect() -> DetectedMachine:
     """Inspect the CPU, the memory and the GPUs of this machine. Raises UsageError for a bad
     GPUBENCH_PROBE_LIMIT."""
-    from gpubench import detect as detection
+    import gpubench.detect as detection
 
     return DetectedMachine(detection.inspect(gathered=detection.gather()))
 
@@ -336,7 +352,7 @@ def _word(declared: Declaration, value: Any) -> Any:
         value = ",".join(map(str, value))
     if not isinstance(value, str):
         raise _bad_value(name, value, "a text or a list of texts")
-    return [value] if name == "sizes" else value
+    return [value] if declared.multiple else value
 
 
 def _bad_value(name: str, value: Any, kind: str) -> UsageError:

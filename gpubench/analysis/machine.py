@@ -196,7 +196,7 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
 
 
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
-    from gpubench import detect
+    from gpubench.detect import differences
     from gpubench.result import store
     from gpubench.result.identity import measured_gpus
     from gpubench.result.store.files import load_head
@@ -207,7 +207,7 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
         if head is None:
             continue
         measured = measured_gpus(head.devices)
-        different = {**detect.differences(head.machine, measured=measured), **experiment(head)}
+        different = {**differences(head.machine, measured=measured), **experiment(head)}
         if different:
             foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
             continue

@@ -32,7 +32,7 @@ def detect(options: DetectOptions) -> int:
         raise UsageError("two-inputs", why="each replaces this machine as the input")
     if options.require is not None:
         _require_word(options.require)
-    from gpubench import detect as detection
+    import gpubench.detect as detection
 
     source = _folder(options.sysroot) if options.sysroot is not None else None
     if options.record is not None:
@@ -74,8 +74,8 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
     A worker asks each such backend while the probes run. PyTorch is not asked, because its import takes long
     and it lists no GPU that others do not.
     """
+    import gpubench.detect as detection
     from gpubench import backends
-    from gpubench import detect as detection
     from gpubench.base.streams import visible
 
     for error in () if options.quiet else backends.find_namesakes().values():
@@ -233,8 +233,8 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
     If `here` is true, the machine is this one, so that its backends can be asked.
     """
+    import gpubench.detect as detection
     from gpubench import backends
-    from gpubench import detect as detection
 
     backend = text.partition(":")[0]
     if here and backend in backends.usual() and backend not in detection.PROBED:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench import backends, detect, kernels
+import gpubench.detect as detection
+from gpubench import backends, kernels
 from gpubench.analysis.claims import BUILTIN, Claim, load
 from gpubench.base import processes
 from gpubench.base.errors import RequiredUnavailable, UsageError
@@ -240,11 +241,13 @@ def devices_of(
     worker has `threads` threads (None: one for each usable CPU). `tell` is called with what detection waits
     for. The other parameters are as in `targets.choose`.
     """
-    threads = threads or detect.this_host().cpu.available.value
+    threads = threads or detection.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:
-        gathering = beside.submit(detect.gather, blas=True, tell=tell)
+        gathering = beside.submit(detection.gather, blas=True, tell=tell)
         choice = targets.choose(request, one_of_each=one_of_each, spares=spares, threads=threads, trial=trial)
-    return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
+    return choice, detection.inspect(
+        extra_records=targets.records(choice.listings), gathered=gathering.result()
+    )
 
 
 def _wish(options: RunOptions) -> DeviceRequest:
@@ -287,8 +290,8 @@ def with_groups(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceReq
 def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
     folder = default_results_dir()
     results = folder if os.path.isdir(folder) else None
-    recommendation = detect.inspect(
-        extra_records=[], results=results, read=read_result, gathered=detect.gather(blas=True, tell=tell)
+    recommendation = detection.inspect(
+        extra_records=[], results=results, read=read_result, gathered=detection.gather(blas=True, tell=tell)
     ).recommendation
     reason = recommendation.reasons[0].text if recommendation.reasons else "no reason is known"
     print(f"--mode auto takes {recommendation.mode} ({recommendation.confidence}): {reason}", file=sys.stderr)
@@ -454,8 +457,8 @@ class Request:
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
-    gpu_id = detect.gpu_for(machine, device.identity, device.api) if device.identity else None
-    members = [detect.gpu_for(machine, identity) or "" for identity in device.identities]
+    gpu_id = detection.gpu_for(machine, device.identity, device.api) if device.identity else None
+    members = [detection.gpu_for(machine, identity) or "" for identity in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
 
 

@@ -1,5 +1,8 @@
 """The hardware of this machine, and the recommendation to compute on its CPU, its GPU or both.
 
+`gpubench.detect()` inspects the machine. It returns an object that prints as `gpubench detect` does, with `mode`
+("cpu", "gpu" or "hybrid") and `machine`, the whole description.
+
 The command line, the Python interface and the start of a run call this package. The probes of libraries run in
 child processes.
 """

@@ -155,8 +155,18 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], UserF
 def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
     """Declare a function `f(xp, x, ...)` of arrays, where `xp` is the array library: numpy, cupy or torch.
 
-    Without `inputs` every argument is a float32 vector of n elements. Raises UsageError for an async function,
-    for a generator function and for an unknown option.
+    `@gpubench.function` stands above the function, alone or with options:
+    - `inputs(rng, n)` or `inputs(rng, n, dtype)` returns the list of inputs at size n; without it every argument
+      is a float32 vector of n random numbers from 0.5 to 2; `@f.inputs` declares it below the function `f`;
+    - `tolerance` is the largest allowed relative error of a result; `same(a, b)` compares two results instead;
+    - `flops(n)` returns the number of operations of a call at size n;
+    - `backends` ("numpy,cupy") and `dtypes` ("float32,float64") limit what is measured;
+    - `to_gpu(x)`, `to_cpu(result)` and `wait(result)` replace the copies of an input and of a result, and the
+      wait for the device;
+    - `gradients=True` lets PyTorch record gradients.
+
+    Returns an object that is called like the function. Raises UsageError for an async function, for a generator
+    function and for an unknown option.
     """
     return UserFunction(call, **options) if call is not None else lambda later: UserFunction(later, **options)
 
@@ -165,9 +175,9 @@ def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[
     """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`. They take arrays or
     any other objects.
 
-    Without `to_gpu` and `to_cpu` the library of the GPU moves the arrays. Without `wait` gpubench waits for the
-    whole device after each call. Raises UsageError for an async function, for a generator function and for an
-    unknown option.
+    The options are those of `gpubench.function`. Without `to_gpu` and `to_cpu` the library of the GPU moves the
+    arrays. Without `wait` gpubench waits for the whole device after each call. Raises UsageError for an async
+    function, for a generator function and for an unknown option.
     """
     return UserFunction(cpu, gpu, **options)
 

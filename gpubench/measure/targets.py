@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gpubench import backends, detect
+import gpubench.detect as detection
+from gpubench import backends
 from gpubench.base.errors import BadPlugin, RequiredUnavailable
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, protocol
@@ -47,7 +48,7 @@ def list_devices(
     """
     if not names:
         return []
-    limit_s = deadline_s or detect.user_limit_s() or DEADLINE_S
+    limit_s = deadline_s or detection.user_limit_s() or DEADLINE_S
     workers = {
         name: _worker(threads) for name in names
     }  # by this thread: they end with the one that starts them
@@ -338,8 +339,8 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
         for x in listings
         if x.reason is not None and x.backend not in backends.COMPOSED
     ]
-    machine = detect.inspect()
-    lacking = detect.lacks(machine, "gpu")
+    machine = detection.inspect()
+    lacking = detection.lacks(machine, "gpu")
     missing = [warning.text for warning in machine.warnings if {"cupy", "torch"} & set(warning.refs)]
     remedies = missing or ([lacking.hint] if lacking is not None else [])
     if any(device.kind == "software" for listing in listings for device in listing.devices):

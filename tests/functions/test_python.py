@@ -1,5 +1,6 @@
 """The Python interface: `bench`, `run`, `load`, `detect`, and what their results tell."""
 
+import ast
 import math
 import re
 import subprocess
@@ -104,6 +105,14 @@ def test_detect_is_called_and_stays_a_package():
 
     assert callable(detect)
     assert detect.inspect
+    typed = [
+        node
+        for node in ast.walk(ast.parse(Path(gpubench.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert {node.names[0].asname for node in typed} == {*gpubench._PLACES, "detect"}, (
+        "a type checker knows each name"
+    )
 
 
 SCRIPT = """
