@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,7 @@ class Version(NamedTuple):
             "check-failed",
             f"{self.name} could not be measured: {self.program} {processes.ending(ended.returncode)}",
             why=" ".join(" ".join(message).split()) or "it said nothing",
-            hint=f"run it alone: {self.program} run",
+            hint=f"run it alone, in {self.folder.absolute()}: {shlex.join(ended.args)}",
         )  # fmt: skip
         documented = {int(code) for code in ExitCode} - {ExitCode.OK}
         error.exit_code = ExitCode(ended.returncode) if ended.returncode in documented else ExitCode.FAILED
