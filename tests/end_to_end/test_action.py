@@ -181,7 +181,9 @@ def test_without_a_base_it_reports_and_its_gates_count(runner):
 
 
 def test_a_file_that_the_base_does_not_have_is_measured_alone(runner):
-    (runner.workspace / "f.py").write_text("import gpubench\n@gpubench.function\ndef f(xp, x):\n    return x + 1\n")
+    (runner.workspace / "f.py").write_text(
+        "import gpubench\n@gpubench.function\ndef f(xp, x):\n    return x + 1\n"
+    )
     words = {"functions": "f.py:f", "sizes": "1k", "args": "--backends numpy --max-samples 4", "sessions": "1"}
     assert runner.act(**words, base_ref="main", threshold="9", compare_args="--advisory") == 0, runner.log
     assert "::warning title=gpubench::the base has no f.py yet" in runner.log

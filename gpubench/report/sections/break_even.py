@@ -480,7 +480,7 @@ def _amortization_table(rows: Sequence[Amortization], unit: str) -> Table:
         cells(
             result.op, result.dtype, _size(result), result.device_id,
             Cell(calls_text(result), _TONES.get(result.verdict, "muted")),
-            seconds_text(result.transfer_s, unit), seconds_text(result.launch_s, unit),
+            seconds_text(result.transfer_s, unit), seconds_text(result.launch_s or None, unit),
             seconds_text(result.cpu_s, unit),
         )
         for result in rows
@@ -515,6 +515,7 @@ def _amortization_legend(rows: Sequence[Amortization]) -> str:
         *(words for text, words in _AMORTIZATION_WORDS.items() if text in shown),
         *(f"> {calls}: that many are too few, and no more were measured" for calls in beyond),
         *(["..: no end seen"] if any("..]" in text for text in texts) else []),
+        *(["a call -: lost in the noise"] if any(not result.launch_s for result in rows) else []),
     ])  # fmt: skip
 
 

@@ -37,9 +37,8 @@ _PARTS = {
 }  # fmt: skip
 _RANKS = {"sync": 3, "alloc": 2, "launch": 1}
 _MEANING = (
-    "Shares of the wall time of one call that copies both ways. Each part is timed alone; in the call they "
-    "overlap (the kernel runs while the host still launches, the download contains its own wait), so the rest "
-    "may be negative."
+    "Shares of the wall time of one call that copies both ways; the clock is read between its steps. A rest "
+    "below 0: parts that overlap, as those of earlier versions do, which timed each part alone."
 )
 _DERIVED = "* derived: single launch - launch - sync, without a device clock"
 _LARGEST = "The largest size of each op; all sizes: --sections breakdown or --format markdown."
