@@ -101,19 +101,24 @@ class Result:
         return tuple(self.run.selection.ops)
 
     def threshold(
-        self, op: str | None = None, situation: str = "waited", backend: str | None = None
+        self,
+        op: str | None = None,
+        situation: str = "waited",
+        backend: str | None = None,
+        dtype: str | None = None,
     ) -> GpuThreshold:
         """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
         if it is unknown; `text` and `verdict` say why.
 
-        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device. If there
-        are several GPUs, dtypes or params, the smallest size counts. Raises UsageError for an unknown op or
-        situation, and for a missing op if there are several.
+        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device, and
+        `dtype` a name such as "float32". If there are still several GPUs, dtypes or params, the smallest size
+        counts, and the result names them. Raises UsageError for an unknown op or situation, and for a missing op
+        if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold
 
-        return find_threshold([self.run], op, situation, backend)
+        return find_threshold([self.run], op, situation, backend, dtype)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
         """Return the time of the fastest CPU implementation / the time of the fastest GPU implementation at

@@ -22,6 +22,7 @@ from gpubench.analysis.contenders import (
     Basis,
     CaseGroup,
     ContenderSet,
+    Decision,
     Key,
     case_groups,
     contender_set,
@@ -85,11 +86,10 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def command(self) -> str | None:
-        """The command that measures exactly this call. None if the call was measured."""
+        """The command that measures exactly this call. None if the call was measured or no size has its shape."""
         question: _Question | None = vars(self).get("_question")
-        return (
-            measuring_command(question.call.key, question.n) if question and self.basis != "measured" else None
-        )
+        unmeasured = question is not None and question.n > 0 and self.basis != "measured"
+        return measuring_command(question.call.key, question.n) if question and unmeasured else None
 
     def __copy__(self) -> Answer:
         return self
@@ -110,8 +110,8 @@ class _Question(NamedTuple):
     hybrid: bool  # whether the caller can compute on both sides at once
 
     def advise(self) -> Advice | None:
-        answer = first_to_know(self.call.sets, self.n)
-        return answer and advise(self.call.key, *answer, self.n, self.call.regime, hybrid=self.hybrid)
+        known = self.call.decide(self.n)
+        return known and advise(self.call.key, *known, self.n, self.call.regime, hybrid=self.hybrid)
 
 
 class Policy:
@@ -157,8 +157,8 @@ class Policy:
         `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
         the op's inputs ([a.shape, b.shape]); the shape of the first input. For a vector op, n is then the
         number of elements of the first input. If the shapes do not determine a param, the op is taken to be
-        square. `dtype` is a name or an object with a name, such as a NumPy dtype. A user's function may be
-        called by its short name.
+        square. The shape of a user's function gives its n only if it has a single axis. `dtype` is a name or an
+        object with a name, such as a NumPy dtype. A user's function may be called by its short name.
 
         `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
         one copy), "resident" (on the device, the caller waits for each call), "resident-queued" (on the device,
@@ -170,7 +170,7 @@ class Policy:
 
         The answer is unknown if no such call was measured, if its size lies outside the measured sizes, or if
         the shapes fit no params of the op or several. Raises UsageError for an unknown op, an unknown regime,
-        and a mapping without n.
+        a mapping without n, and anything that is no shape.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
@@ -181,13 +181,16 @@ class Policy:
         vars(answer)["_question"] = _Question(call, n, hybrid)
         return answer
 
-    def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
+    def threshold(
+        self, op: str, situation: str = "waited", backend: str | None = None, dtype: str | None = None
+    ) -> GpuThreshold:
         """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
-        if it is unknown. `backend` is the id of a backend or device. If there are several GPUs, dtypes or params,
-        the smallest size counts. Raises UsageError for an op that was not measured and for an unknown situation.
+        if it is unknown. `backend` is the id of a backend or device, and `dtype` a name such as "float32". If
+        there are still several GPUs, dtypes or params, the smallest size counts, and the result names them.
+        Raises UsageError for an op that was not measured and for an unknown situation.
         """
-        return find_threshold([measured.run for measured in self._runs], op, situation, backend)
+        return find_threshold((measured.run for measured in self._runs), op, situation, backend, dtype)
 
     def __reduce__(self) -> tuple[type[Policy], tuple[list[Run]]]:
         """Return how a copy in another process is made: of all runs."""
@@ -257,9 +260,13 @@ class _Call(NamedTuple):
     regime: str  # the id of the regime
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
+    def decide(self, n: int) -> tuple[ContenderSet, Decision] | None:
+        """Return what `first_to_know` returns at size `n`. Return None for a size below 1."""
+        return first_to_know(self.sets, n) if n > 0 else None
+
     def answer(self, n: int, *, hybrid: bool) -> Answer:
         """Return where a call of size `n` should run. If `hybrid` is True, the answer may be a split."""
-        declared = first_to_know(self.sets, n) if n > 0 else None
+        declared = self.decide(n)
         if declared is None or (best := declared[1].best) is None:
             return msgspec.structs.replace(UNKNOWN)
         contenders, decision = declared
@@ -284,35 +291,48 @@ def _dtype_name(dtype: Any) -> str:
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
     """Return n and the other params of a call. `shape` is as in `Policy.choose`.
 
-    n is 0 if no params of the op fit the shapes, or if several do. For a vector op, and for an op that is
-    unknown here, n is the number of elements of the first array. Raises UsageError for a mapping without n.
+    n is 0 if no params of the op fit the shapes, or if several do. For a vector op, n is the number of elements
+    of the first array. An op that is unknown here, such as a user's function, has the length of a single axis as
+    its n, and no n if the first array has several. Raises UsageError for a mapping without n, and for anything
+    that is no shape.
     """
     if type(shape) is int:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
-    if isinstance(value, Mapping):
-        if "n" not in value:
-            raise UsageError("no-size", f"the shape {dict(value)!r} has no n")
-        params = {name: int(number) for name, number in value.items()}
-        return params["n"], beside_size(params)
-    if not isinstance(value, Sequence):
-        return int(value), ()
-    if value and isinstance(value[0], Sequence):
-        return _find_params(op, tuple(tuple(map(int, extents)) for extents in value))
-    return _find_params(op, (tuple(map(int, value)),))
+    try:
+        if isinstance(value, Mapping):
+            params = {name: _whole(number) for name, number in value.items()}
+            return params["n"], beside_size(params)
+        if not isinstance(value, Sequence):
+            return _whole(value), ()
+        arrays = value if value and isinstance(value[0], Sequence) else (value,)
+        shapes = tuple(tuple(map(_whole, extents)) for extents in arrays)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):  # the last is PyTorch's
+        raise UsageError("no-size", f"{repr(value)[:60]} names no size") from None
+    return _find_params(op, shapes)
+
+
+def _whole(value: Any) -> int:
+    """Return the number as an int. Raises ValueError, OverflowError or TypeError unless it is a whole number that
+    is not negative."""
+    number = int(value)
+    if number != value or number < 0:
+        raise ValueError
+    return number
 
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """Return n and the other params with which the op's first inputs have these shapes. n is 0 if no params
-    fit, or if several do. For a vector op, and for an op that is unknown here, n is the number of elements of
-    the first array.
+    """Return n and the other params with which the op's first inputs have these shapes, as `size_and_others`
+    does.
 
     Params that the shapes do not determine keep the values of the plain, square op. An example is the columns
     of matmul's B if only the shape of A is given.
     """
     declared, whole = _load(op), math.prod(shapes[0])
-    if declared is None or not shapes[0]:
+    if declared is None:
+        return whole if len(shapes[0]) < 2 else 0, ()
+    if not shapes[0]:
         return whole, ()
     if not declared.inputs or tuple(declared.inputs[0].shape({"n": 64})) == (64,):
         return whole, ()

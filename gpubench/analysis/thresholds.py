@@ -37,7 +37,7 @@ from gpubench.base.errors import UsageError, suggest
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder
-from gpubench.result.case import RESIDENT, WAITED, Case, beside_size
+from gpubench.result.case import RESIDENT, SHORT_DTYPES, WAITED, Case, beside_size
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
@@ -281,6 +281,8 @@ class GpuThreshold(msgspec.Struct, frozen=True):
     op: str  # the name of the op
     situation: str  # the situation as the caller gave it
     device_id: str | None = None  # the id of the GPU; None: no GPU was compared
+    dtype: str | None = None  # the dtype of the elements; None: no GPU was compared
+    params: dict[str, int] = {}  # the params other than the size
 
     def __str__(self) -> str:
         return self.text
@@ -304,30 +306,32 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 
 
 def find_threshold(
-    runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
+    runs: Iterable[Run], op: str | None, situation: str, backend: str | None = None, dtype: str | None = None
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
-    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device. If there are
-    several GPUs, dtypes or params, the smallest size counts. Raises UsageError for an unknown situation, for an
-    op that no run has measured, and for None if the runs have several ops."""
-    regime = situation_regime(situation)
+    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device, and `dtype`
+    the name of a dtype; None means any. If there are still several GPUs, dtypes or params, the smallest size
+    counts. Raises UsageError for an unknown situation, for an op that no run has measured, and for None if the
+    runs have several ops."""
+    runs, regime = list(runs), situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
     for run in runs:
         all_curves = analyse(run, keep=lambda case: case.op == name).break_even
-        curves = [
+        curve = earliest(
             curve
             for curve in all_curves
             if curve.regime == regime and backend in (None, curve.case.backend, curve.device_id)
-        ]
-        curve = earliest(curves) or next(iter(curves), None)
+            and dtype in (None, curve.dtype, SHORT_DTYPES[curve.case.dtype])
+        )  # fmt: skip
         if curve is not None:
             return GpuThreshold(
                 curve.verdict, curve.size, curve.lo, curve.hi, threshold_text(curve), (curve.first, curve.last),
-                curve.op, situation, curve.device_id,
+                curve.op, situation, curve.device_id, curve.dtype, curve.params,
             )  # fmt: skip
         if all_curves:
-            text = f"unknown: no {backend or 'GPU'} was compared with the CPU for {situation!r}"
+            words = " ".join(filter(None, (dtype, situation)))
+            text = f"unknown: no {backend or 'GPU'} was compared with the CPU for {words!r}"
     return GpuThreshold("undecided", None, None, None, text, None, name, situation)
 
 

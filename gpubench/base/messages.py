@@ -312,7 +312,7 @@ ERRORS: dict[str, Entry] = {
         "run `gpubench run` first, or name a file"),
     "no-scratch": Entry(
         "the temporary folder cannot be used", "free some space there, or name another folder in TMPDIR"),
-    "no-size": Entry("the shape has no n", 'give {"n": 1024, ...}'),
+    "no-size": Entry("the shape names no size", 'give n, {"n": 1024, ...}, or the shapes: [a.shape, b.shape]'),
     "no-such-baseline": Entry(
         "nothing that is going to be measured matches --baseline",
         "choose one of the devices or implementations that are measured"),

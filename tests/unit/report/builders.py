@@ -223,11 +223,11 @@ def run_of(
     )  # fmt: skip
 
 
-def curve(ratios, *, regime="resident", cpu_s=1e-3, device="cupy:0", factors=QUIET, sessions=5):
+def curve(ratios, *, regime="resident", cpu_s=1e-3, device="cupy:0", factors=QUIET, sessions=5, **of):
     """A CPU case and a GPU case of each size, the GPU `ratio` times faster, in so many sessions that no prior counts."""
     found: list[Outcome] = []
     for n, ratio in ratios.items():
-        found.append(measured(case(n=n), cpu_s, sessions=sessions))
-        what = case(n=n, regime=regime, device=device)
+        found.append(measured(case(n=n, **of), cpu_s, sessions=sessions))
+        what = case(n=n, regime=regime, device=device, **of)
         found.append(measured(what, cpu_s / ratio, factors=factors, sessions=sessions))
     return found

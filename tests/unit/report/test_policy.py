@@ -91,16 +91,35 @@ def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
 @pytest.mark.parametrize(("op", "shape"), [
     ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
     ("matmul", [(16, 64), (32, 16)]), ("matmul", [(4, 4), (4, 4), (4, 4)]), ("matmul", (0, 0)), ("gemv", [(100, 30), (31,)]),
-    ("gemv", (100,)),
+    ("gemv", (100,)), ("options.pairwise", (1024, 64)),  # what the axes of a function are its file says
 ])  # fmt: skip
 def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
-    assert (size_and_others(op, shape)[0], POLICY.choose(op, shape=shape)) == (0, UNKNOWN)
+    assert size_and_others(op, shape)[0] == 0
+    found = POLICY.choose("relu" if "." in op else op, {"n": 0})
+    assert (found, found.command, found.advice, found.confidence) == (UNKNOWN, None, None, "none")
+
+
+@pytest.mark.parametrize("shape", [
+    None, "1M", "1024", 2.5, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5},
+])  # fmt: skip
+def test_what_is_no_shape_is_refused(shape):
+    with pytest.raises(UsageError, match="names no size"):
+        POLICY.choose("matmul", shape)
 
 
 def test_dtypes_by_name_or_as_numpy_has_them():
     tensors = type("dtype", (), {"__str__": lambda self: "torch.float32"})()
     for dtype in ("float32", "f32", SimpleNamespace(name="float32"), type("float32", (), {}), tensors):
         assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
+
+
+def test_the_threshold_of_several_dtypes_names_its_own():
+    ratios = {"float16": {256: 2.0, 1024: 4.0, 4096: 8.0}, "float32": {256: 0.25, 1024: 1.0, 4096: 4.0}}
+    run = run_of([row for dtype, own in ratios.items() for row in curve(own, dtype=dtype)])
+    for words, dtype in (({}, "float16"), ({"dtype": "f32"}, "float32"), ({"dtype": "float32"}, "float32")):
+        found = Policy([run]).threshold("matmul", "queued", **words)
+        assert (found.dtype, found.params, found.n == 256) == (dtype, {}, dtype == "float16")
+    assert "for 'float64 queued'" in str(Policy([run]).threshold("matmul", "queued", dtype="float64"))
 
 
 def test_policies_and_answers_are_sent_to_other_processes():
