@@ -92,7 +92,7 @@ def run_cluster(options: ClusterRunOptions) -> int:
                 lambda name: [RUN, *node_arguments(options, name)], saved, whole,
             )  # fmt: skip
             fleet = fleet_of_ends(
-                answers.ends, answers.absent, whole, journal, expected=options.expect,
+                answers.ends, answers.absent, saved or (), journal, expected=options.expect,
                 engine={engine.name: engine.version},
             )  # fmt: skip
         store.replace(output, store.dumps(fleet))
@@ -158,6 +158,7 @@ def _ask(
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
     done = {node.name for node in whole}
     nodes = {name: node for name, node in nodes.items() if name not in done}
+    absent = [end for end in absent if end.name not in done]
     if saved is not None and not again and options.nodes is None:
         nodes = {}
     there, expect = len(nodes) + len(whole), options.expect

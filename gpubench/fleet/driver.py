@@ -300,17 +300,19 @@ def fleet_of_ends(
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
     """Return the fleet's document after its run. `ends` say how the nodes ended that were asked, and `absent`
-    name the nodes that could not be asked. `saved` are nodes of a saved fleet that were not asked again.
-    `expected` is the number of results that make the fleet complete; None means one from each node. `engine`
-    has the engine's name and version."""
+    name the nodes that could not be asked. `saved` are the nodes of a saved fleet, whose entries stay unless they
+    were asked again. `expected` is the number of results that make the fleet complete; None means one from each
+    node. `engine` has the engine's name and version."""
     ends = list(ends)
-    nodes = list(saved)
+    asked = {end.name for end in ends}
+    nodes = [node for node in saved if node.name not in asked]
+    kept = {node.name for node in nodes}
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
     nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
     nodes += [
         Node(key=end.name, label=end.name, status="failed", reason=end.reason, error=end.error)
-        for end in absent
-    ]
+        for end in absent if end.name not in kept
+    ]  # fmt: skip
     nodes.sort(key=lambda node: (node.name, node.key))
     brought = sum(node.status == "ok" for node in nodes)
     needed = len(nodes) if expected is None else expected

@@ -42,27 +42,32 @@ def measure(**options):
 
 def test_a_fleet_is_measured_saved_told_and_gone_on_with(asked, tmp_path, capsys):
     path = tmp_path / "fleet.json"
-    code, engine = asked(measure(output=[str(path)]), {"a": good("a"), "b": LOST})
+    code, engine = asked(measure(output=[str(path)]), {"a": good("a"), "b": LOST, "c": LOST})
     out, errors = capsys.readouterr()
     assert code == ExitCode.FAILED
     assert errors.splitlines() == [
-        "2 nodes are asked", "b: failed: error: there is no cupy", "a: done", f"saved {path}"
+        "3 nodes are asked", *(f"{name}: failed: error: there is no cupy" for name in "bc"), "a: done", f"saved {path}"
     ]  # fmt: skip
-    assert out.startswith("Fleet: 1 of 2 nodes complete, 4 of 4 GPUs compared; 1 failed (b)")
+    assert out.startswith("Fleet: 1 of 3 nodes complete, 4 of 4 GPUs compared; 2 failed (b, c)")
     assert {words[0] for words in engine.asked} == {"run"}
-    assert sorted(words[-1] for words in engine.asked) == ["--context=node=a", "--context=node=b"]
+    assert sorted(words[-1] for words in engine.asked) == [f"--context=node={name}" for name in "abc"]
     fleet = json.loads(path.read_text())
     assert [(node["label"], node["status"], node["engine"]) for node in fleet["nodes"]] == [
-        ("a", "ok", {"fake": "1"}), ("b", "failed", {"fake": "1"})
+        ("a", "ok", {"fake": "1"}), ("b", "failed", {"fake": "1"}), ("c", "failed", {"fake": "1"})
     ]  # fmt: skip
-    # The node that failed is asked once more, and nobody after that.
-    for names, count in ((["b"], "1 node is asked"), ([], "0 nodes are asked")):
-        code, engine = asked(measure(append=str(path)), {"a": good("a", 2), "b": good("b")})
-        assert (code, [words[-1][-1] for words in engine.asked]) == (0, names)
+    # A node that failed is asked once more, and nobody after that. What is not asked again stays as it was.
+    for nodes, names, count, complete, code in (
+        ("b", ["b"], "1 node is asked", 2, ExitCode.FAILED), (None, ["c"], "1 node is asked", 3, 0), (None, [], "0 nodes are asked", 3, 0),
+    ):  # fmt: skip
+        scripts = {"a": good("a", 2), "b": good("b"), "c": good("c")}
+        exit_code, engine = asked(measure(append=str(path), nodes=nodes), scripts)
+        assert (exit_code, [words[-1][-1] for words in engine.asked]) == (code, names)
         out, errors = capsys.readouterr()
         assert errors.splitlines()[0] == count
-        assert out.startswith("Fleet: 2 of 2 nodes complete, 8 of 8 GPUs compared; no slow GPUs")
-    code, engine = asked(measure(append=str(path), nodes="a", quiet=True), {"a": good("a", 2), "b": []})
+        assert out.startswith(
+            f"Fleet: {complete} of 3 nodes complete, {4 * complete} of {4 * complete} GPUs compared; "
+        )
+    code, engine = asked(measure(append=str(path), nodes="a", quiet=True), {"b": []})  # a has left the cluster
     assert (code, engine.asked, capsys.readouterr().err) == (0, [], ""), "a whole node is not asked again"
 
 
