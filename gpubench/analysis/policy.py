@@ -110,8 +110,8 @@ class _Question(NamedTuple):
     hybrid: bool  # whether the caller can compute on both sides at once
 
     def advise(self) -> Advice | None:
-        known = self.call.decide(self.n)
-        return known and advise(self.call.key, *known, self.n, self.call.regime, hybrid=self.hybrid)
+        answer = self.call.decide(self.n)
+        return answer and advise(self.call.key, *answer, self.n, self.call.regime, hybrid=self.hybrid)
 
 
 class Policy:

@@ -304,15 +304,16 @@ def fleet_of_ends(
     were asked again. `expected` is the number of results that make the fleet complete; None means one from each
     node. `engine` has the engine's name and version."""
     ends = list(ends)
-    asked = {end.name for end in ends}
-    nodes = [node for node in saved if node.name not in asked]
-    kept = {node.name for node in nodes}
+    again = {end.name for end in ends}
+    nodes = [node for node in saved if node.name not in again]
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
+    entries = {node.name for node in nodes}
     nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
     nodes += [
         Node(key=end.name, label=end.name, status="failed", reason=end.reason, error=end.error)
-        for end in absent if end.name not in kept
-    ]  # fmt: skip
+        for end in absent
+        if end.name not in entries
+    ]
     nodes.sort(key=lambda node: (node.name, node.key))
     brought = sum(node.status == "ok" for node in nodes)
     needed = len(nodes) if expected is None else expected

@@ -74,13 +74,18 @@ def one_call(whole_s):
 
 
 def weights(gpu_s):
-    """A size whose weights took 8.5 ms to load, and a larger one that found them there."""
+    """A size whose weights took 8.5 ms to load, and a larger one that found them there; slower code, and queued calls."""
     outcomes = []
     for n in (256, 1024):
         kept = {"factors": (0.999, 1.001, 1.0, 1.0, 0.9995, 1.0005), "sessions": 1}
-        what = measured(case(n=n, regime=WAITED, device="cupy:0"), gpu_s, **kept)
-        loaded = replace(what, parts=[Parts(session=0, weights_s=8.5e-3, weights_bytes=2**20)])
-        outcomes += [measured(case(n=n), 1e-3, **kept), loaded]
+        gpu = {"library": (WAITED, gpu_s), "tuned": (WAITED, 3 * gpu_s), "tuned ": ("resident", 0.5 * gpu_s)}
+        timed = [
+            measured(case(n=n, regime=regime, implementation=name.strip(), device="cupy:0"), seconds, **kept)
+            for name, (regime, seconds) in gpu.items()
+        ]
+        if n == 256:
+            timed[0] = replace(timed[0], parts=[Parts(session=0, weights_s=8.5e-3, weights_bytes=2**20)])
+        outcomes += [measured(case(n=n), 1e-3, **kept), *timed]
     return run_of(outcomes)
 
 
