@@ -27,7 +27,11 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-AMD, APPLE, INTEL, NVIDIA, MESA = 0x1002, 0x106B, 0x8086, 0x10DE, 0x10005
+AMD, APPLE, INTEL, NVIDIA = 0x1002, 0x106B, 0x8086, 0x10DE
+# D3D12 spells the vendor Qualcomm in letters, Vulkan by its PCI id.
+VENDOR_ALIASES: dict[int | None, int | None] = {0x4D4F4351: 0x5143}
+# The names of renderers that run on the CPU, as a pattern.
+SOFTWARE_NAMES = r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast|\bswr\b"
 
 
 # Share of the CPUs' time that other programs may take before a measurement counts as disturbed

@@ -423,7 +423,7 @@ DETECTION = {
     "WILL_WAKE": "It sleeps now and will wake when it is used.",
     "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
     "NO_DRIVER": "No driver is bound to it; install the vendor's driver, then check `lspci -k`.",
-    "PASSED_THROUGH": "It is reserved for a virtual machine (vfio-pci).",
+    "PASSED_THROUGH": "It is reserved for a virtual machine; bind the vendor's driver to use it here.",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
     "NO_PERMISSION": "This user may not open its device node; join the groups render and video.",
     "GPU_LOST": "The driver no longer reaches it; reset it (nvidia-smi --gpu-reset) or restart the machine, "

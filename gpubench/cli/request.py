@@ -457,7 +457,8 @@ class Request:
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
-    gpu_id = detection.gpu_for(machine, device.identity, device.api) if device.identity else None
+    own = device.identity if device.kind != "software" else None
+    gpu_id = detection.gpu_for(machine, own, device.api) if own else None
     members = [detection.gpu_for(machine, identity) or "" for identity in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
 

@@ -1,7 +1,7 @@
 """Access to the files of a machine below one root, and the data types for facts and for the records in which
 sources describe devices.
 
-Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, and at most 4 MiB of
+Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, and at most 16 MiB of
 each are read. Links never lead out of the root. A fact without a value has the most informative reason that any
 source gave.
 """
@@ -20,12 +20,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
+from gpubench.base import VENDOR_ALIASES
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import NOT_PROBED, Fact, Gpu, LinkPath, Partition, Status
 
 T = TypeVar("T")
 
-MOST_BYTES = 4 << 20
+MOST_BYTES = 16 << 20  # /proc/cpuinfo of 2,000 CPUs has 5 MiB
 MOST_LINKS = 40
 MOST_WORDS = 1024  # the most characters of a name; a longer text is a damaged file
 MOST_MEMBERS = 1 << 16  # more CPUs or nodes than any kernel supports; a larger number is a damaged file
@@ -197,7 +198,7 @@ class Root:
 
 
 def _read_regular(path: str) -> bytes | None:
-    """Return up to 4 MiB of a regular file. Return None for a folder, pipe, socket or device. Raises
+    """Return up to 16 MiB of a regular file. Return None for a folder, pipe, socket or device. Raises
     OSError."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
@@ -431,7 +432,8 @@ def _number(value: object) -> int | None:
 # Parsers of the fields whose JSON needs more than a conversion to the field's type. They return None, or an
 # empty tuple, for a value that cannot be parsed.
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    "bdf": address, "uuid": uuid, "vendor_id": pci_id, "device_id": pci_id, "pci_class": pci_id,
+    "bdf": address, "uuid": uuid, "device_id": pci_id, "pci_class": pci_id,
+    "vendor_id": lambda value: VENDOR_ALIASES.get(number := pci_id(value), number),
     "name": lambda name: None if not isinstance(name, str) or is_placeholder(name) else name,
     "memory_bytes": lambda value: size if (size := _number(value)) and size > 0 else None,
     "virtual": lambda texts: tuple(filter(None, map(address, texts))) if isinstance(texts, list) else (),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import AMD, APPLE, INTEL, MESA, NVIDIA
+from gpubench.base import AMD, APPLE, INTEL, NVIDIA, SOFTWARE_NAMES
 from gpubench.detect.facts import (
     Address,
     DeviceRecord,
@@ -120,13 +120,13 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
     """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. `api` is the backend's
-    interface to the GPU. Return None if the match is not certain. Metal states neither address nor ids. If
-    `api` is "metal" and Metal lists only one GPU of the machine, that GPU is the match."""
+    interface to the GPU. Return None if the match is not certain. Metal and Mesa's driver of Apple's GPUs state
+    no PCI id of a vendor. Then, if `api` lists only one GPU of the machine, that GPU is the match."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
-    metal = [gpu.id for gpu in machine.gpus if any(METAL.search(name) for name in gpu.apis)]
-    return metal[0] if api == "metal" and len(metal) == 1 else None
+    listed = [gpu.id for gpu in machine.gpus if any(api in name.split(":") for name in gpu.apis)]
+    return listed[0] if (identity.vendor_id or _NO_PCI_ID) >= _NO_PCI_ID and len(listed) == 1 else None
 
 
 def find_gpu(
@@ -268,10 +268,13 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
     """Tell whether the record may be about the device: the vendors are equal, and the device ids do not differ.
-    A GPU of the device tree whose vendor is unknown fits any record of an API."""
+    A GPU of the device tree whose vendor is unknown fits any record of an API. A GPU of the device tree is no
+    PCI device, but for the chips whose GPU is on their own bus."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP
+    if device.bdf and record.source in _CHIP and record.value("kind") and device.device_id not in SOC_DEVICES:
+        return False
     return vendor is not None and device.vendor == vendor and not _differ(device.device_id, record.device_id)
 
 
@@ -346,17 +349,19 @@ _CHIP = ("drm", "platform")  # the sources of GPUs without a PCI address: the de
 # Sources that only list GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
-_SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast", re.I)
 _VENDOR_WORDS = (
     (r"nvidia", NVIDIA), (r"\bamd\b|advanced micro devices|\bati\b|radeon", AMD), (r"intel", INTEL),
-    (r"apple", APPLE),
+    (r"apple", APPLE), (r"\bmali\b", 0x13B5),
 )  # fmt: skip
-_BMC = {(0x1A03, 0x2000), (0x102B, None)}
+# Adapters of management controllers: ASPEED, Matrox, Huawei, XGI, Silicon Motion, and the ES1000 of ATI.
+_BMC = {(0x1A03, 0x2000), (0x102B, None), (0x19E5, 0x1711), (0x18CA, None), (0x126F, None), (0x1002, 0x515E)}
+# Emulated ones: virtio, QXL, Bochs and Amazon's, VMware, Cirrus, VirtualBox, Parallels, bhyve, Hyper-V.
 _VIRTUAL = {
-    (0x1AF4, 0x1050), (0x1B36, 0x0100), (0x1234, 0x1111), (0x15AD, 0x0405), (0x1013, 0x00B8), (0x80EE, 0xBEEF),
-    (0x1414, None),
+    (0x1AF4, 0x1050), (0x1B36, 0x0100), (0x1234, 0x1111), (0x1D0F, 0x1111), (0x15AD, None), (0x1013, 0x00B8),
+    (0x80EE, 0xBEEF), (0x1AB8, None), (0xFB5D, 0x40FB), (0x1414, None),
 }  # fmt: skip
-SOC_DEVICES = (0x2E12,)  # GB10: a chip whose GPU shares the memory of the CPU
+SOC_DEVICES = (0x2B00, *range(0x2E00, 0x2F00))  # Thor, GB10 and N1X: the GPU shares the memory of the CPU
+_NO_PCI_ID = 0x10000
 VIRTIO_GPU = (0x1AF4, 0x1050)
 
 
@@ -403,14 +408,14 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 def is_software(record: DeviceRecord) -> bool:
     """Tell whether the record is a renderer that runs on the CPU, whatever API lists it."""
-    marked = record.adapter_type == "cpu" or record.vendor_id == MESA
-    return marked or bool(_SOFTWARE.search(_names(record)))
+    return record.adapter_type == "cpu" or bool(re.search(SOFTWARE_NAMES, _names(record), re.I))
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the record's driver is a layer over another API, such as dozen over D3D12. Such a driver
-    lists a device a second time."""
-    return bool(_LAYERED.search(_names(record)))
+    """Tell whether the record lists a device a second time: its driver is a layer over another API, such as
+    dozen over D3D12, or it names the maker of its driver alone, as Mesa's adapters of OpenGL do."""
+    nameless = (record.vendor_id or 0) >= _NO_PCI_ID and vendor_of(record) is None
+    return nameless or bool(_LAYERED.search(_names(record)))
 
 
 def _names(record: DeviceRecord) -> str:
@@ -462,10 +467,12 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
         return "none"
     if passed or ((vendor, device) == VIRTIO_GPU and any(r.checked for r in records)):
         return "gpu"
+    if role_of_display(vendor, device) != "other" and not proven:
+        return "display"
     # A 3D controller whose vendor cannot be read drives no display: it is there to compute.
     unreadable = vendor is None and pci_class == 0x0302
     # What has a render node computes, whoever made it.
-    renders = role_of_display(vendor, device) == "other" and any(r.renders for r in records)
+    renders = any(r.renders for r in records)
     return "gpu" if vendor in GPU_VENDORS or bound or proven or unreadable or renders else "display"
 
 
@@ -478,9 +485,11 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name. Return
-    None if neither is known, or if the stated number is 0x10000 or larger, which is not a PCI id."""
-    if record.vendor_id is not None:
-        return record.vendor_id if record.vendor_id < 0x10000 else None
-    text = record.vendor or ""
+    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name. If the
+    stated number is no PCI id but Vulkan's for the maker of the driver (0x10000 or larger), use the name of the
+    product. Return None if the vendor is unknown."""
+    named = record.vendor_id is not None and record.vendor_id >= _NO_PCI_ID
+    if record.vendor_id is not None and not named:
+        return record.vendor_id
+    text = record.vendor or (record.name if named else None) or ""
     return next((number for pattern, number in _VENDOR_WORDS if re.search(pattern, text, re.I)), None)

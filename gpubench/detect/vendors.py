@@ -51,7 +51,7 @@ def clock(text: str, mark: str = "") -> int | None:
     """Return the highest clock, in hertz, in a table with lines such as "1: 2371Mhz *". Only lines that end in
     `mark` count. Return None if there is no such line. Raises ValueError if any line has another form."""
     step = matching(r"\w{1,2}: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
-    steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
+    steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines()]
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 
 
@@ -121,7 +121,7 @@ _KINDS_BY_ID = {
         "integrated": {*bytes.fromhex(
             "00 01 04 08 0a 0c 0d 0f 11 16 19 1a 22 25 27 29 2a 2e 31 35 3e 41 45 46 4c 4e 59 5a 64 71 7d 81 87 8a 98"
             "9a 9b a0 a7 b0 b6 d7 fd"
-        )},
+        ), *range(0x0BE0, 0x0BF0)},  # Cedarview, beside Ponte Vecchio
         "discrete": {*bytes.fromhex("02 0b 12 49 4f 56 67 78 e2")},
     },
 }  # fmt: skip

@@ -17,6 +17,7 @@ VBIOS = "0000:01:00.0"
 NVML = {"source": "nvml", "bdf": VBIOS, "vendor_id": "10de", "device_id": "2335", "memory_bytes": 141 * GIB}
 RTX = {"source": "nvml", "ordinal": 0, "bdf": "00000000:01:00.0", "uuid": "GPU-00000000-0000-0000-0000-000000000001",
        "vendor_id": "10de", "device_id": "2684", "name": "NVIDIA GeForce RTX 4090", "memory_bytes": 24 * GIB}  # fmt: skip
+PLATFORM = "/sys/bus/platform/devices"
 WSL = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) #1 SMP"}
 LINKED = {"pci_class": "0302", "numa_node": "1", "max_link_width": "16", "power__runtime_status": "active"}
 ON_PCI = {
@@ -63,6 +64,8 @@ ON_PCI = {
     "no clock is in force": (
         HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz"),
         {"gpus.0.compute.now_hz": "absent", "gpus.0.compute.max_hz": 900_000_000}),
+    "an empty table of steps": (
+        HOST | pci("0000:03:00.0", "1002", "1681", "amdgpu", pp_dpm_sclk=""), {"gpus.0.compute.now_hz": "absent", "gpus.0.compute.max_hz": "absent"}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
@@ -72,14 +75,21 @@ ON_PCI = {
          "recommendation.mode": "cpu"}),
     **{f"the kind of NVIDIA's {device} in {product}": (
         HOST | {"/sys/class/dmi/id/product_name": product} | pci(VBIOS, "10de", device, "nvidia"), {KIND: kind})
-       for device, product, kind in (("2335", "a server", "discrete"), ("2e12", "a server", "not_probed"), ("2335", "NVIDIA DGX Spark", "not_probed"))},
-    "passed through, and without a driver": (
-        HOST | pci(VBIOS, "10de", "2684", "vfio-pci") | pci("0000:02:00.0", "10de", "2684"),
-        {"gpus.*.usable": [False, False], "gpus.*.why_not": [["PASSED_THROUGH"], ["NO_DRIVER"]]}),
+       for device, product, kind in (("2335", "a server", "discrete"), ("2e12", "a server", "not_probed"), ("2335", "NVIDIA DGX Spark", "not_probed"),
+                                     ("2b00", "a server", "not_probed"), ("2e03", "a server", "not_probed"), ("2b85", "a server", "discrete"))},
+    # The firmware of a board that has both names the chip; a container does not see it.
+    **{f"a chip's own GPU beside {device}": (
+        HOST | pci(VBIOS, "10de", device, "nvidia") | {f"{PLATFORM}/17000000.gpu/uevent": "DRIVER=gk20a"}, {"gpu_count": count}, [NVML | {"device_id": device}])
+       for device, count in (("26b1", 2), ("2b00", 1))},
+    **{f"passed through by {driver}, and without a driver": (
+        HOST | pci(VBIOS, "10de", "2684", driver) | pci("0000:02:00.0", "10de", "2684"),
+        {"gpus.*.usable": [False, False], "gpus.*.why_not": [["PASSED_THROUGH"], ["NO_DRIVER"]]})
+       for driver in ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")},
     **{f"an adapter that only draws: {vendor}": (
         HOST | pci("0000:05:00.0", vendor, device), {"gpu_count": 0, "display_adapters.*.role": [role], CODES: ["DISPLAY_ONLY"]})
        for vendor, device, role in (("1a03", "2000", "bmc"), ("102b", "0538", "bmc"), ("1af4", "1050", "virtual"),
-                                    ("1414", "5353", "virtual"), ("10ec", "0001", "other"))},
+                                    ("1414", "5353", "virtual"), ("10ec", "0001", "other"),
+                                    ("1002", "515e", "bmc"), ("19e5", "1711", "bmc"), ("1ab8", "4005", "virtual"))},
     "accelerators, and one that a GPU driver has": (
         HOST | pci("0000:05:00.0", "1bcf", "001c", "ve_drv", pci_class="0b40") | pci("0000:06:00.0", "1002", "74a1", "amdgpu", pci_class="1200")
         | pci("0000:07:00.0", "1da3", "1020", "habanalabs", pci_class="1200"),
@@ -166,6 +176,7 @@ OF_INTEL = {
         ("0000:00:10.0", "a780", "i915", {}, GUEST, "integrated"),
         ("0000:00:02.0", "56a0", "xe", {}, GUEST, "discrete"),  # a card at an iGPU's address
         ("0000:00:02.0", "56a0", "vfio-pci", {}, BARE, "discrete"),
+        ("0000:00:02.0", "0be1", "gma500", {}, BARE, "integrated"),
         ("0000:00:02.0", "ee00", "xe", {}, BARE, "integrated"),  # newer than any list
         ("0000:00:02.0", "ee00", "xe", {}, GUEST, "absent"),
         ("0000:03:00.0", "ee00", "xe", {}, BARE, "absent"),
@@ -175,7 +186,7 @@ OF_INTEL = {
         ("0000:03:00.0", "e20b", "xe", SUSPENDED, BARE, "discrete"))}  # fmt: skip
 
 # ---------------------------------------------------------------- GPUs on no PCI bus, and of no known maker
-SOC, PLATFORM = "/sys/devices/platform/soc", "/sys/bus/platform/devices"
+SOC = "/sys/devices/platform/soc"
 
 
 def card(number, device, driver, *, render=None, compatible="", place=SOC):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ from gpubench.backends.wgpu.transfers import (
     PlainTransfers,
     StagedStream,
 )
-from gpubench.base import MESA, processes
+from gpubench.base import SOFTWARE_NAMES, VENDOR_ALIASES, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
@@ -49,7 +50,6 @@ from gpubench.result.store.cache import user_cache
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
-_SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # twice the largest L2 cache of today, since no API reports the size
 _FLUSH_BYTES_SOFTWARE = 64 << 20
 # Seconds for the candidates of one kernel and size: about seven are built at the same time (0.2 s each) and
@@ -517,14 +517,10 @@ def _description(device: Device) -> str:
 
 
 def is_software(info: dict[str, Any]) -> bool:
-    """Return whether the adapter is a rasteriser on the CPU, by its type, vendor or name. It is never treated
-    as a GPU."""
-    name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
-    return (
-        info.get("adapter_type") == "CPU"
-        or info.get("vendor_id") == MESA
-        or any(word in name for word in _SOFTWARE_NAMES)
-    )
+    """Return whether the adapter is a rasteriser on the CPU, by its type or name. It is never treated as a
+    GPU."""
+    name = f"{info.get('device', '')} {info.get('vendor', '')}"
+    return info.get("adapter_type") == "CPU" or bool(re.search(SOFTWARE_NAMES, name, re.I))
 
 
 class WgpuBackend(Backend):
@@ -578,7 +574,7 @@ _VULKAN = "install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-driv
 
 
 def _describe(index: int, adapter: Any) -> Device:
-    info = adapter.info
+    info, vendor = adapter.info, adapter.info.get("vendor_id")
     clock = DeviceClock(kind="pass-timestamp", step_s=1e-9) if "timestamp-query" in adapter.features else None
     return Device(
         id=f"wgpu:{index}", backend="wgpu", kind="software" if is_software(info) else "gpu",
@@ -587,7 +583,7 @@ def _describe(index: int, adapter: Any) -> Device:
         unified=info.get("adapter_type") == "IntegratedGPU" and MAPPABLE in adapter.features,
         # Metal tells no ids, and zero is nobody's. The text called vendor is the name of the driver.
         identity=Identity(
-            pci=str(info.get("device_pci_bus_id") or "") or None, vendor_id=info.get("vendor_id") or None,
+            pci=str(info.get("device_pci_bus_id") or "") or None, vendor_id=VENDOR_ALIASES.get(vendor, vendor) or None,
             device_id=info.get("device_id") or None, driver=str(info.get("vendor") or "") or None,
         ),
     )  # fmt: skip

@@ -30,6 +30,11 @@ def adapter(ids=NAVI, driver=RADV, api="Vulkan", kind="DiscreteGPU", **more):
 
 LAVAPIPE = adapter((0x10005, 0), "llvmpipe", kind="CPU")
 APPLE = adapter((0, 0), "", "Metal", "IntegratedGPU", device="Apple M2")
+# A vendor without a PCI id, and one with two numbers.
+ASAHI = adapter((0x10005, 0), "Honeykrisp", kind="IntegratedGPU", device="Apple M1 (G13G B1)")
+ADRENO, ADRENO_DX = (
+    adapter((vendor, 0x36334330), "Qualcomm", api, "IntegratedGPU") for vendor, api in ((0x5143, "Vulkan"), (0x4D4F4351, "D3D12"))
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ MESA_3, MESA_A, OTHER_3, OTHER_A = (
     ([MESA, MESA, OTHER, OTHER], ["02", "13"]), ([MESA, OTHER, MESA, OTHER], ["01", "23"]),
     ([MESA, MESA, OTHER], ["02", "1"]), ([MESA, adapter(ARC, "Intel open-source Mesa driver")], ["0", "1"]),
     ([MESA, LAVAPIPE, OTHER], ["01"]), ([APPLE], ["0"]),
-    ([adapter((0, 0)), adapter((0, 0), AMDVLK)], ["0", "1"]),
+    ([ADRENO, ADRENO_DX], ["01"]), ([ASAHI, LAVAPIPE], ["0"]), ([adapter((0, 0)), adapter((0, 0), AMDVLK)], ["0", "1"]),
     # Addresses outweigh the order of the listings.
     ([MESA_3, MESA_A, OTHER_A, OTHER_3], ["03", "12"]), ([MESA_3, OTHER_A], ["0", "1"]),
 ])  # fmt: skip
@@ -180,7 +185,7 @@ def gpu_id(machine, device):
 @pytest.mark.parametrize("order", [list, lambda found: list(reversed(found))])
 @pytest.mark.parametrize(("found", "gpus"), [
     ([MESA, OTHER], 1), ([MESA, BY_DX, adapter(driver="Dozen")], 1), ([MESA, MESA], 2), ([MESA, MESA, OTHER, OTHER], 2),
-    ([MESA, MESA, OTHER], 2), ([MESA, adapter(ARC)], 2), ([MESA, LAVAPIPE], 1),
+    ([MESA, MESA, OTHER], 2), ([MESA, adapter(ARC)], 2), ([MESA, LAVAPIPE], 1), ([ADRENO, ADRENO_DX], 1), ([ASAHI, LAVAPIPE], 1),
 ])  # fmt: skip
 def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
     machine = machine_of([Listing("wgpu", tuple(wgpu(*order(found))))])
@@ -190,6 +195,14 @@ def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
 
 def mps(name="Apple GPU"):
     return Device(id="torch:mps:0", backend="torch", kind="gpu", name=name, api="metal", identity=Identity())
+
+
+@pytest.mark.parametrize("files", [[], [{"source": "drm", "vendor_id": "106b", "kind": "integrated"}]])
+def test_mesas_driver_of_apples_gpu_drives_that_gpu(wgpu, files):
+    devices = wgpu(ASAHI, LAVAPIPE)
+    machine = machine_of([Listing("wgpu", tuple(devices))], *files)
+    assert [gpu.vendor.value for gpu in machine.gpus] == ["apple"]
+    assert gpu_id(machine, devices[0]) == machine.gpus[0].id
 
 
 def test_wgpu_and_mps_on_apple_are_one_gpu(wgpu):
