@@ -417,9 +417,11 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     """Return the fact `access.hidden_by_env` of each GPU, by the GPU's id. Its value is the environment
     variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
     it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
-    numbers only the GPUs that the one before it left visible."""
+    numbers only the GPUs that the one before it left visible. HIP reads its own variable or, if that is empty,
+    CUDA's; an empty list hides nothing from HIP."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
-    for vendor, variables in _FILTERS.items():
+    hip = next((name for name in ("HIP_VISIBLE_DEVICES", _CUDA) if environ.get(name)), "")
+    for vendor, variables in (("nvidia", (_CUDA,)), ("amd", ("ROCR_VISIBLE_DEVICES", hip))):
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
         for variable in variables:
             if variable not in environ or not visible:
@@ -434,13 +436,13 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
 
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
-_FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")}
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return those of `gpus` that the environment variable leaves visible. If it cannot be known which they
-    are, return a fact with the reason."""
-    if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
+    """Return those of `gpus`, which are of one vendor, that the environment variable leaves visible. If it
+    cannot be known which they are, return a fact with the reason."""
+    cuda = gpus[0].vendor.value == "nvidia"
+    if not cuda and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells
     owners = {
         uuid: gpu.id
@@ -451,7 +453,7 @@ def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) ->
     seen = parse_visible(environ[variable], len(gpus), list(owners))
     # CUDA's default order is fastest first: position is known only where all models are equal.
     alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1
-    ordered = variable != _CUDA or alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    ordered = not cuda or alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not ordered and len(seen.ordinals) not in (0, len(gpus)):
         note = f"{variable}={environ[variable]}: its numbers follow speed, not the bus"
         return missing("not_probed", variable, note)

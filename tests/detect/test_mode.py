@@ -117,7 +117,7 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
 
 @pytest.mark.parametrize(("access", "code", "named"), [
     (documents.Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
-    (documents.Access(hidden_by_env=make_fact("GPU_DEVICE_ORDINAL", "x")), "HIDDEN_BY_ENV", "GPU_DEVICE_ORDINAL"),
+    (documents.Access(hidden_by_env=make_fact("HIP_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "HIP_VISIBLE_DEVICES"),
     (documents.Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
     (documents.Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3")])  # fmt: skip
 def test_a_reason_names_the_variable_or_the_node(access, code, named):

@@ -46,7 +46,11 @@ def hidden(found, **environ):
     ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
     # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
     ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
-    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]), ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
+    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]), ("nvidia", "a", {CUDA: ""}, [CUDA]), ("amd", "a", {}, [SHOWN]),
+    # HIP reads CUDA's variable where its own is empty, and an empty one hides nothing.
+    ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {HIP: "", ROCR: "0"}, [SHOWN]), ("amd", "a", {ROCR: ""}, [ROCR]),
+    ("amd", "ab", {CUDA: "1"}, [CUDA, SHOWN]), ("amd", "ab", {HIP: "0", CUDA: "1"}, [SHOWN, HIP]),
+    ("amd", "ab", {ROCR: "1", "GPU_DEVICE_ORDINAL": "1"}, [ROCR, SHOWN]),  # OpenCL's; Slurm sets both
     ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
     ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
 ])  # fmt: skip
