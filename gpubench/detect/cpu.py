@@ -398,8 +398,8 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
     """Tell whether physical_package_id may number clusters of cores instead of packages. This is possible on
-    Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI or DMI tables but
-    without a device tree numbers packages."""
+    Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI tables but without a
+    device tree numbers packages. Docker hides both, so DMI tables alone prove nothing."""
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
@@ -407,8 +407,7 @@ def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
     if release and int(release[1]) >= 6 and not arch.startswith("arm"):
         return False
     tree = any(root.read(f"/proc/device-tree/{name}").text for name in ("compatible", "model"))
-    # Firmware with ACPI or DMI tables describes packages itself.
-    return tree or not any(root.exists(path) for path in ("/sys/firmware/acpi/tables", "/sys/class/dmi/id"))
+    return tree or not root.exists("/sys/firmware/acpi/tables")
 
 
 def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]:

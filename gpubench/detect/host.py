@@ -27,6 +27,7 @@ from gpubench.detect.facts import (
     list_form,
     lost,
     make_fact,
+    matching,
     missing,
     parse_list,
     parse_mask,
@@ -346,6 +347,7 @@ _VIRTUAL = (
     (r"VMware", r"", "vmware"), (r"", r"VMware", "vmware"), (r"innotek", r"", "virtualbox"),
     (r"", r"VirtualBox", "virtualbox"), (r"Xen$", r"", "xen"), (r"", r"HVM domU", "xen"),
     (r"", r"Parallels .*(Virtual|VM)", "parallels"), (r"BHYVE", r"", "bhyve"), (r"", r"BHYVE", "bhyve"),
+    (r"OpenBSD", r"VMM", "vmm"),
     (r"Microsoft", r"Virtual Machine", "hyperv"), (r"", r"Apple Virtualization", "apple"),
     (r"QEMU|Bochs|KubeVirt|OpenStack|oVirt|Red Hat|DigitalOcean|Cloud Hypervisor", r"", "kvm"),
     (r"", r"Standard PC \(|KVM\b|QEMU|Bochs|OpenStack|RHEV|oVirt|CloudStack|KubeVirt|crosvm|cloud-hypervisor", "kvm"),
@@ -356,8 +358,14 @@ _VIRTUAL = (
 _CLOUDS = (
     r"Amazon EC2|Google|Alibaba|Hetzner|Nutanix|Vultr|Scaleway|UpCloud|Linode|Akamai|Tencent|Huawei|Exoscale"
 )
+VMBUS = "/sys/bus/vmbus"  # the bus of a guest of Hyper-V; WSL has no DMI tables
+# Paths that only a container has.
+_CONTAINER_PATHS = (
+    ("/var/run/secrets/kubernetes.io", "kubernetes"), ("/.dockerenv", "docker"), ("/run/.containerenv", "podman"),
+    ("/.singularity.d", "apptainer"),
+)  # fmt: skip
 _CONTAINERS = (
-    (r"kubepods", "kubernetes"), (r"docker[-/]", "docker"), (r"libpod", "podman"), (r"/lxc[/.]", "lxc"),
+    (r"kubepods", "kubernetes"), (r"docker[-/]", "docker"), (r"libpod", "podman"), (r"/\.?lxc\b", "lxc"),
     (r"containerd", "containerd"), (r"/buildkit/", "buildkit"),
 )  # fmt: skip
 
@@ -387,6 +395,8 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
     source = _DMI[0]
     if name is None and blocks.value and re.match(r"QEMU\b|Common .*KVM", proc.model(blocks.value) or ""):
         name, source = "kvm", "/proc/cpuinfo"
+    if name is None and root.exists(VMBUS):
+        name, source = "hyperv", VMBUS
     if flags and "hypervisor" not in flags:
         if name is None:
             return make_fact("none", "/proc/cpuinfo")
@@ -437,9 +447,12 @@ def _dmi(root: Root, name: str) -> Fact[str]:
 
 
 def _container(root: Root) -> Fact[str]:
-    for path, name in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
+    for path, name in _CONTAINER_PATHS:
         if root.exists(path):
             return make_fact(name, path)
+    stated = root.fact("/run/systemd/container", matching("(?!wsl$)[a-z-]{2,20}"))
+    if stated.value is not None:
+        return stated
     path = "/proc/self/cgroup"
     text = root.read(path).text or ""
     manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)

@@ -132,12 +132,17 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 def _link_folder(root: Root, folder: str, bdf: Address | None, vendor: int | None) -> str:
     """Return the folder that tells the link between a card and its slot. It is that of the upstream port if the
-    card has a switch of its own, as AMD's since Navi and Intel's Arc have: behind it a Navi shows the fastest
+    card has a switch of its own, as AMD's since Vega and Intel's Arc have: behind it a Radeon shows the fastest
     link that it knows, and an Arc a single lane of the first generation."""
     bridges = [f"{PCI_DEVICES}/{name}" for name in route(root, bdf)[1:]] if bdf is not None else []
     ports = bridges[1:][-2:]  # the first is the root port
-    switched = len(ports) == 2 and all(_number(root, port, "vendor_id").value == vendor for port in ports)
+    ids = [tuple(_number(root, port, name).value for name in ("vendor_id", "device_id")) for port in ports]
+    switched = len(ids) == 2 and (ids[1] in _VEGA_PORTS or all(maker == vendor for maker, _ in ids))
     return ports[0] if switched and vendor is not None else folder
+
+
+# The downstream ports of the switches of Vega 10 and 20, which bear AMD's id for processors.
+_VEGA_PORTS = ((0x1022, 0x1471), (0x1022, 0x14A1))
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:

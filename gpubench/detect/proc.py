@@ -25,7 +25,7 @@ from gpubench.result.machine import Fact
 _KEPT = (
     "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16", "sme",
-    "vx", "vxe", "vxe2",
+    "vx", "vxe", "vxe2", "lsx", "lasx",
 )  # fmt: skip
 _X86_HOMONYMS = {"sme"}  # the flag of AMD's memory encryption has the name of Arm's matrix extension
 _IBM = r"POWER|PPC970|Cell"

@@ -49,6 +49,9 @@ PROCESSORS = {
          "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
     "SME of x86 is no matrix unit": (
         HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
+    "a file of 5 MiB": (
+        HOST | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\nflags : {'x' * 2500} lm avx fma" for n in range(2000)), f"{CPU}/online": "0-1999"},
+        {"cpu.isa": ["avx", "fma"]}),
     "SME of Arm is one": (
         HOST | {"/proc/cpuinfo": "processor : 0\nFeatures : fp asimd sve sme\nCPU architecture: 8\n\n"
                 "processor : 1\nFeatures : asimd sme\nCPU architecture: 8"}, {"cpu.isa": ["asimd", "sme"]}),
@@ -120,6 +123,7 @@ PACKAGES = [
     (board("4.9.140-tegra", ids=("0", "1", "2", "2"), **TREE), "unsupported"),
     (board("5.15.0-android13", **{"proc__device-tree__compatible": "qcom,sm8550"}), "unsupported"),
     (board("5.15.0"), "unsupported"),  # a dump without its firmware
+    (board("5.15.148", sys__class__dmi__id__sys_vendor="NVIDIA"), "unsupported"),  # in Docker
     (board("5.4.0", **ACPI), 2),  # ACPI tells sockets
     (board("5.4.0", **ACPI, **TREE), "unsupported"),  # U-Boot writes DMI tables beside a device tree
     (board("6.1.0", **TREE), 2),
@@ -265,6 +269,11 @@ FIRMWARE = {
         ("Google", "Kevin", "absent"))},
     "the chassis is a guest's": (firmware(False, "ASUS", "PRIME X570", chassis_vendor="QEMU"), {HYPERVISOR: "kvm"}),
     "the CPU is emulated": (firmware(False, model="QEMU Virtual CPU version 2.5+"), {f"{HYPERVISOR}.status": "conflict"}),
+    **{f"a container by {path}": (HOST | {path: text}, {"platform.container": name}) for path, text, name in (
+        ("/var/run/secrets/kubernetes.io/serviceaccount/namespace", "default", "kubernetes"), ("/.singularity.d/env", "", "apptainer"),
+        ("/run/systemd/container", "systemd-nspawn", "systemd-nspawn"), ("/run/systemd/container", "wsl", "absent"),
+        ("/proc/self/cgroup", "0::/.lxc", "lxc"), ("/proc/self/cgroup", "0::/system.slice/lxcfs.service", "absent"))},
+    "a guest of Hyper-V without DMI tables": (HOST | {"/proc/cpuinfo": "processor : 0\nflags : lm hypervisor", "/sys/bus/vmbus/devices": None}, {HYPERVISOR: "hyperv"}),
     "Xen by its own file": (HOST | {"/sys/hypervisor/type": "xen"}, {HYPERVISOR: "xen"}),
     **{f"{nothing!r} is no model": (
         HOST | {"/proc/cpuinfo": f"processor : 0\nvendor_id : {nothing}\nmodel name : {nothing}\nflags : lm{more}"},

@@ -43,7 +43,8 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
 
 @pytest.mark.parametrize(("gpu", "upstream", "downstream", "link"), [
     ("1002", "1002", "1002", (3, 8)), ("8086", "8086", "8086", (3, 8)),  # a switch on the card
-    ("10de", "10b5", "10b5", (1, 1)), ("1002", "1022", "1022", (1, 1)), ("1002", "1002", None, (1, 1))])  # fmt: skip
+    ("10de", "10b5", "10b5", (1, 1)), ("1002", "1022", "1022", (1, 1)), ("1002", "1002", None, (1, 1)),
+    ("1002", "1022:1470", "1022:1471", (3, 8))])  # fmt: skip
 def test_the_link_of_a_card_is_that_of_its_own_switch(look, gpu, upstream, downstream, link):
     above, tree = "pci0000:00", {}
     ports = (("0000:00:01.0", gpu, "5.0", 16), ("0000:01:00.0", upstream, "8.0", 8), ("0000:02:00.0", downstream, "2.5", 1),
@@ -52,8 +53,8 @@ def test_the_link_of_a_card_is_that_of_its_own_switch(look, gpu, upstream, downs
         if vendor is not None:
             texts = {
                 "class": "0x030000" if bdf == "0000:03:00.0" else "0x060400",
-                "vendor": f"0x{vendor}",
-                "device": "0x1478",
+                "vendor": f"0x{vendor[:4]}",
+                "device": f"0x{vendor[5:] or '1478'}",
             }
             texts |= {f"{when}_link_{what}": str(text) for when in ("max", "current")
                       for what, text in (("speed", f"{speed} GT/s PCIe"), ("width", lanes))}  # fmt: skip
