@@ -384,8 +384,9 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
     """
     width = len(ranks) + 1
     ways = [1] + [0] * k
-    for rank in ranks:
-        for taken in range(k, 0, -1):
+    for i, rank in enumerate(ranks):
+        # No more are taken than there were, nor so few that the rest does not suffice.
+        for taken in range(min(k, i + 1), max(0, k - len(ranks) + i), -1):
             ways[taken] += ways[taken - 1] << (rank * width)
     mask = (1 << width) - 1
     return tuple(ways[k] >> (at * width) & mask for at in range(sum(ranks) + 1))
@@ -394,9 +395,11 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
     """Return two p-values of the exact one-sided Mann-Whitney test: one for the hypothesis that `new` is
     larger, one for the hypothesis that `new` is smaller. Equal values share the mean of their ranks."""
-    doubled = [round(2 * rank) for rank in _ranks([*base, *new])]
-    ways = _rank_sums(tuple(sorted(doubled)), len(new))
-    seen = sum(doubled[len(base) :])
+    ranks = _ranks([*base, *new])
+    times = 1 if all(map(float.is_integer, ranks)) else 2  # a rank that two share is a half
+    whole = [round(times * rank) for rank in ranks]
+    ways = _rank_sums(tuple(sorted(whole)), len(new))
+    seen = sum(whole[len(base) :])
     return sum(ways[seen:]) / sum(ways), sum(ways[: seen + 1]) / sum(ways)
 
 

@@ -1,5 +1,7 @@
 """A formula's trace: its texts, why a function has none, and the bound of its roundings."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -96,7 +98,8 @@ def test_the_bound_admits_float32_and_refuses_float16():
 
 
 @pytest.mark.parametrize(("formula", "x", "scale"), [
-    (lambda m, x: x**20, -2.0, 2**20 * (1 + 20 * np.log(2))), (lambda m, x: m.asin(x / 2), 2.0, 2**14), (lambda m, x: 1 - 1 / (1 + m.exp(x)), 800.0, 2)])  # fmt: skip
+    (lambda m, x: x**20, -2.0, 2**20 * (1 + 20 * np.log(2))), (lambda m, x: m.asin(x / 2), 2.0, 2**14), (lambda m, x: 1 - 1 / (1 + m.exp(x)), 800.0, 2),
+    (lambda m, x: m.erf(x), 0.5, math.erf(0.5))])  # fmt: skip
 def test_the_bound_is_a_number_where_the_result_is(formula, x, scale):
     with np.errstate(all="ignore"):
         got = trace(formula, ["x"]).tolerance().scale(np, np.array([x]))
