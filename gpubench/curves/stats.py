@@ -10,6 +10,7 @@ intervals.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -382,14 +383,14 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
     One large integer holds the counts of all sums side by side, so that one shift and one addition update all
     of them.
     """
-    width = len(ranks) + 1
+    size = len(ranks) // 8 + 1  # bytes of a count
     ways = [1] + [0] * k
     for i, rank in enumerate(ranks):
         # No more are taken than there were, nor so few that the rest does not suffice.
         for taken in range(min(k, i + 1), max(0, k - len(ranks) + i), -1):
-            ways[taken] += ways[taken - 1] << (rank * width)
-    mask = (1 << width) - 1
-    return tuple(ways[k] >> (at * width) & mask for at in range(sum(ranks) + 1))
+            ways[taken] += ways[taken - 1] << (8 * size * rank)
+    counts = ways[k].to_bytes(size * (sum(ranks) + 1), "little")
+    return tuple(int.from_bytes(counts[at : at + size], "little") for at in range(0, len(counts), size))
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
@@ -414,9 +415,7 @@ def shift_ratio(
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
     least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
-    rank = 1
-    while sum(ways[least : least + rank + 1]) <= allowed:
-        rank += 1
+    rank = max(1, sum(count <= allowed for count in itertools.accumulate(ways[least:])))
     return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
 
 

@@ -23,6 +23,7 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, P
 from gpubench.kernels.templates import ceil_div
 from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
+    HEADS,
     Heads,
     build_cuda,
     build_wgsl,
@@ -39,7 +40,6 @@ from gpubench.kernels.templates.attention import (
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
 
-_HEADS = 8
 # Least and most rows of the float64 reference at a time, and numbers of a block, of which a core's cache holds
 # two.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
@@ -52,7 +52,7 @@ def _flops(params: Params) -> int:
     return (4 * of.width + 5 * of.heads) * of.pairs
 
 
-def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+def _expr(xp: Array, qkv: Array, heads: int = HEADS, tokens: int | None = None) -> Array:
     q, k, v = cut(xp, qkv, heads, tokens)
     return join(xp, causal_weights(xp, q, k) @ v)
 

@@ -48,6 +48,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
+    HEADS,
     LOWEST,
     Heads,
     by_heads,
@@ -56,8 +57,6 @@ from gpubench.kernels.templates.attention import (
     softmax,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
-
-_HEADS = 8
 
 
 def _width(params: Params) -> int:
@@ -97,13 +96,13 @@ def _weights(xp: Array, q: Array, k: Array) -> Array:
     return softmax(xp, (q / math.sqrt(q.shape[-1])) @ xp.moveaxis(k, -1, -2))
 
 
-def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
+def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> tuple[Array, Array]:
     cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2)), cache
 
 
-def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
+def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> tuple[Array, Array]:
     """Read all rows of the cache and mask those after the token, because its position stays on the device."""
     cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
     room, width = cache.shape[0], cache.shape[1] // 2
@@ -114,7 +113,7 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _
     return values.reshape(1, width), cache
 
 
-def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> Array:
     """Return the scale of each result, which is that of `attention`: (sum p |v|) (1 + |q| max |k| /
     sqrt(e))."""
     cache = _expr(xp, qkv, position, cache, heads)[1]

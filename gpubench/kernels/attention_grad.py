@@ -33,6 +33,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
+    HEADS,
     LOWEST,
     Heads,
     begin_of,
@@ -50,7 +51,6 @@ from gpubench.kernels.templates.attention import (
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
 
-_HEADS = 8
 _ROWS = 256  # queries that NumPy takes at a time
 _STATISTICS = 3  # numbers of a query: its largest score, one over the sum of the powers, sum(p dp)
 
@@ -61,7 +61,7 @@ def _flops(params: Params) -> int:
     return (10 * of.width + 11 * of.heads) * of.pairs
 
 
-def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+def _expr(xp: Array, qkv: Array, dout: Array, heads: int = HEADS, tokens: int | None = None) -> Array:
     q, k, v, g = (*cut(xp, qkv, heads, tokens), *cut(xp, dout, heads, tokens, 1))
     by, p = 1 / math.sqrt(q.shape[3]), causal_weights(xp, q, k)
     dp = g @ xp.moveaxis(v, -1, -2)
@@ -70,7 +70,7 @@ def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS, tokens: int |
     return join(xp, ds @ k * by, turned @ q * by, weights @ g)
 
 
-def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS, tokens: int | None = None) -> Any:
+def _torch(torch: Any, qkv: Any, dout: Any, heads: int = HEADS, tokens: int | None = None) -> Any:
     with torch.enable_grad():
         own = qkv.detach().requires_grad_()
         return torch.autograd.grad(torch_attention(torch, own, heads, tokens), own, dout)[0]

@@ -68,12 +68,12 @@ class Heads(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------- what an op of tokens and heads is
 
-_WIDTH, _HEADS = 256, 8
+_WIDTH, HEADS = 256, 8
 ATTENTION_PARAMS: dict[str, Any] = {
     "params": {"n": "number of tokens"},
     "options": {
         "width": f"elements of a token ({_WIDTH})",
-        "heads": f"heads, which divide the width ({_HEADS})",
+        "heads": f"heads, which divide the width ({HEADS})",
         "tokens": "tokens of a sequence, which divide n; a token sees its own sequence alone (n)",
     },
     "takes": ("heads", "tokens"),
@@ -81,13 +81,13 @@ ATTENTION_PARAMS: dict[str, Any] = {
 
 
 def by_heads(params: Params) -> Heads:
-    n, heads = params["n"], params.get("heads", _HEADS)
+    n, heads = params["n"], params.get("heads", HEADS)
     tokens = params.get("tokens", n)
     return Heads(tokens, heads, params.get("width", _WIDTH) // heads, n // tokens)
 
 
 def fits(params: Params) -> str | None:
-    width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
+    width, heads = params.get("width", _WIDTH), params.get("heads", HEADS)
     if width % heads:
         return f"{heads} heads do not divide a width of {width}"
     n, tokens = params["n"], params.get("tokens", params["n"])
@@ -124,7 +124,7 @@ def join(xp: Array, *parts: Array) -> Array:
 
 
 def head_by_head(
-    formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = _HEADS,
+    formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
     """Return the results of `formula(xp, q, k, v, *others)` for all heads, joined into rows of tokens. Each
@@ -167,7 +167,7 @@ def causal_weights(xp: Array, q: Array, k: Array) -> Array:
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
 
 
-def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+def torch_attention(torch: Any, qkv: Array, heads: int = HEADS, tokens: int | None = None) -> Array:
     q, k, v = cut(torch, qkv, heads, tokens)
     return join(torch, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
 

@@ -105,14 +105,16 @@ def test_halves_are_multiplied_in_float32():
 
 
 def test_an_error_in_a_block_reaches_the_caller_and_the_threads_live_on():
-    team = BlockThreads(3)
+    limits = []
+    team = BlockThreads(3, limits.append)
 
     def fails(start, stop):
         if start == 5:
             raise MemoryError("block 5")
 
     with pytest.raises(MemoryError, match="block 5"):
-        team.run(fails, 10, 1)
+        team.multiply(fails, 10, 1)
+    assert limits == [1, 3], "threads of BLAS during the blocks, and after them"
     seen = []
     team.run(lambda start, stop: seen.append(start), 10, 1)
     assert sorted(seen) == list(range(10))
