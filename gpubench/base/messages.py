@@ -305,7 +305,7 @@ ERRORS: dict[str, Entry] = {
     "no-environment": Entry(
         "a place that `gpubench check` was given has no gpubench, or is no folder",
         "name a virtual environment in which gpubench is installed, or a program that runs it"),
-    "no-plots": Entry("charts cannot be drawn here: altair or vl_convert is missing", "install gpubench anew"),
+    "no-plots": Entry("charts cannot be drawn here: vl_convert is missing", "install gpubench anew"),
     "no-result-for-op": Entry("there is no result of the op, dtype and params", "measure it: gpubench run --ops OP"),
     "no-results": Entry(
         "there is no result to report or to answer from, or what was named holds none",

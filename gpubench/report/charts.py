@@ -1,7 +1,6 @@
 """Charts: Vega-Lite specs without data, and the rows of data for each picture that a spec can show.
 
-This module also holds the parts that all charts share, as Altair objects: axes, device colours, regime dashes
-and tooltips.
+This module also holds the parts that all charts share: layers, axes, device colours, regime dashes and tooltips.
 """
 
 from __future__ import annotations
@@ -130,6 +129,7 @@ HEIGHT = 300
 # The dashes of a line, by the short name of the regime. Data that stays on the device has a solid line.
 DASHES = {"resident": [1, 0], "waited": [1, 0], "queued": [2, 3], "copied": [9, 5], "in place": [5, 2],
           "managed": [5, 2, 1, 2]}  # fmt: skip
+DIAMOND = {"shape": "diamond", "size": 130, "filled": True, "opacity": 1}
 OTHER_DASH = [10, 3, 2, 3]
 SI = "format(datum.value, '~s')"
 PLAIN = "format(datum.value, '~g')"
@@ -142,102 +142,99 @@ _SIZE = (
 )
 
 
-def chart_of(name: str = ROWS) -> Any:
-    """Return a chart of the data set `name`, which gets its rows later."""
-    import altair
+def layer(mark: str, encoding: ChartRow, data: str = ROWS, **look: Any) -> ChartRow:
+    """Return a layer of marks with this encoding and look. It draws the data set `data`, which gets its rows
+    later."""
+    return {"data": {"name": data}, "mark": {"type": mark, **look}, "encoding": encoding}
 
-    return altair.Chart(altair.NamedData(name))
+
+def quantity(field: str, **look: Any) -> ChartRow:
+    """Return the encoding of a field that holds numbers."""
+    return {"field": field, "type": "quantitative", **look}
 
 
-def size_axis() -> Any:
+def word(field: str, **look: Any) -> ChartRow:
+    """Return the encoding of a field that holds texts."""
+    return {"field": field, "type": "nominal", **look}
+
+
+def size_axis() -> ChartRow:
     """Return a logarithmic axis of n with ticks at powers of two."""
-    import altair
-
-    return altair.X(
-        "n:Q", title="size n", scale=altair.Scale(type="log", base=2, nice=False, padding=12),
-        axis=altair.Axis(labelExpr=_SIZE, labelOverlap="greedy", labelSeparation=6, grid=False),
+    return quantity(
+        "n", title="size n", scale={"type": "log", "base": 2, "nice": False, "padding": 12},
+        axis={"labelExpr": _SIZE, "labelOverlap": "greedy", "labelSeparation": 6, "grid": False},
     )  # fmt: skip
 
 
-def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any:
+def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> ChartRow:
     """Return a logarithmic axis of `field` with a line at every decade. `label` is the Vega expression for the
     text of a tick. `x` is True for a horizontal axis. Ticks between the decades have labels only if the axis
     spans less than a factor of 200."""
-    import altair
-
     scale = "x" if x else "y"
     power = "log(datum.value) / LN10"
     lead = f"round(datum.value / pow(10, floor({power} + 1e-9)))"
     few = f"domain('{scale}')[1] / domain('{scale}')[0] < 200"
     labelled = f"{lead} == 1 || ({few} && ({lead} == 2 || {lead} == 5))"
-    axis = altair.Axis(
-        labelExpr=f"{labelled} ? {label} : ''", labelOverlap="greedy", tickCount=6, ticks=False,
-        gridOpacity=altair.condition(f"abs({power} - round({power})) < 1e-6", altair.value(1), altair.value(0.3)),
-    )  # fmt: skip
-    kind = altair.X if x else altair.Y
-    return kind(f"{field}:Q", title=title, scale=altair.Scale(type="log", nice=False, padding=8), axis=axis)
+    decade = {"test": f"abs({power} - round({power})) < 1e-6", "value": 1}
+    axis = {
+        "labelExpr": f"{labelled} ? {label} : ''", "labelOverlap": "greedy", "tickCount": 6, "ticks": False,
+        "gridOpacity": {"condition": decade, "value": 0.3},
+    }  # fmt: skip
+    return quantity(field, title=title, scale={"type": "log", "nice": False, "padding": 8}, axis=axis)
 
 
-def accent(devices: Sequence[ChartDevice], *, fill: bool = False) -> Any:
-    """Return the Altair encoding that shows the device by colour. A device has the same colour in all charts.
-    `fill` selects the fill colour instead of the line colour."""
-    import altair
-
-    kind = altair.Fill if fill else altair.Color
-    scale = altair.Scale(
-        domain=[device.id for device in devices], range=[COLORS[device.color] for device in devices]
-    )
-    return kind("device:N", scale=scale, legend=altair.Legend(title="device"))
+def accent(devices: Sequence[ChartDevice]) -> ChartRow:
+    """Return the encoding that shows the device by colour. A device has the same colour in all charts."""
+    scale = {"domain": [device.id for device in devices], "range": [COLORS[device.color] for device in devices]}
+    return word("device", scale=scale, legend={"title": "device"})
 
 
 def curves(
-    base: Any,
+    base: ChartRow,
     devices: Sequence[ChartDevice],
     columns: Sequence[tuple[str, str]],
-    regimes: Sequence[tuple[str, str]] = (),
-) -> list[Any]:
-    """Return the marks of curves, drawn from `base`: lines, and a point at each size. The device sets the
-    colour, and the regime the dash; without `regimes` all lines are solid. Every point has a tooltip with
-    `columns` (pairs of field and title). A point is hollow if its case has a label such as noisy."""
-    import altair
-
-    names = [name for name, _ in regimes]
-    dashes = altair.Scale(domain=names, range=[DASHES.get(name, OTHER_DASH) for name in names])
-    dash = altair.StrokeDash("regime:N", scale=dashes, legend=altair.Legend(title="data"))
-    line = base.mark_line().encode(color=accent(devices), **({"strokeDash": dash} if names else {}))
-    points = base.mark_point(size=40).encode(
-        color=accent(devices), fill=accent(devices, fill=True), tooltip=tooltip(columns),
-        fillOpacity=altair.condition(altair.datum.label == "ok", altair.value(1), altair.value(0)),
-    )  # fmt: skip
-    return [line, points]
+    regimes: Sequence[tuple[str, str]],
+) -> list[ChartRow]:
+    """Return the layers of curves with the encoding `base`: lines, and a point at each size. The device sets
+    the colour, and the regime the dash. Every point has a tooltip with `columns` (pairs of field and title). A
+    point is hollow if its case has a label such as noisy."""
+    names, color = [name for name, _ in regimes], accent(devices)
+    dashes = {"domain": names, "range": [DASHES.get(name, OTHER_DASH) for name in names]}
+    dash = word("regime", scale=dashes, legend={"title": "data"})
+    filled = {"condition": {"test": "datum.label === 'ok'", "value": 1}, "value": 0}
+    base = base | {"color": color, "detail": word("regime")}
+    return [
+        layer("line", base | {"strokeDash": dash}),
+        layer("point", base | {"fill": color, "fillOpacity": filled, "tooltip": tooltip(columns)}, size=40),
+    ]
 
 
-def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return the marks of the field `value` over the size. There is one curve for each device and regime, with
+def banded_curves(
+    analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]
+) -> list[ChartRow]:
+    """Return the layers of the field `value` over the size. There is one curve for each device and regime, with
     a band from the field `low` to the field `high`. `title` and `label` belong to the vertical axis. `columns`
     are the fields of a tooltip, as pairs of field and title."""
-    import altair
-
     sides = devices(analysis)
-    base = chart_of().encode(x=size_axis(), y=log_axis("value", title, label), detail="regime:N")
-    band = base.mark_area(opacity=0.2).encode(y=log_axis("low", title, label), y2="high:Q", color=accent(sides))
-    names = chart_of(ENDS).mark_text(align="left", dx=8, dy=altair.expr("datum.shift"), fontWeight=600)
-    names = names.encode(x=size_axis(), y=log_axis("value", title, label), text="text:N", color=accent(sides))
-    return [band, *curves(base, sides, columns, regimes(analysis)), names]
+    base = {"x": size_axis(), "y": log_axis("value", title, label)}
+    shared = {"x": size_axis(), "color": accent(sides)}
+    band = shared | {"y": log_axis("low", title, label), "y2": {"field": "high"}, "detail": word("regime")}
+    names = base | shared | {"text": word("text")}
+    return [
+        layer("area", band, opacity=0.2), *curves(base, sides, columns, regimes(analysis)),
+        layer("text", names, ENDS, align="left", dx=8, dy={"expr": "datum.shift"}, fontWeight=600),
+    ]  # fmt: skip
 
 
-def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
+def tooltip(columns: Sequence[tuple[str, str]]) -> list[ChartRow]:
     """Return the tooltip of a point. `columns` holds pairs of a field and its title."""
-    import altair
-
-    return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
+    return [word(field, title=title) for field, title in columns]
 
 
-def make_spec(chart: Any, description: str) -> ChartRow:
-    """Return the Vega-Lite spec of a chart as plain data. The chart is as wide as its container. It has no
-    theme, because the page chooses one when it draws the chart."""
-    made = chart.properties(width="container", description=description).to_dict(validate=False)
-    return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}
+def make_spec(description: str, *layers: ChartRow) -> ChartRow:
+    """Return the Vega-Lite spec of a chart, which is as wide as its container. It has no theme, because the
+    page chooses one when it draws the chart."""
+    return {"height": HEIGHT, "width": "container", "description": description, "layer": [*layers]}
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

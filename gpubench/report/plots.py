@@ -1,5 +1,5 @@
 """The map and the charts as picture files. Each picture names the two sides, the machine and the date, because
-people look at it without the report. This module needs altair and vl_convert.
+people look at it without the report. This module needs vl_convert.
 
 vl_convert is native code, and a fault in it ends its process. So it draws in a child process.
 """
@@ -13,8 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
 
 
-def missing_libraries() -> list[str]:
-    """Return the drawing libraries that are not installed."""
-    return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
+def can_draw() -> bool:
+    """Tell whether the drawing library is installed."""
+    return importlib.util.find_spec("vl_convert") is not None
 
 
 Call = tuple[str, Sequence[Any], dict[str, Any]]  # a vl_convert function and its arguments
@@ -104,24 +103,6 @@ def _script_name() -> str:
         return ""
 
 
-@contextmanager
-def altair_failures() -> Iterator[None]:
-    """Turn exceptions of altair in the `with` block, or its absence, into GpubenchError. An exception raised in
-    gpubench's own code is a bug and passes unchanged."""
-    try:
-        yield
-    except GpubenchError:
-        raise
-    except Exception as error:
-        frame = error.__traceback__
-        while frame is not None and frame.tb_next is not None:
-            frame = frame.tb_next
-        where = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
-        if where.partition(".")[0] == "gpubench" and not isinstance(error, ImportError):
-            raise
-        raise drawing_error(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
-
-
 def drawing_error(why: str) -> GpubenchError:
     """Return the error which says that the library cannot draw. `why` is the reason."""
     return GpubenchError("cannot-draw", why=why)
@@ -147,14 +128,13 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
 def require_library(option: str) -> None:
-    """Raise UsageError if a drawing library that `option` needs is not installed."""
+    """Raise UsageError if the drawing library, which `option` needs, is not installed."""
     from gpubench.base.installation import install_command
 
-    missing = missing_libraries()
-    if missing:
+    if not can_draw():
         raise UsageError(
             "no-plots", f"{option}: charts cannot be drawn here",
-            why=f"what draws is not installed: no {' and no '.join(missing)}", hint=install_command(),
+            why="what draws is not installed: no vl_convert", hint=install_command(),
         )  # fmt: skip
 
 
@@ -317,17 +297,11 @@ def stack(pictures: Sequence[str]) -> str:
 
 
 def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
-    """Return the charts of `options.sections`. This needs altair. Raises GpubenchError if altair does not
-    work."""
+    """Return the charts of `options.sections`."""
     series = all_series(analysis)
     if not series:
         return ChartSet()
-    with altair_failures():
-        from altair.utils.schemapi import debug_mode
-
-        # Specs are not held against Vega-Lite's schema: that takes as long as to make them, and a test does it.
-        with debug_mode(False):
-            charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
+    charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
     # The series to begin with has the most break-evens, then the most numbers.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
     cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))

@@ -346,35 +346,29 @@ def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return a chart with a stacked bar for each device and size. The parts of a bar are its stages, in the
     order in which they run. Stages of the same name in two parts of an op, such as `prefill.heads` and
     `decode.heads`, share a colour."""
-    import altair
-
-    seconds = altair.X(
-        "sum(value):Q", title="seconds of one call", stack="zero",
-        axis=altair.Axis(labelExpr=charts.SECONDS, tickCount=5),
-    )  # fmt: skip
-    color = altair.Color(
-        "kind:N", sort=altair.EncodingSortField("order", op="min"),
-        scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
-    )  # fmt: skip
-    bar = altair.Y(
-        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
-        axis=altair.Axis(labelLimit=120, ticks=False),
-    )  # fmt: skip
-    bars = (
-        charts.chart_of()
-        .mark_bar(height=16)
-        .encode(
-            x=seconds, y=bar, color=color, order="order:Q", tooltip=charts.tooltip(COLUMNS),
-            opacity=altair.Opacity("opacity:Q", scale=None),
-        )
-        .properties(height={"step": 24}, autosize=altair.AutoSizeParams(type="fit-x", contains="padding"))
-    )  # fmt: skip
+    encoding = {
+        "x": charts.quantity(
+            "value", aggregate="sum", title="time of one call", stack="zero",
+            axis={"labelExpr": charts.SECONDS, "tickCount": 5},
+        ),
+        "y": charts.word(
+            "bar", title=None, sort={"field": "n", "op": "min"}, axis={"labelLimit": 120, "ticks": False}
+        ),
+        "color": charts.word(
+            "kind", sort={"field": "order", "op": "min"}, scale={"scheme": "tableau20"},
+            legend={"title": None, "columns": 4},
+        ),
+        "opacity": charts.quantity("opacity", scale=None), "order": charts.quantity("order"),
+        "tooltip": charts.tooltip(COLUMNS),
+    }  # fmt: skip
+    spec = charts.make_spec(CAPTION, charts.layer("bar", encoding, height=16))
+    spec |= {"height": {"step": 24}, "autosize": {"type": "fit-x", "contains": "padding"}}
     rows = charts.by_series(
         (breakdown.case.case, part)
         for breakdown in stages(analysis)
         for part in _bar(breakdown, options.time_unit)
     )
-    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.make_spec(bars, CAPTION))
+    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=spec)
 
 
 def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:

@@ -35,7 +35,7 @@ OTHERS = (
     "gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots",
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
-LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
+LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")
 # Variables that are read while Python or a library starts.
 READ_AT_START = tuple("PYTHON LD_ LC_ LANG TZ OMP_ OPENBLAS_ MKL_ NUMEXPR_ NUMBA_ COVERAGE_".split())
 

@@ -29,16 +29,18 @@ from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, narrowing, number
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.charts import (
+    DIAMOND,
     MARKS,
     Chart,
     accent,
     banded_curves,
     by_series,
     case_fields,
-    chart_of,
     devices,
+    layer,
     log_axis,
     make_spec,
+    quantity,
     short,
     tooltip,
 )
@@ -281,8 +283,6 @@ CAPTION = (
 def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the speedups: one line for each device and regime, with the break-evens on the line
     at 1."""
-    import altair
-
     unit = options.time_unit
     rows = by_series(
         (
@@ -309,18 +309,18 @@ def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for ratio in analysis.break_even
         if ratio.verdict == "at" and ratio.n is not None
     )  # fmt: skip
-    unity = chart_of().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
-    places = chart_of(MARKS).encode(
-        y=log_axis("one", AXIS_TITLE, AXIS_LABEL),
-        color=accent(devices(analysis)),
-        tooltip=tooltip(MARK_COLUMNS),
-    )
-    bar = places.mark_rule(strokeWidth=7, opacity=0.4).encode(x=altair.X("low:Q"), x2="high:Q")
-    diamond = places.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x="n:Q")
+    unity = layer("rule", {"y": {"datum": 1}}, strokeWidth=1.5)
+    places = {
+        "y": log_axis("one", AXIS_TITLE, AXIS_LABEL), "color": accent(devices(analysis)),
+        "tooltip": tooltip(MARK_COLUMNS),
+    }  # fmt: skip
+    span = places | {"x": quantity("low"), "x2": {"field": "high"}}
+    bar = layer("rule", span, MARKS, strokeWidth=7, opacity=0.4)
+    diamond = layer("point", places | {"x": quantity("n")}, MARKS, **DIAMOND)
     band, *curves = banded_curves(analysis, AXIS_TITLE, AXIS_LABEL, COLUMNS)
     return Chart(
         id="speedup", title="Speedup against size", caption=CAPTION, rows=rows, marks=marks,
-        spec=make_spec(altair.layer(band, unity, *curves, bar, diamond), CAPTION),
+        spec=make_spec(CAPTION, band, unity, *curves, bar, diamond),
     )  # fmt: skip
 
 

@@ -120,8 +120,6 @@ CAPTION = (
 @chart("speedup", order=10)
 def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the times, with one line for each device and regime."""
-    import altair
-
     unit = options.time_unit
     rows = by_series(
         (
@@ -136,7 +134,7 @@ def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         if result.time is not None
     )  # fmt: skip
     curves = banded_curves(analysis, "wall time of one call", SECONDS, COLUMNS)
-    spec = make_spec(altair.layer(*curves), CAPTION)
+    spec = make_spec(CAPTION, *curves)
     return Chart(id="time", title="Time against size", caption=CAPTION, rows=rows, spec=spec)
 
 

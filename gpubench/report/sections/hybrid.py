@@ -166,8 +166,6 @@ CAPTION = (
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the time over the GPU's share, with one line for each device and regime. It shows the
     largest size of each series."""
-    import altair
-
     sweeps = [split for split in hybrids(analysis) if split.curve]
     shown = at_largest(sweeps, lambda split: series_name(split.case.case), lambda split: split.case.case.n)
     rows = charts.by_series(
@@ -178,25 +176,23 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     marks = charts.by_series(
         (split.case.case, _mark(split, time.estimate)) for split in shown if (time := split.case.time)
     )
-    share = altair.X(
-        "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
-        axis=altair.Axis(format="%", tickCount=5, grid=False),
+    share = charts.quantity(
+        "x", title="share of the work on the GPU", scale={"domain": [0, 1]},
+        axis={"format": "%", "tickCount": 5, "grid": False},
     )  # fmt: skip
     sides, title = charts.devices(analysis), "wall time of one call"
-    value = charts.log_axis("value", title, charts.SECONDS)
-    base = charts.chart_of().encode(x=share, y=value, detail="regime:N")
-    places = charts.chart_of(charts.MARKS).encode(
-        color=charts.accent(sides),
-        tooltip=charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
-    )
-    better = places.mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(
-        y=charts.log_axis("better", title, charts.SECONDS)
-    )
-    diamond = places.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
+    base = {"x": share, "y": charts.log_axis("value", title, charts.SECONDS)}
+    places = {
+        "color": charts.accent(sides),
+        "tooltip": charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
+    }
+    level = places | {"y": charts.log_axis("better", title, charts.SECONDS)}
+    better = charts.layer("rule", level, charts.MARKS, strokeDash=[6, 4], strokeWidth=1.5)
+    diamond = charts.layer("point", places | base, charts.MARKS, **charts.DIAMOND)
     curves = charts.curves(base, sides, COLUMNS, charts.regimes(analysis))
     return Chart(
         id="hybrid", title="Split over CPU and GPU", caption=CAPTION, rows=rows, marks=marks,
-        spec=charts.make_spec(altair.layer(better, *curves, diamond), CAPTION),
+        spec=charts.make_spec(CAPTION, better, *curves, diamond),
     )  # fmt: skip
 
 

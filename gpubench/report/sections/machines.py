@@ -28,7 +28,7 @@ from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
 from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
-from gpubench.report.charts import ChartRow, short
+from gpubench.report.charts import ChartRow, quantity, short, word
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import gain_of
 from gpubench.report.wording import (
@@ -336,17 +336,18 @@ def _spec(
     long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
     first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))  # foreign text
     ends = f"datum.value > 0 ? {last} : {first}"
-    x = {
-        "field": "place", "type": "quantitative", "scale": {"domain": [0, 1], "padding": 8},
-        "axis": {"title": None, "values": [0, 1], "labelExpr": ends, "grid": False, "domain": False, "ticks": False},
-    }  # fmt: skip
-    y = {
-        "field": "factor", "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": False},
-        "axis": {
-            "title": None, "values": [factor for factor in named if low <= factor <= high],
-            "labelExpr": "format(datum.value, '~g') + 'x'", "domain": False, "ticks": False,
+    bare = {"title": None, "domain": False, "ticks": False}
+    x = quantity(
+        "place", scale={"domain": [0, 1], "padding": 8},
+        axis=bare | {"values": [0, 1], "labelExpr": ends, "grid": False},
+    )  # fmt: skip
+    y = quantity(
+        "factor", scale={"type": "log", "domain": [low, high], "nice": False},
+        axis=bare | {
+            "values": [factor for factor in named if low <= factor <= high],
+            "labelExpr": "format(datum.value, '~g') + 'x'",
         },
-    }  # fmt: skip
+    )  # fmt: skip
     places = [short(place) for place in _places(dates)]
     lines = {printable(case_id): factors for case_id, factors in cases.items()}
 
@@ -366,7 +367,7 @@ def _spec(
     }
     thin = {"type": "line", "style": "quiet", "strokeWidth": 1, "strokeOpacity": 0.5}
     thick = {"type": "line", "style": "accent", "strokeWidth": 3}
-    tooltip = {"field": "case", "type": "nominal"}
+    tooltip = word("case")
     return {
         "width": "container", "height": 180, "encoding": {"x": x, "y": y, "detail": tooltip, "tooltip": tooltip},
         "layer": [

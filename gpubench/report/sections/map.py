@@ -23,7 +23,7 @@ from gpubench.base import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
 from gpubench.base.table import Cell, Line, Tone, trim
-from gpubench.report.charts import ChartRow, short
+from gpubench.report.charts import ChartRow, quantity, short, word
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import gain_text
 from gpubench.report.wording import cpu_names, cpu_text, device_names, gpus_text, situation_text, with_params
@@ -390,7 +390,7 @@ def _panel(
             rows[kind].append({"lane": name, **part})
     tall, low = round(step * 0.75), step * 0.45
     blur = {"color": _color(legend)}
-    at = {"x": _size("x", ends, strips, titled=bool(situation))}
+    at = {"x": _size(ends, strips, titled=bool(situation))}
     span = at | {"x2": {"field": "x2"}}
     tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
     tick: dict[str, Any] = {"type": "tick", "orient": "vertical", "opacity": 1}
@@ -408,14 +408,14 @@ def _panel(
         _layer(rows["marks"], tick | {"thickness": 3, "size": tall + 2, "style": "ink"}, at),
         _layer(
             rows["lanes"], {"type": "rect", "opacity": 0}, gains_axis, span,
-            {"tooltip": {"field": "text", "type": "nominal"}},
+            {"tooltip": word("text")},
         ),
     ]  # fmt: skip
     title = {"title": {"text": situation, "anchor": "start", "frame": "group"}} if situation else {"padding": 0}
     return {
         **title,
         "width": "container", "height": step * len(names),
-        "encoding": {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": None}},
+        "encoding": {"y": word("lane", scale={"domain": names}, axis=None)},
         "resolve": {"axis": {"y": "independent"}}, "layer": layers,
     }  # fmt: skip
 
@@ -432,10 +432,10 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
         "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
         "labelPadding": 8,
     }  # fmt: skip
-    return {"y": {"field": "lane", "type": "nominal", "scale": {"domain": names}, "axis": axis}}
+    return {"y": word("lane", scale={"domain": names}, axis=axis)}
 
 
-def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
+def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
     """Return the encoding of the axis of sizes below the lanes. If there is a single size, it is in the
     middle."""
     alone = ends.high <= ends.low
@@ -450,12 +450,7 @@ def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool)
         "labelSeparation": 2,
     }
     domain = [ends.low / 2, ends.high * 2] if alone else [ends.low, ends.high]
-    return {
-        "field": field,
-        "type": "quantitative",
-        "axis": axis,
-        "scale": {"type": "log", "domain": domain, "nice": False},
-    }
+    return quantity("x", axis=axis, scale={"type": "log", "domain": domain, "nice": False})
 
 
 def _color(length: Any) -> ChartRow:
@@ -466,10 +461,8 @@ def _color(length: Any) -> ChartRow:
         "gradientOpacity": 1, "values": [-1, 0, 1],
         "labelExpr": f"datum.value < 0 ? 'CPU {FULL:.0f}x' : datum.value > 0 ? 'GPU {FULL:.0f}x' : 'about equal'",
     }  # fmt: skip
-    return {
-        "field": "tint", "type": "quantitative", "legend": look if length else None,
-        "scale": {"domain": [-1, 0, 1], "range": "diverging", "interpolate": "rgb"},
-    }  # fmt: skip
+    scale = {"domain": [-1, 0, 1], "range": "diverging", "interpolate": "rgb"}
+    return quantity("tint", legend=look if length else None, scale=scale)
 
 
 def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:

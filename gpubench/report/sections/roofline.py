@@ -245,8 +245,6 @@ _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the roofline, with a picture for each dtype. In a picture, each op on each device is
     a point below the peaks of the device."""
-    import altair
-
     fastest = {point.id for point in chart_cases(analysis)}
     rows: ChartRows = {}
     marks: ChartRows = {}
@@ -255,27 +253,28 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     ]
     for dtype, cases in group_by(largest_points, lambda point: point.case.case.dtype).items():
         ends = [end(point.case.flops / point.case.bytes for point in cases) for end in (min, max)]
-        peaks = [peak for peak in roofline(analysis).peaks if peak.dtype == dtype]
         rows[dtype] = [_point(point) for point in cases]
-        marks[dtype] = [corner for peak in peaks for corner in _line(peak, ends[0] / SPAN, ends[1] * SPAN)]
+        marks[dtype] = [
+            corner
+            for peak in roofline(analysis).peaks
+            if peak.dtype == dtype
+            for corner in _line(peak, ends[0] / SPAN, ends[1] * SPAN)
+        ]
     sides = charts.devices(analysis)
-    x = charts.log_axis("x", "FLOP per byte moved", charts.PLAIN, x=True)
-    strokes = altair.Scale(domain=[_MEASURED, _WEAK_PEAK], range=[[1, 0], [6, 4]])
-    base = {"x": x, "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(sides)}
-    line = (
-        charts.chart_of(charts.MARKS)
-        .mark_line(strokeWidth=1.5)
-        .encode(
-            **base,
-            order="order:Q",
-            strokeDash=altair.StrokeDash("strength:N", legend=None, scale=strokes),
-            tooltip=charts.tooltip(PEAK_COLUMNS),
-        )
-    )
-    points = charts.chart_of().mark_point(size=60, filled=True).encode(**base, tooltip=charts.tooltip(COLUMNS))
+    base = {
+        "x": charts.log_axis("x", "FLOP per byte moved", charts.PLAIN, x=True),
+        "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(sides),
+    }  # fmt: skip
+    strokes = {"domain": [_MEASURED, _WEAK_PEAK], "range": [[1, 0], [6, 4]]}
+    peaks = base | {
+        "order": charts.quantity("order"), "tooltip": charts.tooltip(PEAK_COLUMNS),
+        "strokeDash": charts.word("strength", legend=None, scale=strokes),
+    }  # fmt: skip
+    line = charts.layer("line", peaks, charts.MARKS, strokeWidth=1.5)
+    points = charts.layer("point", base | {"tooltip": charts.tooltip(COLUMNS)}, size=60, filled=True)
     return Chart(
         id="roofline", title="Roofline", caption=CAPTION, rows=rows, marks=marks,
-        spec=charts.make_spec(altair.layer(line, points), CAPTION),
+        spec=charts.make_spec(CAPTION, line, points),
     )  # fmt: skip
 
 

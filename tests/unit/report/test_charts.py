@@ -149,24 +149,6 @@ def test_what_becomes_of_the_child_that_draws_is_a_reason(monkeypatch, status, o
     assert (limit_s, options["most_output"], json.loads(options["stdin"])[0][0]) == (80.0, 2**28, "svg_to_png")
 
 
-def raise_in(module, error):
-    space = {"__name__": module}
-    exec("def fail(error): raise error", space)
-    return lambda: space["fail"](error)
-
-
-@pytest.mark.parametrize(("act", "kind", "said"), [
-    (raise_in("altair.vegalite", ValueError("x" * 301)), GpubenchError, f"altair raised ValueError: {'x' * 300}"),
-    (raise_in("gpubench.report.charts", ImportError("no altair")), GpubenchError, "altair raised ImportError: no altair"),
-    (raise_in("gpubench.report.charts", ValueError("a bug")), ValueError, "a bug"),
-    (raise_in("altair", plots.drawing_error("it hangs")), GpubenchError, "it hangs"),
-])  # fmt: skip
-def test_a_failure_of_altair_is_no_bug_of_ours(act, kind, said):
-    with pytest.raises(kind) as caught, plots.altair_failures():
-        act()
-    assert (type(caught.value), getattr(caught.value, "why", str(caught.value))) == (kind, said)
-
-
 @pytest.mark.parametrize(
     ("wide", "places", "size"), [(640, [(0, 0), (640, 0), (0, 300)], (1280, 350)), (641, [(0, 0), (0, 100), (640, 100)], (1140, 400))]
 )  # fmt: skip

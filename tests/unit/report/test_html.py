@@ -109,7 +109,7 @@ def test_the_script_that_draws_is_put_together_once(tmp_path, monkeypatch):
 
 
 def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     page = Page(drawn(full_run, format="html"))
     assert any(install_command() in text for text in page.texts)
     assert any(attributes.get("id") == "r0-map" for _, attributes in page.elements)

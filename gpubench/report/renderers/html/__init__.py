@@ -1,5 +1,5 @@
 """The report as one HTML file that needs no network. The answer and the tables need no script. The charts need
-altair and vl_convert."""
+vl_convert."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubench.base.table import Cell, Column, Line, Table, line_text
 from gpubench.report.charts import ChartSet, page_colors, theme
 from gpubench.report.contents import document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
-from gpubench.report.plots import chart_set, missing_libraries, page_script, svgs
+from gpubench.report.plots import can_draw, chart_set, page_script, svgs
 from gpubench.report.renderers.html.answer import Content, views
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.answer import brief_answer
@@ -113,13 +113,12 @@ class _Page:
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
         self.without = self.library = ""
-        missing = missing_libraries()
-        if missing:
+        if not can_draw():
             self.without = f"what draws is not installed: {install_command()}"
         elif sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
             self.without = f"they would show more than {MOST_CASES} cases: choose some with --filter"
         try:
-            self.library = "" if missing else _library()
+            self.library = _library() if can_draw() else ""
         except GpubenchError as error:  # a page without charts is better than none
             self.without = f"{error.why}. To have them, install gpubench anew"
         self.together = self._together()
@@ -184,24 +183,16 @@ class _Page:
             if {ANSWER, MAP} & {*self.options.sections} else ()
         )  # fmt: skip
         details = [part for part in sections if part.key not in (ANSWER, MAP) and not part.asked]
-        charts = self._charts(analysis)  # which may say why there are none
         dtypes = sorted({entry.case.dtype for entry in analysis.cases})
         return {
             "prefix": prefix, "heading": report.headings[0], "views": shown,
             "started_at": analysis.run.started_at, "origin": origin_text(analysis, dtypes),
             "summary": f"{report.headings[0].removeprefix('Run: ')} · {analysis.machine}: {brief_answer(analysis)}",
             "warnings": _warnings_text(details), "asked": [part for part in sections if part.asked],
-            "groups": [*_groups(details, prefix, report.headings)], "charts": charts, "without": self.without,
+            "groups": [*_groups(details, prefix, report.headings)],
+            "charts": ChartSet() if self.without else chart_set(analysis, self.options), "without": self.without,
             "file": store.result_name(analysis.run), "result": self._result(analysis),
         }  # fmt: skip
-
-    def _charts(self, analysis: Analysis) -> ChartSet:
-        """Return the charts of a run. If there are none, `without` may say why."""
-        try:
-            return ChartSet() if self.without else chart_set(analysis, self.options)
-        except GpubenchError as error:
-            self.without = f"{error.why}. To have them, install gpubench anew"
-            return ChartSet()
 
     def _result(self, analysis: Analysis) -> bytes | None:
         samples = sum(case.sample_count for other in self.analyses for case in other.cases)
