@@ -158,7 +158,7 @@ class _Measured:
         whole = _total(terms)
         if whole is None:
             return _result(claim, "not measured", NO_SESSION)
-        copied = [self._copy_both_ways(ratio) for ratio in terms]
+        copied = [self._copy_both_ways(claim, ratio) for ratio in terms]
         with_copies = None if None in copied else _total([ratio for ratio in copied if ratio is not None])
         also = self._kindest(claim, claim.also) if claim.also else NO_CASE
         verdict, reason = _verdict(claim, whole)
@@ -180,7 +180,7 @@ class _Measured:
         real = [ratio for ratio in matching if ratio.case.device_kind in kinds]
         if real:
             best = max(real, key=lambda ratio: (ratio.headline, ratio.ratio))
-            return best if claim.against == "cpu" else self._against_gpu(best)
+            return best if claim.against == "cpu" else self._against_gpu(best) or NO_CASE
         if host := self._on_host(matches):
             return host
         return SOFTWARE if any(ratio.case.device_kind == "software" for ratio in matching) else NO_CASE
@@ -195,11 +195,11 @@ class _Measured:
         best = fastest(timed)
         return pair("headline", best, best, headline=True)
 
-    def _against_gpu(self, ratio: Speedup) -> Speedup | str:
+    def _against_gpu(self, ratio: Speedup) -> Speedup | None:
         """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work.
-        Return the reason if there is none."""
+        Return None if there is none."""
         beside = fastest(other.case for other in self._same_work(ratio, ratio.case.case.regime_id, "gpu"))
-        return pair("headline", beside, ratio.case, headline=ratio.headline) or NO_CASE
+        return pair("headline", beside, ratio.case, headline=ratio.headline)
 
     def _same_work(self, ratio: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
         """Return the headline speedups that devices of this `kind` have in this regime (by id), for the same
@@ -211,27 +211,28 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the largest speedup of a GPU case over another case of the same device, or the reason why
-        there is none. `matches` selects the GPU cases and `divides` the other ones. If both cases compute the
-        same op, they must also have the same size, dtype and regime."""
+        """Return the largest speedup of a GPU case over the fastest other case of the same device, or the reason
+        why there is none. `matches` selects the GPU cases and `divides` the other ones. If both cases compute
+        the same op, they must also have the same size, dtype and regime."""
+        bases = [case for case in self.everything if divides(case.case)]
         ratios = [
-            pair("headline", base, case)
+            pair("headline", fastest(base for base in bases if _comparable(base.case, case.case)), case)
             for case in self.everything
             if case.device_kind == "gpu" and matches(case.case)
-            for base in self.everything
-            if divides(base.case) and base.case.device_id == case.case.device_id
-            if base.case.op != case.case.op
-            or (base.case.workload, base.case.regime_id) == (case.case.workload, case.case.regime_id)
         ]
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
-    def _copy_both_ways(self, ratio: Speedup) -> Speedup | None:
-        """Return the largest headline speedup of the workload of `ratio` if every call copies both ways. Return
-        None if that was not measured. A speedup of a CPU case is returned unchanged."""
+    def _copy_both_ways(self, claim: Claim, ratio: Speedup) -> Speedup | None:
+        """Return the largest speedup of the workload of `ratio`, over the baseline of the claim, if every call
+        copies both ways. Return None if that was not measured, and if the baseline is a selector. A speedup of a
+        CPU case is returned unchanged."""
         if ratio.case.device_kind == "cpu":
             return ratio
         same = self._same_work(ratio, "transfer-always", ratio.case.device_kind)
-        return max(same, key=lambda other: other.ratio, default=None)
+        best = max(same, key=lambda other: other.ratio, default=None)
+        if best is None or claim.against == "cpu":
+            return best
+        return self._against_gpu(best) if claim.against == "gpu" else None
 
     def _time(self, claim: Claim) -> ClaimResult:
         """Judge a claimed time, of the CPU or within a range, by the fastest selected case."""
@@ -241,6 +242,8 @@ class _Measured:
         case = fastest(matching)
         if case is None or case.time is None:
             return _result(claim, "not measured", NO_CASE)
+        if case.label == "throttled":
+            return _result(claim, "undecided", case.label, ids=(case.id,), timed=case)
         if claim.time_s is not None:
             verdict = _inside(case.time.low, case.time.high, claim.time_s, claim.allowed)
         else:
@@ -263,6 +266,13 @@ class _Measured:
         verdict = _inside(*_ends(curve), claimed, claim.allowed)
         reason = (curve.reason or "") if verdict == "undecided" else ""
         return _result(claim, verdict, reason, ids=(curve.points[-1].id,), threshold=curve)
+
+
+def _comparable(base: Case, case: Case) -> bool:
+    """Tell whether `base` may be the baseline of `case`: another case of the same device, of another op, or of
+    the same op with the same size, dtype and regime."""
+    same_call = (base.workload, base.regime_id) == (case.workload, case.regime_id)
+    return base.device_id == case.device_id and (base.op != case.op or (same_call and base.id != case.id))
 
 
 def _ends(curve: BreakEven) -> tuple[float, float]:

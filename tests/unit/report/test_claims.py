@@ -68,7 +68,7 @@ WILD = tuple(factor**8 for factor in NOISY)
     (NOT_MEASURED, claimed((), speedup=2), FORTY, {}), (NOT_MEASURED, claimed(("relu",), speedup=2), FORTY, {}),
     # An unstable case decides by its interval, and a throttled one nothing.
     *((said, claimed(speedup=x), curve({1024: 40.0}, factors=WILD), {}) for x, said in ((44, "confirmed"), (1000, "refuted"), (2, "confirmed"))),
-    ("undecided", claimed(speedup=1000), [FORTY[0], THROTTLED], {}), (NOT_MEASURED, claimed(speedup=2), curve({1024: 40.0}, device="wgpu:0"), SOFT),
+    *(("undecided", claimed(**what), [FORTY[0], THROTTLED], {}) for what in ({"speedup": 1000}, {"time_s": (1e-6, 1e-3)})), (NOT_MEASURED, claimed(speedup=2), curve({1024: 40.0}, device="wgpu:0"), SOFT),
 ])  # fmt: skip
 def test_verdicts(said, claim, outcomes, more):
     found = verdict(claim, outcomes, **more)
@@ -175,5 +175,23 @@ def test_a_claim_against_other_cases_takes_those_of_its_device():
     tiled, naive = (case(device="cupy:0", implementation="tuned", variant=v) for v in ("tiled", "naive"))
     slow = replace(naive, device_id="wgpu:0")
     rows = [measured(case(), 1e-3), measured(tiled, 1e-4), measured(naive, 4e-4), measured(slow, 9e-4)]
+    rows.append(measured(case(device="cupy:0", regime=ALWAYS), 3e-4))
     claim = claimed(("matmul/*/*/tuned-tiled",), against="matmul/*/*/tuned-naive", speedup=2)
-    assert verdict(claim, rows).ratio == pytest.approx(4)
+    found = verdict(claim, rows)
+    assert (found.ratio, found.ratio_with_copies) == (pytest.approx(4), None)
+    # The fastest of them, which a slower one of another op or size does not flatter.
+    rows += [measured(case("add", n, device="cupy:0"), s) for n, s in ((64, 2e-4), (2**20, 5e-2))]
+    assert verdict(replace(claim, against="add"), rows).ratio == pytest.approx(2)
+    assert verdict(replace(claim, against="matmul/*/*/tuned*"), rows).ratio == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("against", "copied"), [("cpu", 5.0), ("gpu", 2.0)])
+def test_the_call_that_copies_is_held_against_what_the_claim_names(against, copied):
+    always = [
+        measured(case(device=device, regime=ALWAYS), s) for device, s in (("cupy:0", 4e-4), (SPLIT.id, 2e-4))
+    ]
+    rows = [*curve({1024: 40.0}, device=SPLIT.id), measured(case(device="cupy:0"), 1e-4), *always]
+    found = verdict(
+        claimed((f"{MATMUL}@hybrid:*",), against=against, speedup=1), rows, devices=(CPU, GPU, SPLIT)
+    )
+    assert found.ratio_with_copies == pytest.approx(copied)
