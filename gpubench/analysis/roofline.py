@@ -17,9 +17,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, alone, derive_once
 from gpubench.analysis.estimate import CALLS, OVERHEAD, CaseResult
-from gpubench.analysis.samples import workers
+from gpubench.analysis.samples import empty_launch_s
 from gpubench.base import group_by
-from gpubench.curves.stats import median
 from gpubench.result.case import FUNCTIONS, QUEUED, TF32, Case
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import Run
@@ -92,9 +91,11 @@ def roofline(analysis: Analysis) -> Roofline:
     """Return the peaks that the run reached. Return also, for each shown case with resident data, which share
     of its peak it reached."""
     run = analysis.run
-    # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
-    # the CPU.
-    hardware = {device.id: device.gpu_id or device.id for device in run.devices}
+    # Backends that drive the same GPU are one device, and so are those of the CPU. A software adapter is a device of
+    # its own, although it runs on the CPU.
+    hardware = {
+        device.id: "cpu" if device.kind == "cpu" else device.gpu_id or device.id for device in run.devices
+    }
 
     def place(case: CaseResult) -> str:
         return hardware.get(case.case.device_id, case.case.device_id)
@@ -265,15 +266,8 @@ def overheads(analysis: Analysis) -> Overheads:
         _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})
     ]
     everywhere = sorted({case.case.device_id for case in analysis.cases})
-    empty = {name: seconds for name in everywhere if (seconds := _empty(analysis.run, name))}
+    empty = {name: seconds for name in everywhere if (seconds := empty_launch_s(analysis.run, name))}
     return Overheads(rows=tuple(sorted(cases, key=_order)), pools=tuple(filter(None, pools)), empty=empty)
-
-
-def _empty(run: Run, device_id: str) -> float | None:
-    """Return the seconds of an empty launch on a device: the median of its workers' medians. Return None if no
-    worker has such a time."""
-    medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
-    return median(medians) if medians else None
 
 
 def _order(item: CaseResult) -> tuple[object, ...]:

@@ -53,16 +53,10 @@ def count_sessions(run: Run) -> int:
 
 
 def empty_launch_s(run: Run, device_id: str) -> float:
-    """Return the median seconds of an empty launch on a device, over the workers of all sessions. Return 0 if
-    it was not measured."""
-    seconds = [
-        value
-        for session in run.sessions
-        for worker in session.workers
-        if worker.device_id == device_id
-        for value in worker.overhead_s
-    ]
-    return stats.median(seconds) if seconds else 0.0
+    """Return the seconds of an empty launch and its wait on a device: the median of its workers' medians, of the
+    sessions that count. Return 0 if it was not measured."""
+    medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
+    return median(medians) if medians else 0.0
 
 
 SamplePhase = Literal["main", "sweep"]

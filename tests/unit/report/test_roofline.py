@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.roofline import roofline
 from tests.examples import examples
-from tests.unit.report.builders import case, measured, run_of
+from tests.unit.report.builders import CPU, case, measured, run_of
 from tests.unit.report.parts import LARGE, SHARED, copied, multiplied
 
 
@@ -16,7 +16,7 @@ def peaks_of(*outcomes, devices=SHARED):
     return roofline(analyse(run_of(outcomes, devices=devices)))
 
 
-def test_backends_of_one_gpu_share_its_peak():
+def test_backends_of_one_device_share_its_peak():
     webgpu = copied(4200, implementation="tuned", device="wgpu:0")
     found = peaks_of(copied(4000, device="cupy:0"), webgpu, multiplied(50, device="cupy:0"))
     (peak,) = found.peaks
@@ -25,6 +25,15 @@ def test_backends_of_one_gpu_share_its_peak():
     assert peak.ridge == pytest.approx(5e13 / 4.2e12)
     shares = {row.case.id: row.share for row in found.rows}
     assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
+    found = peaks_of(
+        copied(80),
+        copied(100, device="torch:cpu"),
+        devices=[CPU, replace(CPU, id="torch:cpu", backend="torch")],
+    )
+    assert ([peak.device_ids for peak in found.peaks], found.rows[0].share) == (
+        [("numpy:0", "torch:cpu")],
+        pytest.approx(0.8),
+    )
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
