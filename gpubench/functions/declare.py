@@ -19,7 +19,7 @@ Maker = Callable[..., Sequence[Any]]
 class Meaning(TypedDict, total=False):
     """The options of a function that describe its inputs and decide whether a result is correct."""
 
-    inputs: Maker | None  # called as (rng, n) or (rng, n, dtype); returns the list of inputs at size n
+    inputs: Maker | None  # called with what it takes of rng, n and dtype; returns the list of inputs at size n
     tolerance: float | None  # the largest allowed relative error of a result
     same: Callable[[Any, Any], bool] | None  # returns whether two results are equal
     flops: Callable[[int], float] | None  # returns the number of operations of a call at size n
@@ -68,7 +68,8 @@ class UserFunction:
             raise UsageError(
                 "bad-function", f"a function has no option {unknown[0]!r}",
                 why="the options are " + ", ".join(OPTIONS),
-                hint=suggest(unknown[0], OPTIONS) or None,
+                hint=suggest(unknown[0], OPTIONS)
+                or "sizes, budget and devices are options of the run: gpubench run FILE --sizes 1k,4k",
             )  # fmt: skip
         for name, value in options.items():
             _require_kind(name, value)
@@ -92,8 +93,8 @@ class UserFunction:
         return f"<gpubench.{kind} {self.name}({', '.join(self.parameters)})>"
 
     def inputs(self, make: Maker) -> Maker:
-        """Set the function that makes the inputs, as a decorator. `make(rng, n)` or `make(rng, n, dtype)`
-        returns a list of inputs."""
+        """Set the function that makes the inputs, as a decorator. `make(rng, n)`, `make(n)` or `make(rng, n,
+        dtype)` returns a list of inputs."""
         self.make = make
         return make
 

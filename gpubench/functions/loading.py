@@ -14,16 +14,17 @@ import importlib.util
 import inspect
 import math
 import os
+import random
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from gpubench.base.errors import Unsupported
+from gpubench.base.errors import Unsupported, UsageError
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
@@ -304,7 +305,8 @@ def load_source(source: CodeSource) -> Loaded:
     except SystemExit as error:
         raise PluginError(f"it calls sys.exit({error.code!r}) when it is imported") from None
     except BaseException as error:
-        raise PluginError(f"{_place(error, source)}{error_text(error)}") from error
+        why = f" ({error.why}; {error.hint})" if isinstance(error, UsageError) else ""
+        raise PluginError(f"{_place(error, source)}{error_text(error)}{why}") from error
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
@@ -384,21 +386,42 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         width = np.float64 if dtype == "float64" else np.float32
         low, high = DRAWN.low, DRAWN.high
         return [(low + (high - low) * rng.random(n, dtype=width)).astype(dtype) for _ in arguments]
-    made = function.make(rng, n, dtype) if _takes_dtype(function.make) else function.make(rng, n)
+    _seed_others((seed + n) % 2**32)
+    made = _call_maker(function.make, {"rng": rng, "n": n, "dtype": dtype})
     if not isinstance(made, list | tuple):
-        raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
+        if len(arguments) != 1:
+            raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
+        made = [made]
     return [Stays(_cast(x.value, dtype)) if isinstance(x, Stays) else _cast(x, dtype) for x in made]
 
 
-def _takes_dtype(make: Maker) -> bool:
-    """Return whether `make` takes a dtype after rng and n. A third parameter with a default is the user's own,
-    as k in `lambda rng, n, k=k: ...`."""
+def _seed_others(seed: int) -> None:
+    """Seed the generators of Python, NumPy and PyTorch, from which a user may draw in place of `rng`."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def _call_maker(make: Maker, given: Mapping[str, Any]) -> Any:
+    """Call the user's function for inputs. Parameters with the names in `given` get these values, in any order.
+    If it has other names, a single parameter is n, and several are the values in their order. A parameter with
+    a default is the user's own, as k in `lambda rng, n, k=k: ...`, unless it is called `dtype`."""
     try:
-        third = list(inspect.signature(make).parameters.values())[2:3]
+        parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature
-        return False
-    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in usual and (p.default is p.empty or p.name == "dtype") for p in third)
+        return make(given["rng"], given["n"])
+    taken = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        and (p.default is p.empty or p.name == "dtype")
+    ]
+    if taken and all(p.name in given and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken):
+        return make(**{p.name: given[p.name] for p in taken})
+    return make(given["n"]) if len(taken) == 1 else make(*list(given.values())[: max(2, len(taken))])
 
 
 def _cast(value: Any, dtype: str) -> Any:

@@ -20,7 +20,8 @@ from gpubench.result.run import RunWarning, warning
 # The largest number of child processes that try functions at the same time.
 MOST_CHILDREN = 4
 DECORATORS = (
-    "put @gpubench.function above a function, or write name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
+    "put @gpubench.function above a function whose first argument is the array library, as in def f(xp, x), or write"
+    " name = gpubench.pair(cpu=..., gpu=..., inputs=...)"
 )
 
 # The warnings of a run about each source, by the name of the source.

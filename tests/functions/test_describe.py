@@ -328,7 +328,7 @@ def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error,
 
 
 def test_an_option_that_no_function_has_is_named_with_one_that_is_like_it():
-    for name, hint in (("tolerence", "did you mean 'tolerance'?"), ("colour", "docs/your-own-function.md")):
+    for name, hint in (("tolerence", "did you mean 'tolerance'?"), ("colour", "options of the run")):
         error = raised(UsageError, UserFunction, sum_of, **{name: 1})
         assert (name in error.message, "tolerance, same" in error.why, hint in error.hint) == (True, True, True)
 

@@ -84,7 +84,7 @@ def twice(xp, x): return x + 1
 @gpubench.function
 def drawn(xp, x): return x
 @drawn.inputs
-def _(rng, n): return [np.random.random(n)]
+def _(rng, n): return [np.random.default_rng().random(n)]
 add = gpubench.function(lambda xp, a, b: a + b)
 """
 OTHERS = """
@@ -131,6 +131,8 @@ class Scale:
 called = gpubench.pair(cpu=Scale(), gpu=Scale())
 ordered = gpubench.function(
     lambda xp, x: int(x.flags.f_contiguous), inputs=lambda rng, n, k=3: [np.asfortranarray(rng.random((n, k)))])
+of_n = gpubench.function(lambda xp, x: x.sum(), inputs=lambda size: np.random.random(size))  # seeded for it
+swapped = gpubench.function(lambda xp, x: x.max(), inputs=lambda n, rng: [rng.random(n)])
 @gpubench.function(dtypes="f31")
 def misspelt(xp, x): return x
 """
@@ -139,7 +141,7 @@ def misspelt(xp, x): return x
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = "add counts by_scalar wide missing numbers hidden called ordered".split()
+    sound = "add counts by_scalar wide missing numbers hidden called ordered of_n swapped".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}

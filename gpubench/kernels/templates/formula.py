@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial, partialmethod
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -187,31 +187,24 @@ class Symbol:
         raise Untraceable(f"uses .{name} of an array")
 
 
-def _refuse(self: Symbol, why: str, *operands: Any) -> Any:
+def _refuse(why: str) -> Any:
     raise Untraceable(why)
 
 
-def _apply(self: Symbol, name: str, other: Any) -> Symbol:
-    return _step(name, self, other)
-
-
-def _apply_right(self: Symbol, name: str, other: Any) -> Symbol:
-    return _step(name, other, self)
-
-
+# No `partialmethod`: it sets an attribute at each call, and a function that sets one is not compiled.
 for _name, _word in (
     ("bool", "asks whether an array is true (if, and, or, while)"), ("iter", "loops over an array"),
     ("getitem", "takes elements of an array by index"), ("len", "asks for the length of an array"),
     ("float", "makes a plain number of an array"),
 ):  # fmt: skip
-    setattr(Symbol, f"__{_name}__", partialmethod(_refuse, _word))
+    setattr(Symbol, f"__{_name}__", lambda self, *operands, why=_word: _refuse(why))
 for _name, _word in zip(
     ("add", "sub", "mul", "truediv", "lt", "gt", "le", "ge", "eq", "ne", "and", "or"),
     (*_OPERATORS, *_COMPARISONS, *_LOGICAL), strict=True,
 ):  # fmt: skip
-    setattr(Symbol, f"__{_name}__", partialmethod(_apply, _word))
+    setattr(Symbol, f"__{_name}__", lambda self, other, call=_word: _step(call, self, other))
     if _word not in _COMPARISONS:
-        setattr(Symbol, f"__r{_name}__", partialmethod(_apply_right, _word))
+        setattr(Symbol, f"__r{_name}__", lambda self, other, call=_word: _step(call, other, self))
 
 
 def _operand(value: Any) -> Any:
