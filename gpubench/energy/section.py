@@ -86,7 +86,10 @@ def _devices(analysis: Analysis, results: Iterable[EnergyResult]) -> list[str]:
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    cases = {case.id: case.case for case in analysis.cases}
+    """Draw the best implementation of each side. Variants, such as products in TF32, are no implementation of
+    the same dtype."""
+    cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
+    results = [energy for energy in results if energy.id in cases]
     on_cpu = group_by(
         (energy for energy in results if energy.kind == "cpu"), lambda energy: cases[energy.id].workload
     )
@@ -181,7 +184,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
     """Return the energy windows of the call that `advice` is about, each with its case, by device id. A CPU has
-    only cases in the regime `resident`. They count in every situation, because their data is in host memory."""
+    only cases in the regime `resident`. They count in every situation, because their data is in host memory.
+    Variants are left out."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)
@@ -189,5 +193,6 @@ def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindo
         if isinstance(outcome, Measurement) and (window := outcome.newest_energy)
         if (outcome.case.op, outcome.case.dtype, outcome.case.params) == (advice.op, advice.dtype, params)
         and outcome.case.regime_id in (RESIDENT, advice.regime)
+        and outcome.case.variant is None
     )
     return group_by(fitting, lambda pair: pair[0].device_id)

@@ -127,8 +127,10 @@ def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
 
 
 def draw_report(*rows):
-    """The table of a CPU's and a GPU's case with these windows."""
-    cases = [(case(), 1e-3), (case(regime="resident-waited", device="cupy:0"), 1e-4)]
+    """The table of a CPU's and a GPU's case with these windows, and in TF32 the GPU takes a quarter."""
+    gpu = case(regime="resident-waited", device="cupy:0")
+    cases = [(case(), 1e-3), (gpu, 1e-4), (msgspec.structs.replace(gpu, variant="tf32"), 2.5e-5)]
+    rows = [*rows, msgspec.structs.replace(rows[1], calls=4 * rows[1].calls)]
     outcomes = [msgspec.structs.replace(measured(*own), energy=[row])
                 for own, row in zip(cases, rows, strict=True)]  # fmt: skip
     (analysis,) = analyse_runs([run_of(outcomes)])
@@ -141,7 +143,7 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
     analysis, section = draw_report(cpu, gpu)
     texts = [cell.text for cell in section.tables[0].rows[0]]
     assert texts[2:] == ["waited", "200 mJ", "50.0 mJ", "GPU 4x", "200 W", "500 W", "100 W"]
-    assert [one.joules for one in energies(analysis)] == [0.2, 0.05]
+    assert [one.joules for one in energies(analysis)] == [0.2, 0.05, 0.0125]
     _, section = draw_report(EnergyWindow(session=0, source="rapl", reason="run as root"), gpu)
     assert [cell.text for cell in section.tables[0].rows[0]][3:6] == ["unknown", "50.0 mJ", "-"]
     assert any("run as root" in line for line in section.lines)
