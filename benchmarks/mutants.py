@@ -335,6 +335,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "multi/identical_gpus.py": (
         ("", "id=1", "the worker's next number replaces it"),
     ),
+    "backends/wgpu/transfers.py": (
+        ("self._aside = ThreadPool", "(2)", "two threads copy what one copies"),
+    ),
     "multi/device_group.py": (
         ("limits = Limits(", "41", "no buffer is so large"),
         ("limits = Limits(", "2 << 40", "no buffer is so large"),

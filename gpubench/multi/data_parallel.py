@@ -147,6 +147,11 @@ class ParallelLaunch(Launch):
         hashes = " ".join(str(launch.kernel_hash) for launch in self.ranks[0].launches)
         self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the buffers of all outputs were freed, so that nobody will run this launch again."""
+        return all(buffer.is_freed for buffer in each(self.output))
+
     def run(self, repeat: int) -> None:
         """Send each rank those operands that were uploaded since the last call, and enqueue the launches on all
         ranks `repeat` times, segment by segment."""

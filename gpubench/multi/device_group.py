@@ -38,13 +38,11 @@ from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi import data_parallel
 from gpubench.multi.data_parallel import ParallelLaunch, Rank
 from gpubench.multi.ops import WIDTH, value
-from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes
+from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes, ordinal
 from gpubench.result.run import Check, Device, Identity, Staging
 
 # The numbers of ranks for which there is a device group in host memory.
 _SOFTWARE = ("2", "3", "4", "8")
-# The number of launches of trainings that are kept: for the resident buffers and for those of copying calls.
-_KEPT = 2
 
 
 class GroupSession(
@@ -127,10 +125,12 @@ class GroupSession(
         buffer.free()
 
     def forget(self) -> None:
-        self._close_trainings()
+        """Free idle buffers. Also close the trainings whose outputs were freed; those of other workloads stay."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().free()
+        for key in [key for key, launch in self._trainings.items() if launch.is_over]:
+            self._trainings.pop(key).close()
         if self._opened is not None:
             self._opened.each(lambda session: session.forget())
 
@@ -175,15 +175,8 @@ class GroupSession(
         anew."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
-            if len(self._trainings) >= _KEPT:
-                self._close_trainings()
             self._trainings[key] = ParallelLaunch(op, case, inputs, output, self._ranks.sessions, self._links)
         return self._trainings[key]
-
-    def _close_trainings(self) -> None:
-        for launch in self._trainings.values():
-            launch.close()
-        self._trainings.clear()
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Run the launch on all ranks. An empty launch does nothing."""
@@ -287,6 +280,8 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
+    """Return the groups of these GPUs of one backend. Their ids have the numbers in the GPUs' own ids, because a
+    GPU that does not answer is missing among `members`."""
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
@@ -299,9 +294,10 @@ def make_device_groups(members: Sequence[Device]) -> list[Device]:
 def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:
     own = [members[rank] for rank in ranks]
     names = dict.fromkeys(device.name for device in own)
+    numbers = [ordinal(device.id) or 0 for device in own]
     room = [device.usable_bytes for device in own if device.usable_bytes is not None]
     return Device(
-        id=group_id(own[0].backend, ranks), backend=DEVICE_GROUP, kind=own[0].kind, api=own[0].api,
+        id=group_id(own[0].backend, numbers), backend=DEVICE_GROUP, kind=own[0].kind, api=own[0].api,
         name=f"{len(own)} x {' and '.join(names)}", driver=own[0].driver, usable_bytes=min(room, default=None),
         identities=[device.identity or Identity() for device in own],
     )  # fmt: skip

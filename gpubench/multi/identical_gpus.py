@@ -9,7 +9,6 @@ in turns on each GPU that the search left out and on the GPU that is measured, w
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,7 @@ from gpubench.measure.plan import Constraints, Series, Target, Workload, workloa
 from gpubench.measure.protocol import Listing
 from gpubench.measure.schedule import Companion, Occasion, RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes
+from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes, ordinal
 from gpubench.result.run import Device, IdenticalGpuTimes, TogetherTimes
 
 # The seconds to wait for one answer. They include making the inputs of a case on the host, which happens once.
@@ -69,7 +68,7 @@ def join(
     by_backend = group_by((target.device for target in _gpus(targets)), lambda device: device.backend)
     for backend, devices in by_backend.items():
         alike = [device.id for device in devices if device.name == devices[0].name]
-        ordinals = [int(digits[0]) for id in alike if (digits := re.search(r"\d+$", id))]
+        ordinals = [number for id in alike if (number := ordinal(id)) is not None]
         members = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if pairs else []
         sizes = ranks or group_sizes(len(ordinals))
         members += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
@@ -116,9 +115,7 @@ def cases_of(
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
-    within = replace(
-        constraints, targets=tuple(group), keep=None, named_implementations=False, selection=selection
-    )
+    within = replace(constraints, targets=tuple(group), keep=None, selection=selection)
     by_device = group_by(workload(series, n, within).cases, lambda case: case.device_id)
     if any(target.device.id not in by_device for target in group):
         return []

@@ -71,9 +71,12 @@ def _collective(
 
 
 def _whole_shares(params: Params) -> str | None:
+    """Return why a buffer of this size cannot be exchanged and checked, or None if it can."""
     granule = WIDTH * params.get("ranks", 1)
     if params["n"] % granule:
         return f"{params['n']} bytes are no multiple of {granule}: one float32 for each rank"
+    if params["n"] > WIDTH << 32:
+        return f"{params['n']} bytes are more than 2^32 elements, which the check numbers in 32 bits"
     return None
 
 

@@ -191,6 +191,12 @@ def rename_old_devices(text: str) -> str:
     return _OLD_GROUP.sub("group", text)
 
 
+def ordinal(device_id: str) -> int | None:
+    """Return the number at the end of a device's id, such as 1 for `cupy:1`. Return None if there is none."""
+    digits = re.search(r"\d+$", device_id)
+    return int(digits[0]) if digits else None
+
+
 def group_id(backend: str, ranks: Sequence[int]) -> str:
     """Return the id of a device group, such as `group:cupy:0+1`. `ranks` holds the numbers of its GPUs. Three
     or more consecutive numbers are written as `0-7`."""

@@ -85,32 +85,35 @@ class CudaLinks(Links):
         take longer than the call."""
         nccl, communicators = self._join()
         nccl.groupStart()
-        for rank, communicator in enumerate(communicators):
-            source, target, stream = sent[rank], got[rank], self._streams[rank].ptr
-            if name == "alltoall":
-                part = source.size // self.ranks
-                for other in range(self.ranks):
-                    at = other * part * source.itemsize
-                    communicator.send(source.data.ptr + at, part, FLOAT32, other, stream)
-                    communicator.recv(target.data.ptr + at, part, FLOAT32, other, stream)
-            else:
-                call, *more = CALLS[name]
-                count = min(
-                    source.size, target.size
-                )  # of a rank's share, where one of the two holds all shares
-                getattr(communicator, call)(source.data.ptr, target.data.ptr, count, FLOAT32, *more, stream)
-        nccl.groupEnd()
+        try:
+            for rank, communicator in enumerate(communicators):
+                source, target, stream = sent[rank], got[rank], self._streams[rank].ptr
+                if name == "alltoall":
+                    part = source.size // self.ranks
+                    for other in range(self.ranks):
+                        at = other * part * source.itemsize
+                        communicator.send(source.data.ptr + at, part, FLOAT32, other, stream)
+                        communicator.recv(target.data.ptr + at, part, FLOAT32, other, stream)
+                else:
+                    call, *more = CALLS[name]
+                    # The count is that of a rank's share if one of the two arrays holds all shares.
+                    count = min(source.size, target.size)
+                    getattr(communicator, call)(source.data.ptr, target.data.ptr, count, FLOAT32, *more, stream)
+        finally:  # NCCL would add all later calls to an open group, and start none of them
+            nccl.groupEnd()
 
     def average(self, buffers: Sequence[Sequence[Array]]) -> None:
         """Replace each buffer by its mean over the ranks, with NCCL on the default stream. The sessions use
         that stream, too, so no wait is needed between their work and the mean."""
         nccl, communicators = self._join()
         nccl.groupStart()
-        for communicator, own in zip(communicators, buffers, strict=True):
-            for array in own:
-                place, kind = array.data.ptr, TYPES[array.dtype.name]
-                communicator.allReduce(place, place, array.size, kind, AVERAGE, 0)
-        nccl.groupEnd()
+        try:
+            for communicator, own in zip(communicators, buffers, strict=True):
+                for array in own:
+                    place, kind = array.data.ptr, TYPES[array.dtype.name]
+                    communicator.allReduce(place, place, array.size, kind, AVERAGE, 0)
+        finally:
+            nccl.groupEnd()
 
     def _join(self) -> tuple[Any, list[Any]]:
         """Return NCCL and the communicator of each rank."""

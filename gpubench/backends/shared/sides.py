@@ -205,6 +205,11 @@ class DividedBuffer:
             held = self._parts[session, key] = Part(session, shape, self.dtype)
         return held
 
+    @property
+    def is_freed(self) -> bool:
+        """Whether no session has a part of the operand."""
+        return not self._parts
+
     def free(self) -> None:
         """Free the parts of all sessions."""
         for part in self._parts.values():
@@ -390,7 +395,9 @@ class CompanionThread:
                 work()
             except BaseException as caught:  # handed to the caller of `both`
                 error = caught
+            del work  # an idle thread holds no arrays
             self._ended.put(error)
+            del error
 
 
 # ---------------------------------------------------------------- a device group in host memory

@@ -1,6 +1,8 @@
 """The pieces of the split: shares in whole units, a second thread that hands back what it raised."""
 
 import threading
+import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -47,6 +49,11 @@ def test_both_run_at_once_and_errors_of_either_side_come_back() -> None:
             beside.both(aside, here)
         beside.both(meeting.wait, meeting.wait)  # each waits for the other: in turn they would never meet
     assert entered == ["gpubench-beside"]
+    array = np.zeros(1)
+    held = weakref.ref(array)
+    beside.both(partial(array.fill, 1), int)
+    del array
+    assert held() is None, "a thread that rests holds no arrays"
     beside.close()
     beside.close()
 

@@ -120,6 +120,15 @@ def test_gradients_are_averaged_in_place_on_the_default_stream(nccl):
     assert set(nccl.calls[2:-1]) == calls
 
 
+@pytest.mark.parametrize("work", [
+    lambda joined: joined.collect("gather", SENT, GOT), lambda joined: joined.average([[SimpleNamespace()], [SENT[1]]]),
+])  # fmt: skip
+def test_a_call_that_fails_leaves_no_group_open_for_the_next(work, nccl):
+    with pytest.raises((KeyError, AttributeError)):
+        work(device_group())
+    assert nccl.calls[-1] == "}"
+
+
 def test_communicators_are_made_once_and_a_copy_does_without(nccl):
     joined = device_group()
     kernels.load("p2p_both").collective.exchange(joined, SENT, GOT)

@@ -1,5 +1,6 @@
 """Device groups: what their ids say, what each collective delivers to every rank, and that a wrong delivery is seen."""
 
+import threading
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -49,7 +50,7 @@ def test_an_id_names_its_ranks():
 
 # An operand that all ranks share, cuts along either axis, results side by side and results that are joined.
 @pytest.mark.parametrize("name", ["add", "gemv", "transpose", "max", "dot"])
-def test_what_ranks_compute_of_their_shares_is_the_whole(name):
+def test_what_ranks_compute_of_their_shares_is_the_whole(name, monkeypatch):
     op, ranks = kernels.load(name), 3
     params = {"n": op.sizes.sizes()[0]}
     places = shares(1023, ranks)
@@ -61,9 +62,12 @@ def test_what_ranks_compute_of_their_shares_is_the_whole(name):
         shares(7, 8)
     session = backends.load("group").open(f"group:numpy:{ranks}", 1)
     asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"group:numpy:{ranks}")
+    monkeypatch.setattr(device_group_module, "INLINE_BYTES", 0)
     found, want = computed(session, asked)
     np.testing.assert_allclose(found, want, rtol=1e-4)
+    assert [thread.name for thread in threading.enumerate()].count("gpubench-beside") == ranks - 1
     session.close()
+    assert "gpubench-beside" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_device_group_shows_its_members_backends():
@@ -101,6 +105,9 @@ def test_busbw_by_hand():
         "p2p": (1, 1), "p2p_both": (1, 1), "broadcast": (1, 1), "allreduce": (1, 1.75), "allgather": (0.5, 0.875),
         "reducescatter": (0.5, 0.875), "alltoall": (0.5, 0.875),
     }  # fmt: skip
+    for op in OPS:
+        fits = [op.fits({"n": n, "ranks": 2}) is None for n in (12, 16, 4 << 32, (4 << 32) + 8)]
+        assert fits == [False, True, True, False]
     sizes = {op.name: op.bytes({"n": 64}, "float32") for op in OPS}
     assert sizes == {**dict.fromkeys(factors, 64), "p2p_both": 128}
 
@@ -177,10 +184,10 @@ def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
 SEQUENCES = {"n": 32, "width": 12, "heads": 3, "tokens": 8}
 
 
-def trained(tmp_path, ranks, name, params):
+def trained(tmp_path, ranks, name, params, session=None):
     """A checked launch of three steps on a device group, and its workspace."""
     op, device = kernels.load(name), f"group:numpy:{ranks}"
-    session = backends.load("group").open(device, 1)
+    session = session or backends.load("group").open(device, 1)
     asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", device)
     assert refusal(session, op, asked) is None
     workspace = kind_of(op)(session, op, asked, 1, "random", tmp_path)
@@ -200,12 +207,28 @@ def test_ranks_that_train_agree_with_float64_and_each_other(ranks, name, params,
     weights[-1][0] += 1
     with pytest.raises(Wrong, match=rf"rank {ranks - 1} has another {last} than rank 0"):
         workspace.verify(launch)
-    freed = []
-    for rank in launch.ranks:
+    closed, freed = [], []
+
+    def note(launch):
+        for rank in launch.ranks:
+            monkeypatch.setattr(
+                rank, "close", lambda rank=rank, close=rank.close: (closed.append(rank), close())
+            )
+        return launch.ranks
+
+    own, more = note(launch), params | {"n": 2 * params["n"]}
+    others = [trained(tmp_path, ranks, name, more, workspace.session) for _ in range(3)]
+    for other, room in others:
+        theirs = note(other)
+        room.release()
+        assert closed[-ranks:] == theirs
+    assert len(closed) == 3 * ranks, "a launch that is still needed keeps what it has"
+    for rank in own:
         monkeypatch.setattr(rank.session, "free", freed.append)
-    workspace.session.forget()
+    launch.close()
     assert len(freed) == ranks * len(workspace.op.between), "what lies between the stages is given back"
     workspace.release()
+    assert closed[-ranks:] == own
     monkeypatch.setattr(HostLinks, "average", lambda self, buffers: None)
     with pytest.raises(Wrong, match="rank 1 has another"):  # an exchange is left out
         trained(tmp_path, ranks, name, params)
@@ -312,3 +335,5 @@ def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
     assert [groups[i].usable_bytes for i in (0, 3, -1)] == [30, 20, 10]
     shared = {(group.kind, group.api, group.driver, len(group.identities) > 1) for group in groups}
     assert shared == {("gpu", "cuda", "570", True)}
+    silent = device_group_module.make_device_groups([members[0], *members[2:]])
+    assert [group.id.rpartition(":")[2] for group in silent[1:3]] == ["0+3", "2+3"], "cupy:1 does not answer"

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
+from gpubench import kernels
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.measure import protocol
-from gpubench.measure.plan import Target
+from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.worker_pool import DeviceGone, Loss, WorkerGone
 from gpubench.multi import identical_gpus as beside
 from gpubench.result.case import Case, group_id
-from gpubench.result.run import Block, IdenticalGpuTimes, TogetherTimes
+from gpubench.result.run import Block, IdenticalGpuTimes, Selection, TogetherTimes
 from tests.raising import raised
 from tests.unit.multi.samples import GPUS, GROUP
 
@@ -145,6 +146,17 @@ def test_each_gpu_works_alone_and_with_the_others_and_turns_change(monkeypatch, 
         for id, work in want
     ]  # fmt: skip
     assert [id for id, _ in asked(pool, protocol.Finish)] == ["cupy:0", "cupy:1"]
+
+
+@pytest.mark.parametrize(("op", "implementation"), [("matmul", "library"), ("copy", "tuned")])
+def test_gpus_work_on_the_best_implementation_whatever_the_user_named(op, implementation):
+    named = Constraints(
+        tuple(TARGETS), Selection(ops=[], implementations=["tuned"]), None, named_implementations=True
+    )
+    pairs = beside.cases_of(Series(kernels.load(op), "float32"), 64, TARGETS, named)
+    assert [(device.id, case.device_id, case.implementation) for device, case in pairs] == [
+        (f"cupy:{gpu}", f"cupy:{gpu}", implementation) for gpu in range(3)
+    ]
 
 
 def test_transfers_work_in_both_implementations_and_a_failure_is_a_row(cases):
