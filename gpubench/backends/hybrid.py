@@ -534,15 +534,13 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return self.gpu.clock()
 
     def close(self) -> None:
-        """Close both sides, even if closing the first fails."""
+        """Close both sides, even if one fails."""
         self._waiting = None
-        self._sides.close()
-        for two_sided in self._two_sided.values():
+        forgetting = (two_sided.forget for two_sided in self._two_sided.values())
+        closing = (side.close for side in {self.gpu, self.cpu, *self._computing.values()})
+        for free in (self._sides.close, *forgetting, *closing):
             with contextlib.suppress(Exception):
-                two_sided.forget()
-        for side in {self.gpu, self.cpu, *self._computing.values()}:
-            with contextlib.suppress(Exception):
-                side.close()
+                free()
 
     def _flush(self, host_output: Array | None = None) -> None:
         """Run the postponed launch if there is one. `host_output` then holds the whole result."""

@@ -32,9 +32,11 @@ from gpubench.backends.shared.host import (
     allocate_outputs,
     host_dtype,
     no_kernel,
+    no_tf32,
     on_all_cpus,
     refuse_size,
     set_up_threads,
+    trial_params,
     usable_cpus,
 )
 from gpubench.backends.shared.memory import InPlaceSession, PageLocked, PageLockedMemory
@@ -43,18 +45,23 @@ from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, D
 from gpubench.base.installation import torch_hint
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Operand, Params, Shape, Stored, each
-from gpubench.result.case import TF32, Case
+from gpubench.result.case import DTYPES, TF32, Case
 from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, DeviceKind, Identity
 
 CPU = "torch:cpu"
 Tensor = Any
 
-# The API behind each type of PyTorch device, and the PCI vendor id by API. Devices of ROCm have the type
-# `cuda`, too.
-_APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
+# The PCI vendor id by API. Devices of ROCm have the type `cuda`, too.
 _VENDORS = {"cuda": NVIDIA, "rocm": AMD, "xpu": INTEL}
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
+# Most of PyTorch's errors have one class, so their texts decide. Metal refuses a tensor that is larger than its
+# buffers may be. An error of a BLAS leaves the device usable.
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|OUT_OF_\w*MEMORY|invalid buffer size",
+    re.IGNORECASE,
+)
+_LOST = re.compile(r"(CUDA|HIP|XPU) error(?!: (CU|HIP)BLAS)|device-side|DEVICE_LOST")
 # Longest delay before timed launches, and the first guess of the host's time for one launch.
 _LONGEST_DELAY_S, _LAUNCH_S = 0.1, 10e-6
 
@@ -87,20 +94,19 @@ class TorchSession(
         self.device = device
         self._place = torch.device(device.id.partition(":")[2])
         self._on_cpu = self._place.type == "cpu"
-        self._dtypes = {
-            "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
-            "int32": torch.int32,
-        }  # fmt: skip
+        self._dtypes = {name: getattr(torch, name) for name in (*DTYPES, "int32")}
         memory = device.memory_bytes or 2**62
         self.limits = Limits(max_buffer_bytes=memory, max_binding_bytes=memory, float16=True, float64=True)
         self.blas = _blas(torch, device.api)
         self._names = _Names(torch)
-        self._refusals: dict[tuple[str, str, tuple[str, ...]], Unsupported | None] = {}
+        self._refusals: dict[tuple[object, ...], Unsupported | None] = {}
         if self._on_cpu:
             self.threads = threads or usable_cpus()
             torch.set_num_threads(self.threads)
         # PyTorch rounds the float32 of convolutions to TF32 unless it is asked not to, and that of products does not.
         torch.backends.cudnn.allow_tf32 = False
+        # Older tensor cores compute the float32 that is asked for, and PyTorch says nothing.
+        self.capability = torch.cuda.get_device_capability(self._place) if device.api == "cuda" else (0, 0)
         self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
         self.enter()
 
@@ -117,33 +123,35 @@ class TorchSession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Return why the case cannot run, or None if it can. An op on the host cannot, nor can the tuned
-        implementation, a variant other than TF32 on CUDA, operands that are too large, or a dtype that PyTorch
-        does not compute."""
+        implementation, a variant other than TF32 on CUDA, TF32 on a GPU without it, operands that are too
+        large, or a dtype that PyTorch does not compute."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
             return no_kernel(op, case)
-        if case.variant is not None and (case.variant != TF32 or self.device.api != "cuda"):
+        if case.variant is not None and self.device.api != "cuda":
             return Unsupported(f"{self.device.id} has no {case.variant} {op.name}", reason="no-tf32")
-        if (refusal := refuse_size(op, case, self.limits)) is not None:
+        if refusal := no_tf32(op, case, *self.capability) or refuse_size(op, case, self.limits):
             return refusal
-        key = (op.name, case.dtype, tuple(sorted(case.params)))
+        tried = msgspec.structs.replace(case, params=dict(trial_params(op, case.params)))
+        key = (op.name, case.dtype, *sorted(tried.params.items()))
         if key not in self._refusals:
-            self._refusals[key] = self._refusal(op, case)
+            self._refusals[key] = self._refusal(op, tried)
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Return why PyTorch does not compute the op, or None if it does. The op is tried at size 2, or at its
-        own size if it does not have size 2."""
-        two = dict.fromkeys(case.params, 2)
-        two = two if op.fits(two) is None else dict(case.params)
+        """Return why PyTorch does not compute the op, or None if it does. The case is tried. Raises
+        DeviceOutOfMemory and DeviceLost."""
         where = f"{case.dtype} on {self.device.id}"
         try:
-            inputs = [self._blank(x, two, case.dtype) for x in op.inputs]
-            output = allocate_outputs(self, op, msgspec.structs.replace(case, params=two), inputs)
-            launch = self._launch(op.at(two), inputs, output)
-            launch.call()
-            got = [_kind(x) for x in each(launch.output)]
+            with vendor_errors():
+                inputs = [self._blank(x, case.params, case.dtype) for x in op.inputs]
+                output = allocate_outputs(self, op, case, inputs)
+                launch = self._launch(op.at(case.params), inputs, output)
+                launch.call()
+                got = [_kind(x) for x in each(launch.output)]
+        except (DeviceOutOfMemory, DeviceLost):
+            raise
         except Exception as error:  # PyTorch and an op's expression raise what they like
             why = (str(error) or type(error).__name__).splitlines()[0][:200]
             declared = op.fills("torch")
@@ -170,14 +178,14 @@ class TorchSession(
         the array is page-locked."""
         if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
-        with _vendor_errors():
+        with vendor_errors():
             size = math.prod(shape) * host_dtype(dtype).itemsize
             locked = self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """Return a tensor. On the CPU it lies in the memory of a NumPy array. Raises DeviceOutOfMemory."""
-        with _vendor_errors():
+        with vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
@@ -191,7 +199,7 @@ class TorchSession(
         raise Unsupported(why, reason="not-in-place")
 
     def _tensor_in(self, memory: PageLocked, shape: Shape, dtype: Stored) -> Tensor:
-        with _vendor_errors():
+        with vendor_errors():
             there = self._torch.as_tensor(memory, device=self._place)
         if there.data_ptr() != memory.address:
             raise Unsupported("this PyTorch copies page-locked memory to the device", reason="not-in-place")
@@ -206,12 +214,12 @@ class TorchSession(
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy to the device. The driver stages pageable memory."""
-        with _vendor_errors():
+        with vendor_errors():
             buffer.copy_(self.view(host))
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy to the host and wait for the copy."""
-        with _vendor_errors():
+        with vendor_errors():
             self.view(host).copy_(buffer)
 
     def stream(self) -> DeviceStream:
@@ -219,11 +227,11 @@ class TorchSession(
         page-locked memory for them."""
         if self._place.type != "cuda":
             raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
-        with _vendor_errors():
+        with vendor_errors():
             return TorchStream(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
-        with _vendor_errors():
+        with vendor_errors():
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
@@ -240,14 +248,14 @@ class TorchSession(
         with the copy, which is quicker than with the float64 reference, also on the CPU."""
         if not self._fits(buffer, shape, dtype):
             return None
-        with _vendor_errors():
+        with vendor_errors():
             return buffer.clone()
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         if not self._fits(buffer, shape, dtype):
             return False
         words = {2: self._torch.int16, 4: self._torch.int32, 8: self._torch.int64}[buffer.element_size()]
-        with _vendor_errors():
+        with vendor_errors():
             flat, same = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
             return bool(self._torch.equal(flat, same))
 
@@ -261,7 +269,7 @@ class TorchSession(
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """Return a call of PyTorch's own function, which writes to `output` or to a newly allocated output. If
         there is none, return a call of the op's expression."""
-        with _vendor_errors():
+        with vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
         launch = self._launch(op, inputs, output)
@@ -283,7 +291,7 @@ class TorchSession(
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
         """Enqueue the launches. The CPU computes them at once."""
-        with _vendor_errors():
+        with vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
                 for tensor in each(launch.into):
@@ -296,7 +304,7 @@ class TorchSession(
     def sync(self) -> None:
         """Wait for the device's queue. The CPU has no queue."""
         if not self._on_cpu:
-            with _vendor_errors():
+            with vendor_errors():
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
@@ -310,7 +318,7 @@ class TorchSession(
         before every measurement."""
         if self._clock is None:
             return None
-        with _vendor_errors():
+        with vendor_errors():
             return self._clock.time(launch.call, repeat)
 
     def use_threads(self, count: int | None) -> None:
@@ -327,15 +335,16 @@ class TorchSession(
 
 
 @contextlib.contextmanager
-def _vendor_errors() -> Iterator[None]:
+def vendor_errors() -> Iterator[None]:
+    """Turn PyTorch's exceptions into BackendError."""
     try:
         yield
     except MemoryError as error:
         raise DeviceOutOfMemory(str(error)) from error
     except RuntimeError as error:
-        if re.search(r"out of memory|allocate memory|not enough memory", str(error), re.IGNORECASE):
+        if _OUT_OF_MEMORY.search(str(error)):
             raise DeviceOutOfMemory(str(error)) from error
-        if re.search(r"CUDA error|HIP error|device-side|XPU error", str(error)):
+        if _LOST.search(str(error)):
             raise DeviceLost(str(error)) from error
         raise BackendError(str(error)) from error
 
@@ -348,7 +357,7 @@ class TorchStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        with _vendor_errors(), self._session.driver.stream(self._stream):
+        with vendor_errors(), self._session.driver.stream(self._stream):
             yield
 
     def upload(self, buffer: Buffer, host: Array) -> None:
@@ -361,7 +370,7 @@ class TorchStream(DeviceStream):
         self._session.view(host).copy_(buffer, non_blocking=True)
 
     def wait(self) -> None:
-        with _vendor_errors():
+        with vendor_errors():
             self._stream.synchronize()
 
 
@@ -525,7 +534,7 @@ def import_torch() -> Any:
     try:
         with on_all_cpus():
             import torch
-    except (ImportError, OSError) as error:  # OSError: a library that it loads is not there
+    except Exception as error:  # libraries that are missing or of other versions raise what they like
         raise BackendUnavailable(f"PyTorch cannot be imported: {error}", hint=torch_hint()) from error
     return torch
 
@@ -553,7 +562,7 @@ def _gpus(torch: Any) -> list[Device]:
 
 
 def _gpu(torch: Any, kind: str, ordinal: int, properties: Any) -> Device:
-    api = "rocm" if kind == "cuda" and torch.version.hip else _APIS[kind]
+    api = "rocm" if kind == "cuda" and torch.version.hip else kind
     driver = {"cuda": f"CUDA {torch.version.cuda}", "rocm": f"ROCm {torch.version.hip}"}.get(api)
     memory = int(properties.total_memory)
     uuid = str(getattr(properties, "uuid", "")).replace("-", "") or None

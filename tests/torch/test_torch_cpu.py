@@ -81,6 +81,11 @@ def test_an_expression_that_pytorch_does_not_know_is_refused(session) -> None:
     assert refusal.reason == "no-implementation"
 
 
+def test_an_op_is_tried_at_a_small_size_with_its_own_switches(session) -> None:
+    one = case(OPS["matmul"], n=2**24)
+    assert session.supports(OPS["matmul"], msgspec.structs.replace(one, params={**one.params, "ta": 1})) is None
+
+
 def test_threads_and_blas_are_recorded() -> None:
     import torch
 

@@ -38,7 +38,6 @@ from gpubench.backends.cupy.launches import (
     CudaPrograms,
     CycleCounter,
     EventClock,
-    no_tf32,
     pin_off,
     vendor_errors,
     with_tf32,
@@ -57,8 +56,10 @@ from gpubench.backends.shared.host import (
     host_dtype,
     in_order,
     no_kernel,
+    no_tf32,
     read_stages,
     refuse_size,
+    trial_params,
 )
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base import AMD, NVIDIA
@@ -66,7 +67,7 @@ from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Params, Shape, Stored, each
 from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceClock, Identity, Theoretical
 
@@ -129,8 +130,8 @@ class CupySession(
             clusters=int(properties["major"]) >= 9 and not self._on_hip,
         )
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
-        # Why an expression does not stay in bfloat16, by the op and the names of its params.
-        self._other_dtypes: dict[tuple[str, ...], str] = {}
+        # Why an expression does not stay in bfloat16, by the op and the params at which it was tried.
+        self._other_dtypes: dict[tuple[object, ...], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._graphs = CudaGraphs(cupy)
         self._pool = DevicePool(cupy, memory)
@@ -151,10 +152,11 @@ class CupySession(
             return refusal
         if case.dtype != "bfloat16" or not calls_library(op, case):
             return None
-        key = (op.name, *sorted(case.params))
+        params = trial_params(op, case.params)
+        key = (op.name, *sorted(params.items()))
         if key not in self._other_dtypes:
             with vendor_errors():
-                self._other_dtypes[key] = no_expression(self._cupy, op, case)
+                self._other_dtypes[key] = no_expression(self._cupy, op, case.dtype, params)
         why = self._other_dtypes[key]
         return Unsupported(why, reason="no-dtype") if why else None
 
@@ -356,19 +358,19 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
     return ""
 
 
-def no_expression(cupy: Any, op: Op, case: Case) -> str:
-    """Return why the op's expression does not stay in the case's dtype, or an empty string if it does. It is
-    tried with arrays in which every param is 2.
+def no_expression(cupy: Any, op: Op, dtype: Dtype, params: Params) -> str:
+    """Return why the op's expression does not stay in the dtype, or an empty string if it does. It is tried
+    with arrays of zeros.
 
     CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in
     bfloat16.
     """
-    two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
+    kind = host_dtype(dtype)
     try:
-        zeros = (cupy.zeros(x.shape(two), host_dtype(x.stored_dtype(case.dtype))) for x in op.inputs)
-        results = each(op.at(two).expr(cupy, *zeros))
+        zeros = (cupy.zeros(x.shape(params), host_dtype(x.stored_dtype(dtype))) for x in op.inputs)
+        results = each(op.at(params).expr(cupy, *zeros))
     except (TypeError, ValueError, NotImplementedError) as error:
-        return f"CuPy cannot compute this expression in {case.dtype}: {error}"
+        return f"CuPy cannot compute this expression in {dtype}: {error}"
     floats = (x.dtype for x, output in zip(results, op.outputs, strict=True) if output.dtype is None)
     wrong = next((computed for computed in floats if computed != kind), None)
     return "" if wrong is None else f"CuPy computes this expression in {wrong}"
@@ -430,7 +432,12 @@ class CupyBackend(Backend, Joins):
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
         for device in self.devices():
             if device.id == device_id:
-                return CupySession(device, int(device_id.rpartition(":")[2]))
+                try:
+                    return CupySession(device, int(device_id.rpartition(":")[2]))
+                except RuntimeError as error:  # CuPy finds no NVRTC, cuBLAS or headers
+                    raise BackendUnavailable(
+                        f"CuPy lacks a library of CUDA: {error}", hint=_install()
+                    ) from error
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
@@ -452,12 +459,13 @@ def _import_cupy() -> Any:
     os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"CuPy cannot be imported: {error}",
-            hint=f"{install_command('cuda13')}; for CUDA 12 the extra cuda12",
-        ) from error
+    except Exception as error:  # CuPy beside another NumPy or Python raises what it likes
+        raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=_install()) from error
     return cupy
+
+
+def _install() -> str:
+    return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
 
 
 def whole_uuid(raw: object) -> str | None:

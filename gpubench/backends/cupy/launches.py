@@ -24,10 +24,10 @@ from typing import Any
 
 from gpubench.backends.contract import Buffer, Call, HostCall, Launch, StageReading
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
-from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import Dtype, Op
-from gpubench.result.case import TF32, Case
+from gpubench.result.case import Case
 
 # Words in errors that mean a lack of memory, which may also occur at a launch.
 _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
@@ -349,8 +349,6 @@ class CudaGraph(CudaLaunch):
 #
 # Float32 inputs rounded to 10 bits of mantissa for the tensor cores. Off unless a case asks for it.
 
-# Tensor cores take TF32 since the Ampere generation (CUDA C++ programming guide, compute capability 8.x).
-FIRST_MAJOR = 8
 # cublasMath_t: CUBLAS_TF32_TENSOR_OP_MATH, which CuPy has no name for.
 _MATH_TF32 = 3
 
@@ -360,20 +358,6 @@ def pin_off() -> None:
     they read the variables then."""
     os.environ["CUPY_TF32"] = "0"
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
-
-
-def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
-    """Return why this case cannot run in TF32 on a device of compute capability `major`.`minor`. Returns None
-    if it can, or if the case does not ask for TF32."""
-    if case.implementation != "library" or case.variant is None:
-        return None
-    if case.variant != TF32 or "cupy" not in op.tf32 or case.dtype != "float32":
-        return Unsupported(f"cupy has no {case.variant} {op.name} in {case.dtype}", reason="no-implementation")
-    if major < FIRST_MAJOR:
-        return Unsupported(
-            f"TF32 needs compute capability {FIRST_MAJOR}.0; this device has {major}.{minor}", reason="no-tf32"
-        )
-    return None
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:

@@ -40,7 +40,7 @@ from gpubench.kernels.contract.op import (
     Values,
     each,
 )
-from gpubench.result.case import Case
+from gpubench.result.case import TF32, Case
 
 # Elements of a slice. Its temporaries fit into the caches and are small compared with the arrays.
 SLICE = 1 << 18
@@ -243,6 +243,13 @@ def calls_library(op: Op, case: Case) -> bool:
     return case.implementation == "library" or (kernel is not None and kernel.library)
 
 
+def trial_params(op: Op, params: Params) -> Params:
+    """Return the params at which an op is tried: those of the case, but at most 2 each. Returns `params` if the
+    op does not have that size."""
+    small = {name: min(value, 2) for name, value in params.items()}
+    return small if op.fits(small) is None else params
+
+
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
     """Return why the case has no tuned kernel of its own (there is no kernel, no such variant, or it is a
     library call). Returns None if it has one."""
@@ -374,6 +381,25 @@ class SingleDevice(Session):
             why = f"{case.params['n']} bytes; a buffer of {self.device.id} holds at most {limit}"
             return Unsupported(why, reason="limit")
         return None
+
+
+# Tensor cores take TF32 since the Ampere generation (CUDA C++ programming guide, compute capability 8.x).
+FIRST_MAJOR = 8
+
+
+def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
+    """Return why this case cannot run in TF32 on a device of compute capability `major`.`minor`. Returns None
+    if it can, or if the case does not ask for TF32."""
+    if case.implementation != "library" or case.variant is None:
+        return None
+    if case.variant != TF32 or case.backend not in op.tf32 or case.dtype != "float32":
+        why = f"{case.backend} has no {case.variant} {op.name} in {case.dtype}"
+        return Unsupported(why, reason="no-implementation")
+    if major < FIRST_MAJOR:
+        return Unsupported(
+            f"TF32 needs compute capability {FIRST_MAJOR}.0; this device has {major}.{minor}", reason="no-tf32"
+        )
+    return None
 
 
 def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
@@ -531,56 +557,3 @@ def random_bytes(array: Array, key: str) -> None:
         return np.frombuffer(generator.bytes(size), np.uint8)
 
     _fill(bytes_of(array), values, key)
-
-
-_MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains digits
-
-
-def op_hash(op: Op) -> str:
-    """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
-    inputs or reference.
-
-    The digits depend on behaviour, not on source text, so that results stay comparable after a file is
-    reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its
-    dtypes.
-    """
-    import numpy as np
-
-    if op.digest:  # a user's function is called at no size that nobody asked for
-        names = [operand.name for operand in op.inputs]
-        return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
-    seen: list[str] = [op.name, str(op.tolerance.units)]
-    for n in (1, 7, 96):
-        params = {"n": n}
-        seen += [f"{x.shape(params)}{_describe_values(x, params)}" for x in op.operands]
-        seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
-    inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
-    with np.errstate(all="ignore"):
-        bound = op.at({"n": 7})
-        answers = each((bound.reference or bound.expr)(np, *inputs))
-    values = [np.ravel(np.asarray(answer, np.float64)) for answer in answers]
-    # Of so many sums of products some have another ninth digit by another BLAS, and some are round-off alone.
-    rounds = bool(op.stages) and sum(map(len, values)) > _MOST_DIGITS_OF
-    seen += [line for own in values for line in (_sums(own) if rounds else (f"{value:.9g}" for value in own))]
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
-
-
-def _sums(values: Array) -> tuple[str, str]:
-    """Return two numbers that describe a vector: its length, and its component along a fixed vector relative to
-    the length. They are texts with so few digits that differences in rounding do not change them."""
-    import numpy as np
-
-    length = math.sqrt(values @ values)
-    along = np.cos(np.arange(len(values))) @ values / (length or 1.0)
-    return f"{length:.6g}", f"{along:.6f}"
-
-
-def _describe_values(operand: Operand, params: Params) -> str:
-    """Describe how an operand is drawn, and its role, dtype and tolerance if they are not the usual ones."""
-    values = operand.values
-    drawn: object = values.make(params) if isinstance(values, Given) else values
-    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]
-    words += [operand.role] if operand.role != "activation" else []
-    words += [operand.dtype] if operand.dtype else []
-    words += [f"{operand.tolerance.units}"] if operand.tolerance else []
-    return " ".join(words)

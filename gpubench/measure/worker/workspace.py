@@ -14,13 +14,14 @@ import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
 from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Streams, Tunes
-from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
+from gpubench.backends.shared.host import allocate_outputs, calls_library
 from gpubench.backends.shared.reference import (
     Reference,
     fill,
     judge,
     judge_choices,
     not_finite,
+    op_hash,
     samples_of,
     sentinel_for,
     sentinel_of,

@@ -14,6 +14,7 @@ from gpubench import kernels
 from gpubench.backends import cupy as backend
 from gpubench.backends.cupy import launches
 from gpubench.backends.cupy.launches import CudaPrograms
+from gpubench.backends.shared.host import trial_params
 from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.result.case import Case
@@ -104,11 +105,10 @@ def refuses(xp, a, b):
     (lambda xp, a, b: (a @ b).astype(np.float32), "CuPy computes this expression in float32"),
     (refuses, "CuPy cannot compute this expression in float16: data type 'E' not understood"),
 ])  # fmt: skip
-@pytest.mark.parametrize("params", [{"n": 5000}, {"n": 3, "batch": 10**9}])
+@pytest.mark.parametrize("params", [{"n": 5000}, {"n": 3, "batch": 10**9}, {"n": 1, "k": 9}])
 def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, params):
     op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)
-    one = Case(op.name, op.group, params, "float16", "library", "resident-queued", "cupy:0")
-    assert backend.no_expression(np, op, one) == why
+    assert backend.no_expression(np, op, "float16", trial_params(op, params)) == why
 
 
 def test_the_texts_of_many_cases_are_compiled_side_by_side_and_once(monkeypatch):

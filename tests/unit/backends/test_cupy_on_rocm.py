@@ -12,6 +12,7 @@ from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.detect.probes.libraries import probe_cuda as probe
 from gpubench.result.case import Case
 from tests.detect.recorded import last_answer
+from tests.raising import raised
 
 PROPERTIES = {
     "name": b"AMD Instinct MI300X", "totalGlobalMem": 192 << 30, "pciDomainID": 0, "pciBusID": 9, "pciDeviceID": 0,
@@ -117,6 +118,21 @@ def test_what_is_missing_is_amds_driver(rocm):
     assert "HIP found no usable device" in refused.value.detail
     assert "AMD driver" in refused.value.hint
     assert "NVIDIA" not in refused.value.hint
+
+
+def test_a_cupy_that_does_not_load_or_lacks_a_library_says_what_to_install(rocm, monkeypatch, tmp_path):
+    def fail():
+        raise RuntimeError("CuPy failed to load libcublas.so.13")
+
+    rocm.cuda.runtime.is_hip, rocm.cuda.runtime.deviceGetAttribute = False, lambda *_: 0
+    rocm.cuda.device = SimpleNamespace(get_cublas_handle=fail)
+    refused = raised(BackendUnavailable, backends.load("cupy").open, "cupy:0")
+    assert ("libcublas.so.13" in refused.detail, "cuda13" in refused.hint) == (True, True)
+    (tmp_path / "cupy.py").write_text("raise AttributeError('numpy has no attribute core')")
+    monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.syspath_prepend(tmp_path)
+    refused = raised(BackendUnavailable, backends.load("cupy").devices)
+    assert ("no attribute core" in refused.detail, "cuda13" in refused.hint) == (True, True)
 
 
 @pytest.mark.parametrize(("hip", "version", "driver", "api", "vendor"), [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.contract import HostCall, StageReading
-from gpubench.backends.shared import host
+from gpubench.backends.shared import host, reference
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
@@ -83,12 +83,20 @@ def test_inputs_are_those_of_earlier_versions(name):
     assert hashlib.sha256(drawn.tobytes()).hexdigest()[:8] == digest
 
 
+@pytest.mark.parametrize(("name", "params", "tried"), [
+    ("matmul", {"n": 9000, "ta": 1, "tb": 0, "batch": 1}, {"n": 2, "ta": 1, "tb": 0, "batch": 1}),
+    ("upload", {"n": 4096}, {"n": 4096}),
+])  # fmt: skip
+def test_an_op_is_tried_with_small_params_and_its_own_switches(name, params, tried):
+    assert host.trial_params(kernels.load(name), params) == tried
+
+
 def test_plain_values_bytes_and_hashes_are_those_of_earlier_versions():
     random = np.zeros(99, np.uint8)
     host.random_bytes(random, "key")
     drawn = (random, host.plain_values("normal", 2, 9, "float32", 1))
     assert [hashlib.sha256(x.tobytes()).hexdigest()[:8] for x in drawn] == ["9ce21376", "1369bb20"]
-    assert {name: host.op_hash(kernels.load(name)) for name in HASHES} == HASHES
+    assert {name: reference.op_hash(kernels.load(name)) for name in HASHES} == HASHES
 
 
 def test_normal_inputs_are_normal():
@@ -115,14 +123,14 @@ def test_a_copy_takes_arrays_in_any_order_and_of_any_length():
 
 def test_the_hash_of_an_op_changes_with_its_meaning():
     same = msgspec.structs.replace(ADD, summary="another text")
-    assert host.op_hash(same) == host.op_hash(ADD)
+    assert reference.op_hash(same) == reference.op_hash(ADD)
     others = [
         msgspec.structs.replace(ADD, flops=lambda params: 2 * params["n"]),
         msgspec.structs.replace(ADD, expr=lambda xp, x, y: x - y, reference=None),
         msgspec.structs.replace(ADD, tolerance=Tolerance(16)),
         kernels.load("mul"),
     ]
-    assert len({host.op_hash(op) for op in (ADD, *others)}) == 5
+    assert len({reference.op_hash(op) for op in (ADD, *others)}) == 5
 
 
 def test_the_hash_of_a_training_is_that_of_any_blas():
@@ -135,7 +143,7 @@ def test_the_hash_of_a_training_is_that_of_any_blas():
 
         return msgspec.structs.replace(op, reference=reference)
 
-    hashes = [host.op_hash(scaled(by)) for by in (1, 1 + 1e-13, 1 + 1e-4)]
+    hashes = [reference.op_hash(scaled(by)) for by in (1, 1 + 1e-13, 1 + 1e-4)]
     assert hashes[0] == hashes[1] != hashes[2]
 
 

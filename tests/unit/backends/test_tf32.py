@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.backends.cupy import launches
-from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.host import no_tf32, random_inputs
+from gpubench.backends.torch import TorchSession
 from gpubench.result.case import TF32, Case
 from tests.judging import compare, reference
 
@@ -32,8 +34,13 @@ def rounded(x, *, truncate):
     (case(kernels.load("add")), (9, 0), "no-implementation"),
 ])  # fmt: skip
 def test_which_cases_run(asked, capability, reason):
-    refusal = launches.no_tf32(kernels.load(asked.op), asked, *capability)
+    op, on_torch = kernels.load(asked.op), replace(asked, device_id="torch:cuda:0")
+    refusal = no_tf32(op, asked, *capability)
     assert (refusal.reason if refusal else None) == reason
+    if reason:
+        session = TorchSession.__new__(TorchSession)
+        session.device, session.capability = SimpleNamespace(kind="gpu", api="cuda"), capability
+        assert session.supports(op, on_torch).reason == reason
 
 
 def test_the_mode_is_on_during_the_call_alone_even_if_it_fails(monkeypatch):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpubench import backends, kernels
 from gpubench.backends import torch as torch_backend
 from gpubench.backends.shared.memory import InPlaceSession, PageLockedMemory
-from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.result.case import Case
 
@@ -98,6 +98,23 @@ def test_what_takes_no_output_is_refused_in_place(fills) -> None:
     session: Any = SimpleNamespace(device=None, limits=None, threads=None, blas=None, supports=lambda *_: None)
     in_place = InPlaceSession(session, PageLockedMemory(session, lambda *_: None))
     assert (in_place.supports(op, case) is None) == fills
+
+
+@pytest.mark.parametrize(("text", "error"), [
+    ("CUDA out of memory. Tried to allocate 2 GiB", DeviceOutOfMemory), ("CUDA error: out of memory", DeviceOutOfMemory),
+    ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", DeviceOutOfMemory),
+    ("Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", DeviceOutOfMemory),
+    ("MPS backend out of memory", DeviceOutOfMemory), ("Invalid buffer size: 20.00 GiB", DeviceOutOfMemory),
+    ("DefaultCPUAllocator: can't allocate memory: you tried to", DeviceOutOfMemory),
+    ("CUDA error: an illegal memory access was encountered", DeviceLost), ("HIP error: invalid argument", DeviceLost),
+    ("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", DeviceLost),
+    ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(`", BackendError),
+    ("expected scalar type Half but found Float", BackendError),
+])  # fmt: skip
+def test_what_pytorch_raises_by_its_text(text, error) -> None:
+    with pytest.raises(BackendError) as caught, torch_backend.vendor_errors():
+        raise RuntimeError(text)
+    assert type(caught.value) is error
 
 
 class ScriptedGpu:
