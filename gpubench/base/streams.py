@@ -165,17 +165,19 @@ def command(line: str) -> None:
         print(line, file=stream)
 
 
+# The patterns below are compiled when they are first used: most commands need none of them.
+
 # Characters that Markdown may interpret inside a line. A bracket becomes a link only by "](" and a target only
 # by "]:", and an underscore inside a word has no meaning.
-_INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
+_INSIDE = r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]"
 # Beginnings of a heading, quotation, list, rule or quick action at the start of a line or of a list entry.
-_AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-]")
+_AT_START = r"\A(?:(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-])"
 # Text from which GitHub and GitLab make links or notifications, whatever Markdown says: @name, an e-mail
 # address, owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width after the match prevents
 # that. Case ids, which have @ after a letter, are none of these.
-_LINKED = re.compile(
-    r"(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)|\bwww(?=\.)",
-    re.IGNORECASE,
+_LINKED = (
+    r"(?i)(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)"
+    r"|\bwww(?=\.)"
 )
 _NO_WIDTH = "&ZeroWidthSpace;"
 
@@ -188,16 +190,14 @@ _HIDDEN = (
 _BLANK = " \t\v\f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Commands of CI runners: `::name` at the start of a line, after characters that they trim; `##[name]`,
 # `##vso[name]` and `##teamcity[name]` anywhere in a line. Their comparison of texts skips invisible characters.
-_COMMAND = re.compile(
+_COMMAND = (
     rf"(?:^|(?<=[\r\n]))(?:\x1b\[[0-9;]*m|[{_BLANK}{_HIDDEN}])*:[{_HIDDEN}]*(?=:)"
     rf"|#[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}(?=\[)"
 )
 # Likewise inside JSON, in which no value begins a line: invisible characters, line ends of some readers, and
 # commands.
-_JSON_HIDDEN = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
-)
-_JSON_COMMAND = re.compile(rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)")
+_JSON_HIDDEN = "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+_JSON_COMMAND = rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)"
 
 
 def json_in_order(text: bytes) -> bytes:
@@ -208,8 +208,8 @@ def json_in_order(text: bytes) -> bytes:
     """
     if text.isascii() and b"##" not in text and b"\x7f" not in text:
         return text
-    shown = _JSON_COMMAND.sub("\\\\u0023", text.decode())
-    return _JSON_HIDDEN.sub(_json_escape, shown).encode()
+    shown = re.sub(_JSON_COMMAND, "\\\\u0023", text.decode())
+    return re.sub(_JSON_HIDDEN, _json_escape, shown).encode()
 
 
 def _json_escape(mark: re.Match[str]) -> str:
@@ -223,7 +223,7 @@ def inert(text: str) -> str:
     A mark of no width would not be enough, because runners compare texts by rules of a culture that skip such
     marks.
     """
-    return _COMMAND.sub(r"\g<0> ", text)
+    return re.sub(_COMMAND, r"\g<0> ", text)
 
 
 def visible(text: str) -> str:
@@ -240,9 +240,9 @@ def escape(text: str) -> str:
     """
     import html
 
-    shown = _LINKED.sub(rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))
-    shown = _INSIDE.sub(r"\\\g<0>", shown)
-    return _AT_START.sub(_harmless, shown, count=1) if _AT_START.match(shown) else shown
+    shown = re.sub(_LINKED, rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))
+    shown = re.sub(_INSIDE, r"\\\g<0>", shown)
+    return re.sub(_AT_START, _harmless, shown)
 
 
 def _harmless(mark: re.Match[str]) -> str:

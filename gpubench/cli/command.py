@@ -55,14 +55,6 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
 # ---------------------------------------------------------------- help
 
 
-def _installed_backends() -> str:
-    """Return a sentence with the names of other packages' backends, or an empty text if there are none."""
-    from gpubench.base import plugins
-
-    names = plugins.names(plugins.BACKENDS)
-    return f" Of installed packages: {' '.join(names)}." if names else ""
-
-
 def _brief_help() -> TyperOption:
     """Return the option -h, which shows the brief help. The parser itself has `--help`."""
 
@@ -97,8 +89,8 @@ class Command(TyperCommand):
             declared = self.options.declared.get(param.name or "")
             heading = declared.heading if declared else HEADINGS[-1]
             record = param.get_help_record(ctx)
-            if param.name == "backends" and record is not None:
-                record = (record[0], record[1] + _installed_backends())
+            if declared and record is not None:
+                record = (record[0], record[1] + declared.listing())
             rows.setdefault(heading or "Arguments", []).append(record)
         for heading in ("Arguments", *HEADINGS):
             if heading in rows:

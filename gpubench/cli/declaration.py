@@ -1,6 +1,7 @@
 """How an option is declared, and the base class of the options of a command."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 from gpubench.base.errors import UsageError, require_choice
@@ -27,6 +28,7 @@ class Declaration(NamedTuple):
     # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
     # value.
     answer: str | None = None
+    listing: Callable[[], str] = str  # returns the end of `help`, which is made only when `--help` is shown
     configurable: bool = True  # configuration files and variables may set it
     name: str = ""  # name of the field
     type: Any = None  # type of the value

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.findings import has_failures
 from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError, require_choice
 from gpubench.base.installation import quote
@@ -28,6 +26,7 @@ from gpubench.result import store
 from gpubench.result.run import Measurement, Run
 
 if TYPE_CHECKING:
+    from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.claims import Claim
     from gpubench.report.layout import RenderOptions
 
@@ -250,6 +249,8 @@ def read_back(run: Run) -> Run:
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
     """Return the run and its analyses. If a gate failed and the run itself ended with OK, both get the exit
     code of gates, and the run is saved again."""
+    from gpubench.analysis.findings import has_failures
+
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")

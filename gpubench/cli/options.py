@@ -43,6 +43,16 @@ DOCUMENTS = (
 )
 
 
+
+
+def _installed_backends() -> str:
+    """Return a sentence with the names of other packages' backends, or an empty text if there are none."""
+    from gpubench.base import plugins
+
+    names = plugins.names(plugins.BACKENDS)
+    return f" Of installed packages: {' '.join(names)}." if names else ""
+
+
 # ---------------------------------------------------------------- of every command
 
 COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
@@ -91,7 +101,8 @@ class SelectionOptions(CommandOptions):
     dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
         default="float32", answer="dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu torch hybrid; `cupy?` may be absent.",
-        default="auto", answer="backends", brief="numpy, cupy, wgpu, torch, hybrid. Default: all.")
+        default="auto", answer="backends", brief="numpy, cupy, wgpu, torch, hybrid. Default: all.",
+        listing=_installed_backends)
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
         answer="devices")
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
@@ -354,9 +365,9 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
         f"The whole report in this format: {FORMAT_NAMES}.", brief="The whole report as table, markdown, json, ...")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
-    sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(report_sections.names())}. "
-        "Default: the answer; in a file and with --full all but map, noise and raw, in Markdown a page of them.",
-        brief="Only these, as answer,breakeven.")
+    sections: str | None = option("LIST", OUTPUT, "Only these. Default: the answer; in a file and with --full all but "
+        "map, noise and raw, in Markdown a page of them. There are", brief="Only these, as answer,breakeven.",
+        listing=lambda: f" {', '.join(report_sections.names())}.")
     full: bool = FULL
     by_device: bool = BY_DEVICE
     as_json: bool = JSON

@@ -18,7 +18,7 @@ from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, 
 from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, labels
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS
-from gpubench.result.run import Fingerprints, Measurement, Run
+from gpubench.result.run import PROTOCOL, Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
 BILLION = 1e9  # a case that became this many times faster or slower has a false number
@@ -174,8 +174,6 @@ def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
     return CaseValues.of(case, first, clocks)
 
 
-# The settings that change the meaning of a sample. The number of samples and the deadlines do not.
-PROTOCOL = ("protocol", "inputs", "seed", "cache", "warmup_s", "order")
 # If a difference has one of these scopes, the files are from two machines.
 IDENTITY: tuple[DifferenceScope, ...] = ("machine", "device")
 LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are interleaved

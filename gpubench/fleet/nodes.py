@@ -24,9 +24,9 @@ from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
 from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError, WrongResult
-from gpubench.compare.pairing import PROTOCOL
 from gpubench.result import store
 from gpubench.result.run import (
+    PROTOCOL,
     Environment,
     Failure,
     Fingerprints,

@@ -473,6 +473,10 @@ class Settings(Record, frozen=True, kw_only=True):
         return self.scaling in (how, "both")
 
 
+# The settings that change the meaning of a sample. The number of samples and the deadlines do not.
+PROTOCOL = ("protocol", "inputs", "seed", "cache", "warmup_s", "order")
+
+
 class Git(Record, frozen=True, kw_only=True):
     """The state of the Git checkout in which the run was started."""
 

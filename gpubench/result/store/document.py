@@ -30,7 +30,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gpubench.base import disk
+from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
@@ -356,20 +356,17 @@ def schema(name: str, kind: Any) -> dict[str, Any]:
     above or after a field becomes its description in the schema."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     document = msgspec.json.schema(kind)
-    for struct in _structs(msgspec.Struct):
-        notes: dict[str, str] = {}
-        for base in reversed(struct.__mro__):
-            notes |= _field_notes(base.__module__).get(base.__name__, {})
-        for key, definition in document["$defs"].items():  # Fact_str_ is Fact[str]
-            properties = definition.get("properties", {}) if key.partition("_")[0] == struct.__name__ else {}
-            for field in msgspec.structs.fields(struct) if properties else ():
-                if field.name in notes and field.encode_name in properties:
-                    properties[field.encode_name]["description"] = notes[field.name]
+    structs = group_by(_structs(msgspec.Struct), lambda struct: struct.__name__)
+    for key, definition in document["$defs"].items():
+        properties = definition.get("properties", {})
+        for struct in structs.get(key.partition("_")[0], ()):  # Fact_str_ is Fact[str]
+            notes: dict[str, str] = {}
+            for base in [base for base in reversed(struct.__mro__) if getattr(base, "__struct_fields__", ())]:
+                notes |= _field_notes(base.__module__).get(base.__name__, {})
+            for field, encoded in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+                if field in notes and encoded in properties:
+                    properties[encoded]["description"] = notes[field]
     return {"$schema": dialect, "title": name, **document}
-
-
-_CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)#]|\Z)", re.MULTILINE | re.DOTALL)
-_FIELD_NOTE = re.compile(r"^((?:    # .+\n)*)    (\w+): (?:.*  # (.+))?", re.MULTILINE)
 
 
 @functools.cache
@@ -382,13 +379,14 @@ def _field_notes(module: str) -> dict[str, dict[str, str]]:
         text = inspect.getsource(sys.modules[module])
     except (OSError, TypeError, KeyError):
         return {}
-    return {match[1]: dict(_comments(match[0])) for match in _CLASS.finditer(text)}
-
-
-def _comments(text: str) -> Iterator[tuple[str, str]]:
-    for above, name, after in _FIELD_NOTE.findall(text):
-        if note := " ".join([*above.replace("    # ", "").splitlines(), after]).strip():
-            yield name, note
+    return {
+        match[1]: {
+            name: note
+            for above, name, after in re.findall(r"(?m)^((?:    # .+\n)*)    (\w+): (?:.*  # (.+))?", match[0])
+            if (note := " ".join([*above.replace("    # ", "").splitlines(), after]).strip())
+        }
+        for match in re.finditer(r"(?m)^class (\w+).*\n(?:(?:[\s)#].*)?\n)*", text)
+    }
 
 
 def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
