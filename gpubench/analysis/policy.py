@@ -203,7 +203,8 @@ class Policy:
         """Return an object that answers calls of this op, dtype, params and regime. It is cached if a run has
         measured such calls, up to MOST_QUESTIONS objects. Raises UsageError for an op that is neither in the
         results nor in gpubench, and for an unknown regime."""
-        name = op if _load(op) is not None else resolve_op(op, self.ops)
+        tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
+        name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, LONG_DTYPES.get(dtype, dtype), params), situation_regime(regime)
         sets = (
             contender_set(measured.run, measured.groups[key], regime_id)

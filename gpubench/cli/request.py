@@ -197,6 +197,9 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
         request, one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared), spares=spares,
         threads=how.threads, tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
+    if not choice.targets:
+        why = "; ".join(warning.message for warning in choice.warnings)
+        raise RequiredUnavailable("unavailable", "none of the backends that were named has a device", why=why)
     if not any(target.device.backend == DEVICE_GROUP for target in choice.targets):
         if all(op.collective is not None for op in declared.values()):
             raise RequiredUnavailable(

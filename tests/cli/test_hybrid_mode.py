@@ -31,6 +31,12 @@ def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mod
     assert ended.stdout == ""
 
 
+def test_backends_that_may_be_absent_and_all_are_say_why(gpubench, no_gpu):
+    ended = gpubench("run", *SMALL, "--backends", "cupy?,wgpu?", "--dry-run", env=no_gpu)
+    first, why, _ = ended.stderr.splitlines()[-3:]
+    assert (ended.returncode, "has a device" in first, why.count("a test says so")) == (5, True, 2)
+
+
 def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
     reported = json.loads(gpubench("detect", "--json", env=no_gpu).stdout)["recommendation"]
     ended = gpubench("run", *SMALL, "--mode", "auto", "--dry-run", env=no_gpu)

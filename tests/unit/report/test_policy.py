@@ -19,14 +19,14 @@ from gpubench.base.errors import InputError, UsageError
 from gpubench.detect.host import this_host
 from gpubench.result.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
-from tests.unit.report.builders import CPU, GPU, case, curve, measured, regime_of, run_of
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, regime_of, run_of, skipped
 from tests.unit.report.test_advise import SPLIT, splitting
 
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of([
     *curve(RATIOS, regime="transfer-always"),
     *(measured(case(n=n, regime=regime, device="cupy:0"), s) for n in RATIOS for regime, s in (("transfer-once", 1e-4), ("resident", 5e-5))),
-    *(measured(case("relu", n=n), 1e-3) for n in (2**10, 2**20)),
+    skipped(case("mine.pairwise")), *(measured(case("relu", n=n), 1e-3) for n in (2**10, 2**20)),
     *(measured(case("relu", n=n, regime="transfer-always", device="cupy:0"), 1e-4) for n in (2**10, 2**20)),
 ])  # fmt: skip
 POLICY = Policy([RUN])
@@ -133,6 +133,7 @@ def test_policies_and_answers_are_sent_to_other_processes():
 @pytest.mark.parametrize("words", [
     {"shape": 255}, {"shape": 4097}, {"shape": 0}, {"shape": (512, 1024)}, {"shape": [(1024, 1024), (1024, 16)]},
     {"shape": {"n": 512, "m": 4}}, {"shape": 512, "dtype": "int8"}, {"op": "softmax", "shape": 512},
+    {"op": "pairwise", "shape": 1024},
 ])  # fmt: skip
 def test_what_was_not_measured_is_unknown(words):
     assert POLICY.choose(**{"op": "matmul"} | words) == UNKNOWN
