@@ -409,6 +409,13 @@ else:
 
 # ---------------------------------------------------------------- detection: why this mode, why not that GPU
 
+# The remedies for errors of the CUDA runtime as a whole, by their numbers.
+CUDA_REMEDIES = {
+    35: "update the GPU's driver: it is older than this CuPy needs",
+    802: "start nvidia-fabricmanager in the driver's version: GPUs behind NVSwitch need it",
+    803: "reboot, or reload the NVIDIA kernel module: it differs from the library",
+    804: "update the NVIDIA driver, or remove the package cuda-compat: this GPU is not for it",
+}
 DETECTION = {
     "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory.",
     "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work.",

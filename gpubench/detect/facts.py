@@ -418,11 +418,11 @@ def uuid_key(text: str) -> str:
 
 def pci_id(value: object) -> int | None:
     """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer. Return None for
-    anything else."""
+    anything else, and for 0, which stands for an unknown id."""
     if isinstance(value, str) and re.fullmatch(r"(0x)?[0-9a-f]{1,8}", value.strip(), re.I):
-        return int(value, 16)
+        return int(value, 16) or None
     number = _number(value)
-    return number if number is not None and number >= 0 else None
+    return number if number and number > 0 else None
 
 
 def _number(value: object) -> int | None:

@@ -405,6 +405,9 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
     if flags:
         name = name or ("kvm" if re.match(_CLOUDS, vendor) else None)
         return make_fact(name or "unknown", source if name else "/proc/cpuinfo")
+    control = re.search(r"^VM00 Control Program: +(KVM|z/VM)", root.read("/proc/sysinfo").text or "", re.M)
+    if control:  # of s390x
+        return make_fact(control[1].lower().replace("/", ""), "/proc/sysinfo")
     if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
         return make_fact("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.

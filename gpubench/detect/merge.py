@@ -229,9 +229,13 @@ def _share_out(
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
     if not homes:
-        displays = {(r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group}
+        listed = {(r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group}
+        if rivals[0].source.endswith(_REPEATS):
+            listed |= {(device.vendor, device.device_id) for device in devices}
         for record in others:
-            if not is_layer(record) and (record.vendor_id, record.device_id) not in displays:
+            # In WSL a layer is the only driver that some GPUs have.
+            real = not is_layer(record) or (record.checked and "vulkan" in record.source)
+            if real and (record.vendor_id, record.device_id) not in listed:
                 devices.append(MergedDevice(record))
                 if record.source not in _CHIP:
                     warnings.append(_warn_of(record, "a device that nothing else knows"))
@@ -325,7 +329,15 @@ def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
 
 def _loose_rank(record: DeviceRecord) -> tuple[object, ...]:
     unknown = (record.device_id is None, record.vendor_id is None)
-    return (record.enumeration, vendor_of(record) or 0, *unknown, _ordinal(record), _record_key(record))
+    repeats = record.source.endswith(_REPEATS)
+    return (
+        repeats,
+        record.enumeration,
+        vendor_of(record) or 0,
+        *unknown,
+        _ordinal(record),
+        _record_key(record),
+    )
 
 
 def _type(record: DeviceRecord) -> str:
@@ -345,6 +357,7 @@ def _device_rank(device: MergedDevice) -> tuple[object, ...]:
 
 DeviceSort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel", APPLE: "apple"}
+_REPEATS = ":dx12"  # D3D12 may list a GPU once more than it is there, so others are heard first
 _CHIP = ("drm", "platform")  # the sources of GPUs without a PCI address: the device tree
 # Sources that only list GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
@@ -412,10 +425,9 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the record lists a device a second time: its driver is a layer over another API, such as
-    dozen over D3D12, or it names the maker of its driver alone, as Mesa's adapters of OpenGL do."""
-    nameless = (record.vendor_id or 0) >= _NO_PCI_ID and vendor_of(record) is None
-    return nameless or bool(_LAYERED.search(_names(record)))
+    """Tell whether the record lists a device a second time: it is OpenGL's, or its driver is a layer over
+    another API, such as dozen over D3D12."""
+    return record.source.endswith(":gl") or bool(_LAYERED.search(_names(record)))
 
 
 def _names(record: DeviceRecord) -> str:

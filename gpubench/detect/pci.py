@@ -228,7 +228,7 @@ def _generation(text: str) -> int | None:
 
 def _width(text: str) -> int | None:
     lanes = integer(text)
-    if lanes in (0, 255):  # what the kernel shows for "no link" and "unknown"
+    if lanes in (0, 63, 255):  # the kernel shows these for no link, a card that is gone, and an unknown one
         return None
     if lanes not in (1, 2, 4, 8, 12, 16, 32):
         raise ValueError("not a link width")

@@ -124,6 +124,8 @@ def clean_text(path: str, text: str, numbers: Numbers) -> str:
     if path == "/proc/cpuinfo":
         lines = [line for line in text.splitlines() if not re.match(r"\s*serial", line, re.I)]
         return re.sub(r"(identification = )\w+", r"\g<1>0", "\n".join(lines))
+    if path == "/proc/sysinfo":
+        return "\n".join(re.findall("^VM00 Control Program:.*", text, re.M))
     if path == OWN:
         return "\n".join(_own_line(line, numbers) for line in text.splitlines())
     if path == CPUSET:

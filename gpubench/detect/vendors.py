@@ -16,6 +16,7 @@ from gpubench.detect.facts import (
     address,
     derive,
     first,
+    integer,
     lost,
     make_fact,
     matching,
@@ -396,10 +397,10 @@ def _unread(node: KfdNode) -> DeviceRecord:
 def properties(text: str) -> dict[str, int]:
     """Parse the lines `name number` of a properties file. Raises ValueError for an empty file or a line of
     another form."""
-    lines = [line.split() for line in text.splitlines()]
-    if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
+    table = {name: integer(number) for name, number in map(str.split, text.splitlines())}
+    if not table:
         raise ValueError("not a properties file")
-    return {words[0]: int(words[1]) for words in lines}
+    return table
 
 
 def gfx(version: int) -> str | None:

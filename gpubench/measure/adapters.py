@@ -81,12 +81,14 @@ def cards(devices: Iterable[Device]) -> list[Card]:
 
     Two adapters with the same driver and interface are two cards, even if they are of the same model. Two
     others are one card if their UUIDs or their PCI addresses are equal. If neither is known for both, their
-    vendor and device ids decide: the first adapter of one driver is paired with the first of the other.
+    vendor and device ids decide: the first adapter of one driver is paired with the first of the other. D3D12
+    may list a card twice, so it adds no card to those of the same ids that Vulkan lists before.
     """
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
         home = next((card for card in free if any(_is_same(device, other) for other in card)), None)
+        free += [card for card in grouped if device.api == "dx12" != card[0].api]
         home = home or next((card for card in free if _has_ids_of(card, device)), None)
         if home is None:
             grouped.append([device])

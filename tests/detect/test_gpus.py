@@ -130,7 +130,7 @@ ON_PCI = {
         ({"local_cpulist": "?", "local_cpus": "2"}, "local_cpus", "1"), ({"local_cpulist": "", "local_cpus": "0"}, "local_cpus", "absent"),
         ({"numa_node": "0"}, "numa_node", 0), ({"numa_node": "-1"}, "numa_node", "absent"), ({"numa_node": "-2"}, "numa_node", "invalid"),
         *(({"max_link_width": str(n)}, "link.width_max", n) for n in (1, 2, 4, 8, 12, 16, 32)), ({"revision": "0xA1"}, "revision", "a1"),
-        *(({"max_link_width": text}, "link.width_max", told) for text, told in (("0", "absent"), ("255", "absent"), ("3", "invalid"), ("256", "invalid"))))},
+        *(({"max_link_width": text}, "link.width_max", told) for text, told in (("0", "absent"), ("63", "absent"), ("255", "absent"), ("3", "invalid"), ("256", "invalid"))))},
     "a BMC whose class no file tells": (
         {f"{DRM}/card0/device/uevent": "DRIVER=ast\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:04:00.0"},
         {"gpu_count": 0, "display_adapters.*.role": ["bmc"], "display_adapters.*.bdf": ["0000:04:00.0"]}),
@@ -152,7 +152,7 @@ OF_KFD = {
         kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
     **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})
        for text, size in (("heap_type 2\nsize_in_bytes 5\nwidth 1", GIB + 5), ("heap_type 4\nsize_in_bytes 5", GIB), ("heap_type 1", "invalid"),
-                          ("size_in_bytes 5", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
+                          ("size_in_bytes 5", "invalid"), ("", "invalid"), ("heap_type 1\nsize_in_bytes 5 6", "invalid"), ("heap_type 1\nsize_in_bytes 0", GIB), ("heap_type 1\nsize_in_bytes -1", "invalid"))},
     "a node that does not tell its units": ({f"{KFD}/1/properties": "simd_count 8"}, {**ONE, "gpus.0.bdf": "0000:00:00.0", "gpus.0.compute.units": "invalid"}),
     "a node of CPUs alone": ({f"{KFD}/0/properties": "cpu_cores_count 8"}, {"gpu_count": 0}),
     "no bank holds anything": (kfd_node(1, unique_id=77) | bank(1, 0), {SIZE: "absent"}),

@@ -274,6 +274,9 @@ FIRMWARE = {
         ("/run/systemd/container", "systemd-nspawn", "systemd-nspawn"), ("/run/systemd/container", "wsl", "absent"),
         ("/proc/self/cgroup", "0::/.lxc", "lxc"), ("/proc/self/cgroup", "0::/system.slice/lxcfs.service", "absent"))},
     "a guest of Hyper-V without DMI tables": (HOST | {"/proc/cpuinfo": "processor : 0\nflags : lm hypervisor", "/sys/bus/vmbus/devices": None}, {HYPERVISOR: "hyperv"}),
+    **{f"s390x by {program!r}": (
+        {"/proc/cpuinfo": "vendor_id : IBM/S390\nprocessor 0: machine = 8561", "/proc/sysinfo": f"Sequence Code: 1\n{program}"}, {HYPERVISOR: name})
+       for program, name in (("VM00 Control Program: KVM/Linux", "kvm"), ("VM00 Control Program: z/VM    6.1.0", "zvm"), ("LPAR Number: 3", "absent"))},
     "Xen by its own file": (HOST | {"/sys/hypervisor/type": "xen"}, {HYPERVISOR: "xen"}),
     **{f"{nothing!r} is no model": (
         HOST | {"/proc/cpuinfo": f"processor : 0\nvendor_id : {nothing}\nmodel name : {nothing}\nflags : lm{more}"},

@@ -130,6 +130,16 @@ ROWS = {
        for kind, gpus in (("0302", 1), ("0300", 0), ("0380", 0))},
     "identical GPUs without addresses": ([RADV, dict(RADV)], {"gpu_count": 2}),
     "a layered driver": ([{"source": "wgpu:vulkan", "driver": "venus", "vendor_id": "1af4", "name": "Virtio-GPU Venus"}], {"gpus": []}),
+    "in WSL a layer that computes is a GPU": (
+        [RADV | {"driver": "Dozen", "checked": True}, RADV | {"source": "wgpu:gl", "driver": "", "checked": True}], {"gpu_count": 1}),
+    # OpenGL lists what others list; D3D12 may list a card twice, but alone it tells how many there are.
+    "OpenGL beside two models": ([BUS | RADV | {"source": "drm"}, {"source": "wgpu:gl", "vendor_id": "1002", "device_id": 0, "name": "x"},
+                                  {"source": "drm", "bdf": "0000:02:00.0", "vendor_id": "1002", "device_id": "164e"}], {"gpu_count": 2, "warnings": []}),
+    **{f"{vulkan} of Vulkan and {dx12} of D3D12": ([RADV] * vulkan + [RADV | {"source": "wgpu:dx12", "driver": ""}] * dx12, {"gpu_count": gpus})
+       for vulkan, dx12, gpus in ((1, 2, 1), (2, 3, 2), (0, 2, 2), (2, 1, 2))},
+    "numbers of a source are numbers": (
+        [{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name} for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))],
+        {"gpus.*.name": ["z", "b", "a"]}),
     "sizes far apart": (sized(nvml=80, cuda=40, opencl=20), {SIZE: 80 << 30, f"{SIZE}.status": "conflict", f"{SIZE}.alternatives.*.source": ["cuda", "opencl"]}),
     "a limit of allocation": (sized(nvml=80, opencl=20), {f"{SIZE}.status": "ok"}),
     # Unified memory needs two proofs.

@@ -184,6 +184,18 @@ def test_a_model_that_the_compiler_no_longer_serves_is_too_old_unless_vulkan_com
     assert detect.inspect(records=[*records, vulkan]).gpus[0].why_not == []
 
 
+class Refused(Exception):
+    status = 802
+
+
+def test_an_error_of_cuda_as_a_whole_has_a_remedy():
+    cupy = Cupy(list)
+    cupy.cuda.runtime.CUDARuntimeError = Refused
+    cupy.cuda.runtime.getDeviceCount = lambda: (_ for _ in ()).throw(Refused("system not yet initialized"))
+    failure = raised(ProbeFailure, last_answer, libraries.probe_cuda, cupy)
+    assert (failure.status, "nvidia-fabricmanager" in failure.hint) == ("mismatch", True)
+
+
 def refuse():
     raise AttributeError("this CUDA has no such call")
 

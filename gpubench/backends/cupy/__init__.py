@@ -65,7 +65,7 @@ from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.installation import install_command
-from gpubench.base.messages import REASONS
+from gpubench.base.messages import CUDA_REMEDIES, REASONS
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Params, Shape, Stored, each
 from gpubench.result.case import Case
@@ -404,7 +404,8 @@ class CupyBackend(Backend, Joins):
         except Exception as error:
             raise BackendUnavailable(
                 f"{api} found no usable device: {error}",
-                hint=f"check the {maker} driver with `gpubench detect`, and {api}_VISIBLE_DEVICES",
+                hint=CUDA_REMEDIES.get(getattr(error, "status", 0))
+                or f"check the {maker} driver with `gpubench detect`, and {api}_VISIBLE_DEVICES",
             ) from error
         if not count:
             raise BackendUnavailable(f"{api} lists no device", hint=REASONS["unavailable"].remedy)

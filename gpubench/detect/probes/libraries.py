@@ -23,7 +23,9 @@ from typing import Any
 
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.child_main import Messages
+from gpubench.base.messages import CUDA_REMEDIES
 from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require
+from gpubench.result.machine import Status
 
 _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
@@ -82,7 +84,7 @@ def _bytes(size: Any) -> int | None:
 
 # ---------------------------------------------------------------- CUDA and HIP
 
-_NO_DEVICE, _OLD_DRIVER = 100, 35
+_NO_DEVICE = 100
 
 
 def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
@@ -97,10 +99,8 @@ def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
         if error.status == _NO_DEVICE:
             yield {"records": [], "version": cupy.__version__}
             return
-        if error.status != _OLD_DRIVER:
-            raise ProbeFailure("invalid", str(error), str(error)) from error
-        hint = f"the {'AMD' if _is_hip(cupy) else 'NVIDIA'} driver is too old for this CuPy"
-        raise ProbeFailure("mismatch", str(error), hint) from error
+        status: Status = "mismatch" if error.status in CUDA_REMEDIES else "invalid"
+        raise ProbeFailure(status, str(error), CUDA_REMEDIES.get(error.status, str(error))) from error
     yield from ask_each(
         cupy.__version__,
         "cuda:",

@@ -62,7 +62,7 @@ MESA_3, MESA_A, OTHER_3, OTHER_A = (
     ([MESA, MESA, OTHER, OTHER], ["02", "13"]), ([MESA, OTHER, MESA, OTHER], ["01", "23"]),
     ([MESA, MESA, OTHER], ["02", "1"]), ([MESA, adapter(ARC, "Intel open-source Mesa driver")], ["0", "1"]),
     ([MESA, LAVAPIPE, OTHER], ["01"]), ([APPLE], ["0"]),
-    ([ADRENO, ADRENO_DX], ["01"]), ([ASAHI, LAVAPIPE], ["0"]), ([adapter((0, 0)), adapter((0, 0), AMDVLK)], ["0", "1"]),
+    ([MESA, BY_DX, BY_DX], ["012"]), ([BY_DX, BY_DX], ["0", "1"]), ([ADRENO, ADRENO_DX], ["01"]), ([ASAHI, LAVAPIPE], ["0"]), ([adapter((0, 0)), adapter((0, 0), AMDVLK)], ["0", "1"]),
     # Addresses outweigh the order of the listings.
     ([MESA_3, MESA_A, OTHER_A, OTHER_3], ["03", "12"]), ([MESA_3, OTHER_A], ["0", "1"]),
 ])  # fmt: skip
@@ -186,6 +186,7 @@ def gpu_id(machine, device):
 @pytest.mark.parametrize(("found", "gpus"), [
     ([MESA, OTHER], 1), ([MESA, BY_DX, adapter(driver="Dozen")], 1), ([MESA, MESA], 2), ([MESA, MESA, OTHER, OTHER], 2),
     ([MESA, MESA, OTHER], 2), ([MESA, adapter(ARC)], 2), ([MESA, LAVAPIPE], 1), ([ADRENO, ADRENO_DX], 1), ([ASAHI, LAVAPIPE], 1),
+    ([MESA, MESA, BY_DX, BY_DX, BY_DX], 2),
 ])  # fmt: skip
 def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
     machine = machine_of([Listing("wgpu", tuple(wgpu(*order(found))))])
