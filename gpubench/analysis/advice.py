@@ -300,16 +300,15 @@ def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandida
     return "; ".join(missing) or f"nothing was measured around n = {n}"
 
 
-def measuring_command(key: Key, n: int) -> str:
-    """Return the `gpubench run` command that measures this op, dtype and params at size `n`."""
-    dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
+def measuring_command(key: Key, n: int | None = None) -> str:
+    """Return the `gpubench run` command that measures this op, dtype and params at size `n`. None means the sizes
+    that the run chooses."""
     file, dot, name = key.op.partition(".")
-    what = f"{file}.py:{name}" if dot else f"--ops {key.op}"  # a function of the user's own
-    return f"gpubench run {what} --sizes {n}{dtype}{_params_option(key)}"
-
-
-def _params_option(key: Key) -> str:
-    return f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
+    words = [f"{file}.py:{name}" if dot else f"--ops {key.op}"]  # a function of the user's own
+    words += [f"--sizes {n}"] if n else []
+    words += [f"--dtypes {key.dtype}"] if key.dtype != "float32" else []
+    words += [f"--params {','.join(f'{name}={value}' for name, value in key.params)}"] if key.params else []
+    return " ".join(["gpubench run", *words])
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
@@ -336,15 +335,13 @@ def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
 
 def _no_result(key: Key, seen: set[Key]) -> InputError:
     ops = sorted({other.op for other in seen})
-    why, flag = f"measured: {', '.join(ops)}" if ops else "nothing in it has a number", ""
-    what = f"of {key.op}"
+    what, why = f"of {key.op}", f"measured: {', '.join(ops)}" if ops else "nothing in it has a number"
     if key.op in ops:
         shapes = sorted({_shape(other) for other in seen if other.op == key.op})
         what, why = f"of {_shape(key)}", f"measured: {'; '.join(shapes)}"
-        flag = f" --dtypes {key.dtype}{_params_option(key)}"
     return InputError(
         "no-result-for-op", f"there is no result {what}", why=why,
-        hint=f"measure it: gpubench run --ops {key.op}{flag}",
+        hint=f"measure it: {measuring_command(key)}",
     )  # fmt: skip
 
 
