@@ -80,6 +80,10 @@ def run_cluster(options: ClusterRunOptions) -> int:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
     for word in split_words(options.fail_on):
         require_choice(word, (SLOW_GPU, INCOMPLETE), "--fail-on, with --cluster")
+    if any(text.startswith("node=") for text in options.context or []):
+        raise UsageError(
+            "not-with-cluster", "--context node= is about one machine", why="--cluster names each node"
+        )
     if options.append and options.output:
         raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
     limits, output = fleet_limits(options), _output(options)
@@ -204,8 +208,7 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
         values["sessions"] = 2
-    if not any(text.startswith("node=") for text in options.context or []):
-        values["context"] = [*(options.context or []), f"node={name}"]
+    values["context"] = [*(options.context or []), f"node={name}"]
     words = ["--no-config", "--no-progress"]
     for key, value in values.items():
         declared = options.declared[key]
