@@ -112,7 +112,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a CPU and a GPU compute together."""
 
     # fields that are left out of the JSON rows
-    aside: ClassVar[tuple[str, ...]] = ("case", "interval")
+    aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
     id: str  # the id of the case
     op: str  # the op or network
     n: int  # the size
@@ -128,6 +128,9 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     selected_in_sample: bool  # the gain comes from the session that chose the share, so it is too high
     case: CaseResult  # the case of the shared call
     interval: Interval  # the gain with its interval
+    baseline_device: (
+        str | None
+    )  # the id of the device that is faster alone; None: a CPU without a case of its own
 
     @property
     def gpu_share(self) -> float | None:
@@ -137,11 +140,6 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def assignment(self) -> str | None:
         """The side of each stage of a network, as letters c and g. None for a split."""
-        return None
-
-    @property
-    def baseline_device(self) -> str | None:
-        """The id of the device that is faster alone. None if that side has no case of its own."""
         return None
 
     @property
@@ -164,12 +162,6 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     efficiency: float  # the time of the model / the measured time
     reason: HybridReason | None  # the reason against the split; null: none
     curve: tuple[tuple[float, float], ...]  # pairs (share, median seconds) of the sweep
-
-    @property
-    def baseline_device(self) -> str | None:
-        if self.baseline_id is not None:
-            return self.baseline_id.rpartition("@")[2]
-        return self.case.case.shared_with if self.better == "gpu" else None
 
 
 SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each block
@@ -208,13 +200,18 @@ class Contest(NamedTuple):
         pairs = [(better.sessions[i], self.shared.sessions[i]) for i in sorted(self.shared.sessions)]
         return stats.ratio_interval(pairs, (better.prior, self.shared.prior))
 
-    def fields(self, *, recommended: bool) -> dict[str, Any]:
-        """Return the fields of a `SharedCall`, except `params` and `reason`."""
-        case, gain = self.case.case, self.gain
+    def fields(self, cases: Iterable[CaseResult], *, recommended: bool) -> dict[str, Any]:
+        """Return the fields of a `SharedCall`, except `params` and `reason`. `cases` are all timed cases of the
+        workload."""
+        case, gain, baseline = self.case.case, self.gain, self.sides[self.better].id
+        if baseline is None:  # that side was timed beside the shared call
+            cpu = fastest(other for other in cases if is_cpu(other, self.case))
+            baseline = f"@{case.shared_with}" if self.better == "gpu" else cpu and cpu.id
         return {
             "id": case.id, "op": case.op, "n": case.n, "dtype": case.dtype, "regime": case.regime_id,
             "device_id": case.device_id, "gain": gain.estimate, "lo": gain.low, "hi": gain.high,
             "recommended": recommended, "selected_in_sample": self.in_sample, "case": self.case, "interval": gain,
+            "baseline_device": baseline and baseline.rpartition("@")[2],
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
@@ -315,7 +312,7 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     on_gpu = [other.time.estimate for other in cases if other.time is not None and is_gpu(other, case, QUEUED)]
     reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
-        **contest.fields(recommended=reason is None), params=dict(beside_size(case.case.params)),
+        **contest.fields(cases, recommended=reason is None), params=dict(beside_size(case.case.params)),
         baseline_id=better.id, better=contest.better, gpu_share=gpu_share, gpu_pieces=blocks[-1].gpu_pieces or 1,
         one_piece=outcome.one_piece or None,
         ideal_gain=1 + better.seconds / max(side.seconds for side in sides.values()),

@@ -10,7 +10,7 @@ docs/hybrid.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -70,7 +70,6 @@ class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
 class Assignment(SharedCall, frozen=True, kw_only=True):
     """A network with a stage assignment, compared with the CPU alone and the GPU alone."""
 
-    aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
     assignment: str  # one letter for each stage: `c` is the CPU, `g` is the GPU
     stages: tuple[AssignedStage, ...]  # where each stage runs
     cpu_only_s: float  # seconds of one call with all stages on the CPU
@@ -84,7 +83,6 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     reason: AssignmentReason | None  # why the stage assignment does not pay, or null if it does
     mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
     tried: tuple[tuple[str, float, float | None], ...]  # assignments tried, with predicted and measured seconds
-    baseline_device: str | None  # the id of the device on which the better side ran alone
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
@@ -139,7 +137,7 @@ def _judge(
     )
     reason = _reason_against(contest, assignment_times)
     return Assignment(
-        **contest.fields(recommended=reason is None), params=dict(beside_size(result.case.params)),
+        **contest.fields(cases, recommended=reason is None), params=dict(beside_size(result.case.params)),
         assignment=assignment,
         stages=stages,
         copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None, reason=reason,
@@ -147,20 +145,7 @@ def _judge(
         measured_s=shared.seconds, better=contest.better,
         mismatch=abs(shared.seconds / predicted_s - 1) > SHARE if predicted_s else False,
         tried=_trials(run, outcome, assignment_times) if assignment_times is not None else (),
-        baseline_device=_device(result, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
-
-
-def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
-    """Return the id of the device that ran `side` alone. If a faster case was used in place of that side, it is
-    the device of that case. Otherwise it is the GPU of the shared case, or for the CPU the fastest CPU among
-    `cases` (None if there is none)."""
-    if alone.id is not None:
-        return alone.id.rpartition("@")[2]
-    if side == "gpu":
-        return result.case.shared_with
-    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case, result)]
-    return min(cpus)[1] if cpus else None
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:

@@ -162,7 +162,7 @@ def test_no_result_names_what_there_is():
     with pytest.raises(InputError) as error:
         ask(RISING, 256, key=Key("relu", "float32"))
     assert (error.value.exit_code, error.value.why) == (4, "measured: matmul")
-    with pytest.raises(InputError, match="no result of options.pairwise") as error:
+    with pytest.raises(InputError, match=r"no result of options\.pairwise") as error:
         ask(RISING, 256, key=Key("options.pairwise", "float32"))
     assert error.value.hint.endswith("gpubench run options.py:pairwise"), "no op has that name"
     with pytest.raises(InputError) as error:

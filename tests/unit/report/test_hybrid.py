@@ -34,7 +34,7 @@ def only(run):
 
 
 @pytest.mark.parametrize(("beside_s", "gain", "better", "device"), [
-    ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", None),
+    ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", "numpy:0"),
     ({"gpu": 2e-3, "cpu": 4e-3}, 1 / 0.5, "gpu", "cupy:0"),
 ])  # fmt: skip
 def test_a_side_that_is_faster_alone_beside_the_split_is_what_the_gain_is_over(beside_s, gain, better, device):
