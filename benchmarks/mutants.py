@@ -110,7 +110,11 @@ PARTS = {
             f"tests/unit/backends/test_{name}.py"
             for name in ("backends", "choices", "cuda_memory", "host", "reference", "tf32")
         ),
-        ("tests/unit/kernels/test_numpy_kernels.py", "tests/unit/measure/test_gate.py", "tests/vulkan/test_in_place.py"),
+        (
+            "tests/unit/kernels/test_numpy_kernels.py",
+            "tests/unit/measure/test_gate.py",
+            "tests/vulkan/test_in_place.py",
+        ),
     ),
     "numpy": (
         tuple(f"gpubench/backends/numpy/{name}.py" for name in ("__init__", "compiled", "machine_code")),

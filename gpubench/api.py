@@ -290,6 +290,9 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
       `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
 
+    Ctrl-C ends the run early and raises nothing: the result has what was measured until then, and its
+    `run.complete` is False.
+
     Raises UsageError for an unknown name and for a wrong setting, and RequiredUnavailable for a named device
     that is absent.
     """

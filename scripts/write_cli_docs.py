@@ -68,11 +68,11 @@ them, the others stay as they are. A shape that does not go with a size is a ski
 | `--params m=16 --params k=16` | two shapes |
 | `--params matmul:batch=8:64:x2` | 8, 16, 32 and 64 products in one launch |
 
-`--variant naive,tiled` measures named kernels beside the best one,
-    as rows of their own: the implementation of their case id is
-`tuned-naive`. `--allow-tf32` does the same for cupy's float32 matmul with inputs rounded to TF32 (`library-tf32`); TF32
-is off everywhere else, whatever `CUPY_TF32` and `NVIDIA_TF32_OVERRIDE` say. Variants are shown and never a headline. A
-selector's `tuned` is the plain implementation, `tuned-naive` one variant, `tuned*` all of them.
+`--variant naive,tiled` measures named kernels beside the best one, as rows of their own: the implementation of their
+case id is `tuned-naive`. `--allow-tf32` does the same for cupy's float32 matmul with inputs rounded to TF32
+(`library-tf32`); TF32 is off everywhere else, whatever `CUPY_TF32` and `NVIDIA_TF32_OVERRIDE` say. Variants are shown
+and never a headline. A selector's `tuned` is the plain implementation, `tuned-naive` one variant, `tuned*` all of
+them.
 
 ## Configuration
 

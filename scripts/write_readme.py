@@ -149,6 +149,11 @@ def _reading(shown: MachineAnswer) -> str:
             f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: to copy the bytes takes "
             "longer than to compute with them."
         )
+    for line in shown.rows:
+        cell = line.cells[WAITED]
+        if cell.kind == "range":
+            text = f"`{cell_text(cell, line.extent)}`: the GPU is faster from a size on that lies between these two."
+            return " ".join([*sentences, text])
     return " ".join(sentences)
 
 

@@ -112,7 +112,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments with the configured values as defaults. --show-config prints the values and ends
         the command."""
-        typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
+        try:
+            typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
+        except ParserUsageError as error:
+            error.ctx = ctx  # type: ignore[attr-defined]  # the parser leaves it out if an argument is missing
+            raise
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
         if sum(param.name == "output" and not param.multiple for param in order) > 1:

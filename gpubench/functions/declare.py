@@ -157,8 +157,8 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
     """Declare a function `f(xp, x, ...)` of arrays, where `xp` is the array library: numpy, cupy or torch.
 
     `@gpubench.function` stands above the function, alone or with options:
-    - `inputs(rng, n)` or `inputs(rng, n, dtype)` returns the list of inputs at size n; without it every argument
-      is a float32 vector of n random numbers from 0.5 to 2; `@f.inputs` declares it below the function `f`;
+    - `inputs(rng, n)`, `inputs(n)` or `inputs(rng, n, dtype)` returns the list of inputs at size n; without it
+      every argument is a float32 vector of n random numbers from 0.5 to 2; `@f.inputs` declares it below `f`;
     - `tolerance` is the largest allowed relative error of a result; `same(a, b)` compares two results instead;
     - `flops(n)` returns the number of operations of a call at size n;
     - `backends` ("numpy,cupy") and `dtypes` ("float32,float64") limit what is measured;

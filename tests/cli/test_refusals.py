@@ -85,7 +85,7 @@ USAGE = [
     ("ops 'add mul'", "write add,mul"), ("xyzzy", "gpubench --help"), ("--halp", "did you mean '--help'?"),
     ("ops matmull", "did you mean 'matmul'? `gpubench ops` lists them all"), ("ops matmull", "; similar: matmul, mul"),
     ("ops --fromat json", "did you mean '--format'?"), ("ops --format jsno", "did you mean 'json'?"),
-    ("ops --format", "requires an argument"), ("ops --color blue", "auto, always, never"),
+    ("ops --format", "requires an argument"), ("ops --format", "gpubench ops --help"), ("ops --color blue", "auto, always, never"),
     ("ops --json --format markdown", "--json and --format contradict each other"),
     ("schema report surplus", "unexpected extra argument"), ("schema gpubench-resutl", "did you mean 'gpubench-result'?"),
     ("schema --verbos", "did you mean '--verbose'?"),
