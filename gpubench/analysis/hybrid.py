@@ -206,7 +206,7 @@ class Contest(NamedTuple):
         case, gain, baseline = self.case.case, self.gain, self.sides[self.better].id
         if baseline is None:  # that side was timed beside the shared call
             cpu = fastest(other for other in cases if is_cpu(other, self.case))
-            baseline = f"@{case.shared_with}" if self.better == "gpu" else cpu and cpu.id
+            baseline = f"@{case.shared_with}" if self.better == "gpu" else cpu.id if cpu else None
         return {
             "id": case.id, "op": case.op, "n": case.n, "dtype": case.dtype, "regime": case.regime_id,
             "device_id": case.device_id, "gain": gain.estimate, "lo": gain.low, "hi": gain.high,
