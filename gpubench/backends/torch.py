@@ -40,6 +40,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.memory import InPlaceSession, PageLocked, PageLockedMemory
+from gpubench.backends.shared.reference import sentinel_of
 from gpubench.base import AMD, INTEL, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint
@@ -295,7 +296,7 @@ class TorchSession(
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
                 for tensor in each(launch.into):
-                    tensor.fill_(math.nan)
+                    tensor.fill_(sentinel_of(str(tensor.dtype).removeprefix("torch.")))
                 launch.output = launch.into
             call = launch.call
             for _ in range(repeat):

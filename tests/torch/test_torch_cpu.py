@@ -9,6 +9,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import host_dtype
+from gpubench.backends.shared.reference import sentinel_of
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import conformance
@@ -58,6 +59,9 @@ def test_a_launch_writes_into_one_output(session) -> None:
     launch.call = lambda: None
     session.run(launch)
     assert launch.output.isnan().all()  # the old answer does not pass for a new one
+    launch.into, launch.output = session.allocate((4,), "int32"), None
+    session.run(launch)
+    assert (launch.output == sentinel_of("int32")).all()
 
 
 def test_an_op_of_another_package_runs_through_its_expression(session) -> None:

@@ -89,7 +89,7 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
     return array
 
 
-def sentinel_of(dtype: Stored, value: float) -> float:
+def sentinel_of(dtype: str, value: float = math.nan) -> float:
     """Return the sentinel for an output of this dtype: a value that is no id for int32, no letter for uint8,
     and `value` otherwise."""
     return {"int32": _NO_ID, "uint8": _NO_LETTER}.get(dtype, value)
@@ -110,7 +110,8 @@ ANSWER_SAMPLES = 16  # elements of each output that a file stores
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
     """Return some elements of each numeric output as float64, evenly spaced from its beginning to its end.
-    Complex numbers give their real parts, and NaN gives 0."""
+    Complex numbers give their real parts, NaN gives 0, and an infinity the largest number of its sign. A
+    bfloat16 output gives none."""
     import numpy as np
 
     samples: list[float] = []

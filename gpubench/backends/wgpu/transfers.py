@@ -30,10 +30,9 @@ MAPPABLE = "mappable-primary-buffers"
 CHUNK_BYTES, BUFFERS = 16 << 20, 3
 # Bytes that a thread copies at a time. A chunk is a multiple of them. WebGPU maps at multiples of eight bytes.
 PIECE_BYTES = 2 << 20
-# Up to this size the convenience call is faster: 31 us for 64 KiB against 60 us of mapping (H200). It would
-# stay
-# quicker up to 1 MiB, but each call takes fresh staging memory: once two of them outgrow the driver's block,
-# an upload of 2 x 256 KiB was seen to take 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
+# Up to this size the convenience call is faster: 31 us for 64 KiB against 60 us of mapping (H200). It stays faster
+# up to 1 MiB, but each call takes new staging memory. Once two of them exceed the driver's block, an upload of
+# 2 x 256 KiB takes 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
 SMALL_BYTES = 1 << 16
 
 
