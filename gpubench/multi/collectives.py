@@ -381,10 +381,8 @@ def links_table(analysis: Analysis) -> Table:
 
 def links_context(analysis: Analysis) -> str:
     """Return a text with the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via
-    switch, 478 GB/s, nccl 2.28.9.` Return an empty text without collectives."""
+    switch, 478 GB/s, nccl 2.28.9.` The run must have collectives."""
     rows = collectives(analysis)
-    if not rows:
-        return ""
     largest = max(rows, key=lambda result: result.ranks)
     device = next((device for device in analysis.run.devices if device.id == largest.device_id), None)
     pair = next((result.device_id for result in rows if result.ranks == 2), "")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
+from gpubench.backends.shared.pieces import HeldPieces
 from gpubench.backends.shared.sides import CompanionThread, DividedBuffer, granule, refusal, side_case
-from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, Unsupported
 from gpubench.result.case import Case
 from gpubench.result.run import Device
 
@@ -195,6 +196,16 @@ def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, m
     monkeypatch.setattr(session.gpu, "sync_asleep", lambda: waits.append("asleep"))
     run_split(session, asked, places)
     assert len(waits) == asleep
+
+
+def test_both_sides_are_closed_even_if_the_pieces_cannot_be_freed(monkeypatch) -> None:
+    session, _, _ = split(2048)
+    closed: list[Any] = []
+    monkeypatch.setattr(HeldPieces, "close", Mock(side_effect=DeviceLost("gone")))
+    for side in (session.gpu, session.cpu):
+        monkeypatch.setattr(side, "close", partial(closed.append, side))
+    session.close()
+    assert {*closed} == {session.gpu, session.cpu}
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable, BackendError])
