@@ -34,8 +34,8 @@ class Margin(NamedTuple):
 class Threshold(NamedTuple):
     """The size from which the case is faster than the other side."""
 
-    # at: the case surely loses at the smallest size and wins at the largest; always, never: it surely wins, or
-    # loses, at all sizes; unsure: none of these is sure
+    # at: the case surely loses at some size and wins at the largest; always: it surely wins at all sizes; never:
+    # it surely loses at the largest size; unsure: none of these is sure
     state: State
     n: float  # the size
     low: float  # the low end of its 95 % interval; 0 if the end is open
