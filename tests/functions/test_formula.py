@@ -1,6 +1,7 @@
 """A formula's trace: its texts, why a function has none, and the bound of its roundings."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -64,6 +65,7 @@ def test_a_value_that_is_used_twice_is_computed_once():
     (lambda xp, x: x * xp.log2(np.ones(3)), "mixes arrays with a ndarray"),
     (lambda xp, x: (x, x + 1), "returns several results"), (lambda xp, x: x > 0, "returns truth values"),
     (lambda xp, x: x * -(x > 0), "calls negative for truth values alone"),
+    (lambda xp, x: pickle.dumps(x), "sends it to another process"),
     (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf")])  # fmt: skip
 def test_why_a_function_is_no_formula(function, why):
     with pytest.raises(Untraceable, match=why):

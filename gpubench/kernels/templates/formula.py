@@ -196,6 +196,7 @@ for _name, _word in (
     ("bool", "asks whether an array is true (if, and, or, while)"), ("iter", "loops over an array"),
     ("getitem", "takes elements of an array by index"), ("len", "asks for the length of an array"),
     ("float", "makes a plain number of an array"),
+    ("reduce_ex", "copies an array, or sends it to another process"),
 ):  # fmt: skip
     setattr(Symbol, f"__{_name}__", lambda self, *operands, why=_word: _refuse(why))
 for _name, _word in zip(
