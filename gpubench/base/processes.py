@@ -157,10 +157,10 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process and, if it still runs after `after_s` seconds, kill it with its group. With 0
-        it is killed at once. Never raises."""
-        if self.alive and after_s:
-            self._process.terminate()
+        """Terminate the process with its group and, if it still runs after `after_s` seconds, kill them. With 0
+        they are killed at once. Never raises."""
+        if after_s:
+            self._send(signal.SIGTERM)
             self.wait(after_s)
         self.send_kill()
         self.wait(max(after_s, LET_GO_S))
@@ -168,14 +168,18 @@ class _Process:
 
     def send_kill(self) -> None:
         """Kill the process with its group, without waiting for its end."""
+        self._send(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def _send(self, number: int) -> None:
+        """Send a signal to the process and its group. On Windows every signal kills them."""
         if self.alive:
             with contextlib.suppress(OSError):
                 if self._own_session and hasattr(os, "killpg"):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                    os.killpg(self._process.pid, number)
                 elif self._own_session:
                     _kill_tree(self._process)
                 else:
-                    self._process.kill()
+                    self._process.send_signal(number)
 
     def settle(self, until: float | None = None) -> None:
         """Let the readers read the rest of the output of an ended process, then close its pipes. Give up at

@@ -24,7 +24,7 @@ import gpubench.kernels
 from gpubench.backends.contract import Session
 from gpubench.backends.contract.protocols import Foresees
 from gpubench.backends.shared.host import bound_cpus, on_all_cpus, set_up_threads
-from gpubench.base.child_main import Messages, lines_of_parent
+from gpubench.base.child_main import Messages, end, lines_of_parent
 from gpubench.base.errors import (
     NO_MEMORY,
     BackendError,
@@ -231,7 +231,7 @@ def main() -> int:
             line = protocol.encode(worker.unforeseen(request, error))
         messages.write(line)
         if isinstance(request, protocol.Close):
-            os._exit(0)
+            end()
 
 
 if __name__ == "__main__":
