@@ -7,6 +7,7 @@ import functools
 import html
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -254,7 +255,7 @@ def bench(
     words = dict(options)
     meaning: Any = {name: words.pop(name) for name in Meaning.__annotations__ if name in words}
     settings: Any = words
-    if (cpu is None, gpu is None) != (function is not None,) * 2:
+    if not (function is None) == (cpu is not None) == (gpu is not None):
         raise UsageError(
             "bad-function", f"there is {'nothing' if function is None else 'more than one thing'} to measure",
             why="bench takes a function, or cpu= and gpu=", hint="gpubench.bench(f) or gpubench.bench(cpu=f, gpu=g)",
@@ -369,15 +370,21 @@ def _bad_value(name: str, value: Any, kind: str) -> UsageError:
 
 def _measure(options: Any, began: float) -> Result:
     """Run the measurement that the options describe. The budget counts from `began`, a value of
-    `time.monotonic()`."""
+    `time.monotonic()`. An interrupt ends the run early, and the result has what was measured until then."""
+    from gpubench.base.plugins import containment
     from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
 
     options = options.replace(quiet=options.quiet or not shows_progress())
-    with progress.show(options, os.environ) as display:
-        spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
-        finished = runner.run(spec, display, lambda _: None)
-    return Result(delivery.read_back(finished))
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        with progress.show(options, os.environ) as display:
+            spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
+            finished = runner.run(spec, display, lambda _: None)
+        return Result(delivery.read_back(finished))
+    finally:  # an interrupted run ignores further signals
+        for number, handler in handlers.items():
+            containment.set_handler(number, handler)
 
 
 def shows_progress() -> bool:

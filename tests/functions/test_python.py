@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import signal
 import subprocess
 import sys
 import traceback
@@ -113,6 +114,13 @@ def test_detect_is_called_and_stays_a_package():
     assert {node.names[0].asname for node in typed} == {*gpubench._PLACES, "detect"}, (
         "a type checker knows each name"
     )
+
+
+def test_an_interrupt_returns_what_there_is_and_stays_possible(monkeypatch):
+    monkeypatch.setattr("gpubench.measure.runner.Runner.sessions", lambda _: signal.raise_signal(signal.SIGINT))
+    handler = signal.getsignal(signal.SIGINT)
+    result = gpubench.run("add", sizes="1k", devices="fake:cpu")
+    assert (result.run.exit_reason, signal.getsignal(signal.SIGINT)) == ("interrupted", handler)
 
 
 SCRIPT = """

@@ -123,7 +123,7 @@ def _restorers() -> list[Callable[[], Any]]:
     restorers.append(partial(os.umask, mask))
     if threading.current_thread() is threading.main_thread():
         restorers += [
-            partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()
+            partial(set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()
         ]
     return restorers
 
@@ -134,7 +134,7 @@ def _set_environment(environ: dict[str, str]) -> None:
     os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
 
 
-def _set_handler(number: int, handler: Any) -> None:
+def set_handler(number: int, handler: Any) -> None:
     """Set the handler of a signal if it differs. None means a handler that was not set in Python and cannot be
     set."""
     if handler is not None and signal.getsignal(number) is not handler:
