@@ -58,7 +58,13 @@ def list_devices(
         return _ask(name, workers[name], limit_s, host_only=host_only, spares=spares)
 
     with ThreadPoolExecutor(len(names)) as pool:
-        listings = dict(zip(names, pool.map(ask, names), strict=True))
+        try:
+            listings = dict(zip(names, pool.map(ask, names), strict=True))
+        except BaseException:  # an interrupt would else wait for the threads, and they for a driver
+            for worker in workers.values():
+                if isinstance(worker, Worker):
+                    worker.kill()
+            raise
     for name in names:
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in listings[other].devices):

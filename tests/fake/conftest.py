@@ -58,12 +58,12 @@ def run_well(run):
 def start(tmp_path, starter):
     """The same, not waited for: to be interrupted."""
 
-    def begin(*arguments, **options):
+    def begin(*arguments, env=None, **options):
         scratch = tmp_path / "tmp"
         scratch.mkdir()
         return starter.begin(
             "run", "--full", *arguments, "-o", "r.json",
-            cwd=tmp_path, env=environment(tmp_path, {"TMPDIR": str(scratch)}),
+            cwd=tmp_path, env=environment(tmp_path, {"TMPDIR": str(scratch), **(env or {})}),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         )  # fmt: skip
 

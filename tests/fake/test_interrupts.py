@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.result import store
+from tests.faults.packages import install_scripted
 from tests.forking import children, drives_a_device, is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
@@ -89,6 +90,21 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     process = start(*"--devices fake:cpu,fake:hang --ops add --sizes 1k --regimes resident-queued".split())
     wait_for(lambda: len(drivers(children(process.pid))) == 2)
+    workers = children(process.pid)
+    assert end(process, signal.SIGINT)[0] == 130
+    wait_for_the_end_of(workers)
+
+
+def test_an_interrupt_while_devices_are_listed(start, tmp_path):
+    """A driver that hangs holds it up no longer; the limit of the listing is longer than the test."""
+    habit = """
+import pathlib, time
+from gpubench.backends.hidden.fake import FakeBackend
+FakeBackend.devices = lambda self: (pathlib.Path("listing").touch(), time.sleep(600))
+"""
+    env = {**install_scripted(tmp_path / "site", "stuck", habit), "GPUBENCH_PROBE_LIMIT": "300s"}
+    process = start("--backends", "stuck", "--ops", "add", env=env)
+    wait_for((tmp_path / "listing").exists)
     workers = children(process.pid)
     assert end(process, signal.SIGINT)[0] == 130
     wait_for_the_end_of(workers)
