@@ -144,7 +144,7 @@ def _require_plain(program: Any) -> None:
     if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
         kind = "async" if inspect.iscoroutinefunction(program) else "a generator"
         raise UsageError(
-            "bad-function", f"{program.__name__} is {kind}", why="a call of it computes nothing",
+            "bad-function", f"{getattr(program, '__name__', program)} is {kind}", why="a call of it computes nothing",
             hint="write a plain function that returns its result",
         )  # fmt: skip
 

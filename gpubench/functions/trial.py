@@ -10,11 +10,10 @@ from __future__ import annotations
 import faulthandler
 import inspect
 import math
-import os
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from numbers import Real
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gpubench.base.child_main import Messages
+from gpubench.base.child_main import Messages, end
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.units import format_bytes, split_words
 from gpubench.functions import MEMORY_SHARE
@@ -186,7 +185,7 @@ def _call(
     inputs = _inputs(function, n, dtype)
     if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
-    arguments = [deepcopy(plain(x)) for x in inputs]
+    arguments = _copies(inputs)
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
     try:
         with np.errstate(all="ignore"):
@@ -200,7 +199,7 @@ def _call(
                 tracemalloc.stop()
             fits = limit_s is None or 2 * first_s <= limit_s
             for _ in range(CALLS if fits else 0):
-                copies = [deepcopy(plain(x)) for x in inputs]
+                copies = _copies(inputs)
                 began = time.perf_counter()
                 second = call(*copies)
                 took = time.perf_counter() - began
@@ -232,19 +231,43 @@ def _call(
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if `call` returns its old `result` for the new inputs `others`."""
+    """Raise PluginError if `call` returns its old `result` for the new inputs `others` and for scaled numbers,
+    too. The first alone prove nothing: sorted permutations are always alike."""
     import numpy as np
 
-    if equal([plain(x) for x in inputs], [plain(x) for x in others]):
-        return
+    own = [plain(x) for x in inputs]
     arrays = [np.array(on_host(value)) for _, value in leaves(result)]
-    try:
-        with np.errstate(all="ignore"):
-            other = call(*[deepcopy(plain(x)) for x in others])
-    except Exception:  # these values are none for it
-        return
-    if equal(arrays, other) and any(a.dtype.kind in "fc" and a.size > 1 and np.ptp(a) != 0 for a in arrays):
+
+    def other_values() -> Iterator[list[Any]]:
+        share = np.random.default_rng(3).uniform
+        yield [plain(x) for x in others]
+        yield [
+            (x * share(0.5, 1.0, x.shape)).astype(x.dtype)
+            if isinstance(x, np.ndarray) and x.dtype.kind in "fc"
+            else x
+            for x in own
+        ]
+
+    for values in other_values():
+        if equal(own, values):
+            return
+        try:
+            with np.errstate(all="ignore"):
+                other = call(*_copies(values))
+        except Exception:  # these values are none for it
+            return
+        if not equal(arrays, other):
+            return
+    if any(a.dtype.kind in "fc" and a.size > 1 and np.ptp(a) != 0 for a in arrays):
         raise PluginError("it returns its first result for other values too: it has to compute at each call")
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    """Return copies of inputs, without marks. Raises PluginError if one cannot be copied."""
+    try:
+        return [deepcopy(plain(x)) for x in inputs]
+    except Exception as error:
+        raise PluginError(f"its inputs cannot be copied: {error_text(error)}") from error
 
 
 def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[Any]:
@@ -359,7 +382,7 @@ def main(text: str) -> NoReturn:
         try_out(request, report, tell)
         report.trying = None
     tell()
-    os._exit(0)
+    end()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking import is_alive
+
 BRIEF = "--quick --sessions 1 --max-samples 4 --max-time 20ms --no-autotune --no-progress".split()
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +113,7 @@ def wide(xp, x): return x.sum()
 @gpubench.function
 def alone(x): return np.tanh(x)
 import sys
+import threading
 import pandas
 assert sys.argv[1:] == []  # a parser of arguments is content
 def table(rng, n):
@@ -133,6 +136,9 @@ ordered = gpubench.function(
     lambda xp, x: int(x.flags.f_contiguous), inputs=lambda rng, n, k=3: [np.asfortranarray(rng.random((n, k)))])
 of_n = gpubench.function(lambda xp, x: x.sum(), inputs=lambda size: np.random.random(size))  # seeded for it
 swapped = gpubench.function(lambda xp, x: x.max(), inputs=lambda n, rng: [rng.random(n)])
+levels = gpubench.function(lambda xp, x: xp.unique(x), inputs=lambda rng, n: [rng.integers(0, 9, n) * np.float32(1)])
+codes = gpubench.function(lambda xp, i: xp.unique(i) / 2, inputs=lambda rng, n: [rng.integers(0, 9, n)])
+locked = gpubench.function(lambda xp, x, lock: x, inputs=lambda rng, n: [rng.random(n), threading.Lock()])
 @gpubench.function(dtypes="f31")
 def misspelt(xp, x): return x
 """
@@ -141,7 +147,7 @@ def misspelt(xp, x): return x
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = "add counts by_scalar wide missing numbers hidden called ordered of_n swapped".split()
+    sound = "add counts by_scalar wide missing numbers hidden called ordered of_n swapped levels codes".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}
@@ -154,7 +160,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "nothing": "it returns nothing", "twice": "two functions are called twice",
         "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
         "misspelt": "there is no dtype 'f31': take float64, float32, float16, bfloat16",
-        "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
+        "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
     assert given in wrong
@@ -172,6 +178,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("x = undefined\n", "cannot be imported", "line 5: NameError"),
     ("def f(\n", "cannot be imported", "SyntaxError"), ("x = 1\n", "declares no function", "it was imported"),
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
+    ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
@@ -384,6 +391,12 @@ def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_pat
     assert (wrong, len(cases)) == ({}, 3 * len(FORMULAS))
 
 
+HELPER = """
+import subprocess
+K = 3.0
+with open("processes", "a") as file:
+    print(subprocess.Popen(["sleep", "300"]).pid, file=file)
+"""
 SHAPES = """
 from helper import K
 @gpubench.function
@@ -408,13 +421,15 @@ def test_files_modules_and_ops_in_one_run(gpubench, tmp_path):
     """A file with a helper beside it, a module by its dotted name, and a built-in op, each by its own words."""
     (tmp_path / "deep" / "package").mkdir(parents=True)
     (tmp_path / "package").mkdir()
-    (tmp_path / "deep" / "helper.py").write_text("K = 3.0\n", encoding="utf-8")
+    (tmp_path / "deep" / "helper.py").write_text(HELPER, encoding="utf-8")
     write(tmp_path / "deep", SHAPES, "my-options.py")
     write(tmp_path / "package", "@gpubench.function\ndef twice(xp, x):\n    return 2 * x\n", "mod.py")
     command = "--ops package.mod:twice,add --sizes 256 --devices numpy:0,fake:gpu --dtypes float32,float64 --regimes copied"
     report = measure(gpubench, "deep/my-options.py", *command.split())
     names = {case.split("/")[0] for case in times(report) if "/float64/" in case and "transfer-always@" in case}
     assert names == {*(f"my_options.{name}" for name in ("scale", "product", "spectrum", "gather")), "mod.twice", "add"}  # fmt: skip
+    started = list(map(int, (tmp_path / "processes").read_text().split()))
+    assert not any(map(is_alive, started)), "what a file starts ends with the child that imported it"
     sizes = "product takes weights (n, n), x (n); spectrum takes z (n); gather takes x (n, 3), i (n)"
     assert said(report, "own-sizes") == sizes
     rates = {case["id"].split("/")[0]: case["rates"] for case in report["cases"] if case["rates"]}
