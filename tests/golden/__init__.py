@@ -40,7 +40,7 @@ from tests.unit.report.answer_runs import (
     op_rows,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of
+from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, run_of
 from tests.unit.report.parts import (
     CONTEST,
     HERE,
@@ -81,8 +81,19 @@ RUNS = {
     "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
-# One section of a network alone.
-SECTIONS = {"stages": (stages_run, "stages"), "assignment": (assignment_run, "hybrid")}
+
+
+def network_run() -> Run:
+    """Networks whose sizes are rows or tokens."""
+    return answer_run([row for name in NETWORK for row in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})])
+
+
+# One section of networks alone.
+SECTIONS = {
+    "stages": (stages_run, "stages"),
+    "assignment": (assignment_run, "hybrid"),
+    "answer": (network_run, "answer"),
+}
 # The final screen alone; many more of it, each of a small run, stand in one file.
 ANSWERS = {
     "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
@@ -94,6 +105,7 @@ CASES += [("tools", name) for name in TOOL_SUFFIXES]
 CASES += [(screen, "plain") for screen in ANSWERS] + [("answer-suite", "markdown")]
 NETWORK_CASES = [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
 NETWORK_CASES += [("assignment", name) for name in ("plain", "markdown", "json", "csv")]
+NETWORK_CASES += [("answer", "plain")]
 
 
 # What a wing's own samples draw: their `TEXTS`, by file of the folder `golden` beside them.

@@ -19,7 +19,6 @@ from tests.unit.report.answer_runs import (
 from tests.unit.report.builders import (
     CPU,
     GPU,
-    NETWORK,
     SOFTWARE,
     case,
     failed,
@@ -219,7 +218,6 @@ SCREENS = {
     "interrupted at once": lambda: within(interrupted(), 60.0),
     "interrupted": lambda: interrupted(*BOTH, planned(op_case("tanh", 1024)), planned(op_case("tanh", 1024, WAITED, "cupy:0"))),
     "a hang in a small budget": lambda: within(answer_run([HUNG, skipped(op_case("gelu", 64), reason="budget")]), 2.0),
-    "rows and tokens of a network": lambda: answer_run([row for name in NETWORK for row in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})]),
     # Nothing to compare
     "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
     "no CPU beside the GPU": lambda: run_of([measured(case(device="cupy:0"), 1e-3)]),

@@ -475,3 +475,17 @@ def test_on_two_sides_the_host_keeps_its_stages_and_a_state_moves(device, regime
     found = two_sides.assign_stages(ready, 0, 0.1)
     assert (found.gpu_s[0], all(assignment[0] == "c" for assignment in found.predicted_s)) == ([], True)
     session.close()
+
+
+def test_the_hash_of_a_training_is_that_of_any_blas():
+    """It has 400 thousand sums of products, each rounded in the order of the machine's BLAS."""
+    op = kernels.load("mlp_step")
+
+    def scaled(by: float) -> Op:
+        def output(xp, *inputs, **params):
+            return tuple(by * x for x in op.reference(xp, *inputs, **params))
+
+        return replace(op, reference=output)
+
+    hashes = [reference.op_hash(scaled(by)) for by in (1, 1 + 1e-13, 1 + 1e-4)]
+    assert hashes[0] == hashes[1] != hashes[2]
