@@ -414,7 +414,7 @@ def load(name: str) -> tuple[Claim, ...]:
 def _read(name: str) -> bytes:
     if name == BUILTIN:
         return (resources.files("gpubench.analysis") / "data" / "claims.toml").read_bytes()
-    return disk.as_utf8(disk.read_regular(name, document.MAX_BYTES + 1))
+    return disk.read_text(name, document.MAX_BYTES)
 
 
 def _parse(data: bytes, name: str) -> _File:

@@ -31,7 +31,7 @@ _ALWAYS = (
 # Do not wait if a FIFO has replaced the file since we looked.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
-_LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
+LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
@@ -86,6 +86,12 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
         os.close(descriptor)
 
 
+def read_text(path: StrPath, most: int) -> bytes:
+    """Return a text file in UTF-8 without a byte order mark, or the beginning of a file with more than `most`
+    bytes. Raises OSError, including NotRegular."""
+    return as_utf8(read_regular(path, most + 1))
+
+
 def as_utf8(text: bytes) -> bytes:
     """Return a text in UTF-8 without a byte order mark. Windows PowerShell writes UTF-16 (`> FILE`), and some
     editors write the mark."""
@@ -122,7 +128,7 @@ def sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno in _LOST:
+        if error.errno in LOST:
             raise
 
 

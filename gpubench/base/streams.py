@@ -4,6 +4,7 @@ ends a run."""
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -101,6 +102,12 @@ def take_over(environ: Mapping[str, str] = os.environ) -> None:
             continue
         if stream is None:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        elif name == "stdout" and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            # PYTHONUNBUFFERED: what the system does not take of a write would be lost without an error.
+            stream = open(  # noqa: SIM115
+                1, "w", encoding=stream.encoding, errors=stream.errors, buffering=1, closefd=False
+            )
+            setattr(sys, "__stdout__", stream)  # noqa: B010 - typing calls it final
         setattr(sys, name, Stream(stream, survives=name == "stderr", guarded=guarded))
 
 

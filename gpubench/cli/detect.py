@@ -142,7 +142,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     from gpubench.result.store import document
 
     try:
-        data = disk.as_utf8(disk.read_regular(path, document.MAX_BYTES + 1))
+        data = disk.read_text(path, document.MAX_BYTES)
         document.require_json(data, str(path))
         content = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:

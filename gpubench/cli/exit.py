@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from gpubench.base import streams
+from gpubench.base import disk, streams
 from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
-# Error numbers of a full or read-only disk, which are no bugs of gpubench.
-_LACKS = frozenset({errno.ENOSPC, errno.EROFS})
+# Error numbers of a disk that is full, read-only or broken, which are no bugs of gpubench.
+_LACKS = disk.LOST | {errno.EROFS}
 
 
 class Terminated(KeyboardInterrupt):
@@ -131,7 +131,7 @@ def _catch_endings() -> dict[int, Any]:
 
 def output_code(error: OSError) -> ExitCode | None:
     """Return the exit code if writing to standard output failed, or None if `error` is another error. A closed
-    pipe is OK, and a full disk an error that is printed."""
+    pipe is OK, and a full or broken disk an error that is printed."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):
@@ -139,10 +139,10 @@ def output_code(error: OSError) -> ExitCode | None:
             return None
         _drop_output()
         return ExitCode.OK  # the reader, such as `head`, has what it wanted
-    if error.errno != errno.ENOSPC or error.filename is not None:
+    if error.errno not in disk.LOST or error.filename is not None:
         return None
     _drop_output()
-    return tell(GpubenchError("cannot-print", why=error.strerror or str(error)))
+    return tell(GpubenchError("cannot-print", why=disk.reason(error), hint=disk.mend(error) or None))
 
 
 def _has_no_reader() -> bool:

@@ -122,7 +122,7 @@ def parse_nodes(text: str | None) -> list[str]:
     words = split_words(text)
     if text.startswith("@"):
         try:
-            words = disk.as_utf8(disk.read_regular(text[1:], MAX_BYTES)).decode().split()
+            words = disk.read_text(text[1:], MAX_BYTES).decode().split()
         except (OSError, UnicodeDecodeError) as error:
             why = disk.reason(error) if isinstance(error, OSError) else str(error)
             raise UsageError(

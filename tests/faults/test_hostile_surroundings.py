@@ -64,6 +64,13 @@ def test_a_full_disk_behind_the_output(tmp_path, result, command, starter):
     assert shell(script, tmp_path, starter.command()).returncode == ExitCode.FAILED
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_takes_a_part_of_the_output(tmp_path, unbuffered):
+    """Without a buffer, Python itself drops what a write leaves over."""
+    ended = shell("ulimit -f 1; $gpubench schema > out", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (ended.returncode, "File too large" in ended.stderr) == (ExitCode.FAILED, True), ended.stderr
+
+
 def test_a_temporary_folder_that_takes_nothing(tmp_path, result, starter):
     """tempfile itself looks for another one, so that all works as long as there is any."""
     for command in (f"report {result} --format svg --sections speedup", f"{FAKE} -o r.json"):

@@ -129,12 +129,11 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError if the text is invalid or too large."""
+    """Return the tables of a TOML text in UTF-8. Raises ValueError if the text is invalid or too large."""
     if len(data) > MAX_TOML_BYTES:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
     import tomllib
 
-    data = disk.as_utf8(data)
     if _DOTTED.search(data) is None:
         try:
             return tomllib.loads(data.decode())
