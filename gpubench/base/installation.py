@@ -255,7 +255,8 @@ CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
     """Return gpubench's folder for this kind of file, without creating it. `platform` is a value of
-    sys.platform. Return None if the environment names neither the folder nor a home."""
+    sys.platform. Return None if the environment does not name it: on Windows by the variable of `kind`, on macOS
+    by a home, elsewhere by either."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -279,5 +280,6 @@ def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pl
 
 def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
     """Return the name of the variable that determines `cache_folder`. Messages show it in place of a path."""
-    candidates = ("GPUBENCH_CACHE_DIR", CACHE.windows if platform == "win32" else CACHE.xdg, "HOME")
+    own = {"win32": CACHE.windows, "darwin": "HOME"}.get(platform, CACHE.xdg)
+    candidates = ("GPUBENCH_CACHE_DIR", own, "HOME")
     return next((name for name in candidates if environ.get(name)), "HOME")

@@ -129,6 +129,7 @@ class Command(TyperCommand):
             file=typed.get("config"),
             files_wanted=not typed.get("no_config"),
         )
+        self._configured = configured
         ctx.default_map = {name: setting.value for name, setting in configured.items()}
         try:
             rest = super().parse_args(ctx, list(args))
@@ -152,9 +153,16 @@ class Command(TyperCommand):
         }
         sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in values}
         explicit = frozenset(name for name, source in sources.items() if source == "COMMANDLINE")
-        options = self.options(explicit=explicit, **values)
-        code = options.instead()
-        return self._function(options) if code is None else code
+        try:
+            options = self.options(explicit=explicit, **values)
+            code = options.instead()
+            return self._function(options) if code is None else code
+        except UsageError as error:  # a value that only the command refuses
+            for name, setting in self._configured.items():
+                if name not in explicit and re.match(rf"--{setting.key}(?![\w-])", error.message):
+                    message = f"{setting.source}: {error.message}"
+                    raise ConfigError(error.code, message, why=error.why, hint=error.hint) from error
+            raise
 
 
 def _working_folder() -> Path | None:
@@ -353,13 +361,18 @@ def read_settings(
 ) -> dict[str, Setting]:
     """Return every configured value for `command`, by the name of the option's field. Raises ConfigError if a
     file or a variable is wrong."""
-    if file and not files_wanted:
+    if file is not None and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
+    if file is None and files_wanted:
+        file = environ.get("GPUBENCH_CONFIG") or None
+    sources = [] if file is None else [(Path(file), _read(Path(file)))]
+    if file is None and files_wanted:
+        user = user_file(environ)
+        sources = [(user, _read(user))] if user is not None and os.path.isfile(user) else []
+        sources += filter(None, [_project_file(folder)])
     values: dict[str, Setting] = {}
-    paths = [Path(file)] if file else [user_file(environ), _project_file(folder)] if files_wanted else []
-    for path in paths:
-        if path is not None and (file or os.path.isfile(path)):
-            values.update(_from_file(path, command))
+    for path, tables in sources:
+        values.update(_settings_in(tables, path, command))
     for key, option in configurable(commands()[command]).items():
         if text := environ.get(option.variable):
             values[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
@@ -382,9 +395,9 @@ def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -
     return "\n".join(lines)
 
 
-def _project_file(folder: Path | None) -> Path | None:
-    """Return the nearest configuration file, searching from `folder` (None: nowhere) up to the root of the
-    repository. Returns None if there is none.
+def _project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
+    """Return the nearest configuration file and its tables, searching from `folder` (None: nowhere) up to the
+    root of the repository. Returns None if there is none.
 
     Outside a repository, only `folder` is searched.
     """
@@ -395,14 +408,12 @@ def _project_file(folder: Path | None) -> Path | None:
     depth = next((i for i, place in enumerate(above) if os.path.exists(place / ".git")), 0)
     for place in above[: depth + 1]:
         if os.path.isfile(place / FILE_NAME):
-            return place / FILE_NAME
+            return place / FILE_NAME, _read(place / FILE_NAME)
         project = place / "pyproject.toml"
-        if (
-            os.path.isfile(project)
-            and _names_us(project)
-            and "gpubench" in _table(_read(project), "tool", project)
-        ):
-            return project
+        if os.path.isfile(project) and _names_us(project):
+            tables = _read(project)
+            if "gpubench" in _table(tables, "tool", project):
+                return project, tables
     return None
 
 
@@ -425,16 +436,15 @@ def _read(path: Path) -> dict[str, Any]:
     from gpubench.result.store import document
 
     try:
-        return document.toml(disk.read_regular(path, document.MAX_TOML_BYTES + 1))
+        return document.toml(disk.read_text(path, document.MAX_TOML_BYTES))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError("bad-config", f"the configuration file {path} cannot be read", why=why) from error
 
 
-def _from_file(path: Path, command: str) -> dict[str, Setting]:
+def _settings_in(tables: dict[str, Any], path: Path, command: str) -> dict[str, Setting]:
     tables_known: dict[str, type[CommandOptions]] = {"common": CommonOptions, **commands()}
     options_of = {name: configurable(kind) for name, kind in tables_known.items()}
-    tables = _read(path)
     if path.name == "pyproject.toml":
         tables = _table(tables, "tool.gpubench", path)
     values = {}
@@ -447,7 +457,10 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
                 values[option.name] = Setting(key, _plain(key, value, option, path), str(path))
     for table in tables:
         if table not in options_of:
-            raise _unknown_error(f"the table [{table}]", table, options_of, path)
+            what = (
+                f"the table [{table}]" if isinstance(tables[table], dict) else f"{table!r} outside of a table"
+            )
+            raise _unknown_error(what, table, options_of, path)
     return values
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.base import installation
 from gpubench.base.errors import ConfigError
 from gpubench.cli.command import read_settings, user_file
 from tests.raising import raised
@@ -65,8 +66,11 @@ def test_a_named_file_is_the_only_one(place):
     text = "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
     named = write(place / "mine.toml", text)
     assert settings(place, file=str(named)) == {"ops": "matmul,add", "tag": ["a", "b"], "quiet": True}
-    with pytest.raises(ConfigError, match="cannot be read"):
-        settings(place, file="absent.toml")
+    assert settings(place, environ={"GPUBENCH_CONFIG": str(named)}) == settings(place, file=str(named))
+    assert settings(place, environ={"GPUBENCH_CONFIG": "absent.toml"}, files_wanted=False) == {}
+    for words in ({"file": "absent.toml"}, {"environ": {"GPUBENCH_CONFIG": "absent.toml"}}, {"file": ""}):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            settings(place, **words)
     with pytest.raises(ConfigError, match="contradict"):
         settings(place, file="absent.toml", files_wanted=False)
 
@@ -88,7 +92,7 @@ def test_variables(place):
     ("[common]\nsessions = 2\n", "'sessions' in [common]"), ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
     ("[run]\ndry-run = 'yes'\n", "true or false"), ("[run]\nsessions = true\n", "a number"),
     ("[run]\nsessions = {a = 1}\n", "a number"), ("[run]\ndry-run = [true]\n", "true or false"),
-    ("run = 3\n", "[run]"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
+    ("run = 3\n", "[run]"), ("quiet = true\n", "'quiet' outside of a table"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
 ])  # fmt: skip
 def test_mistakes_in_files(place, text, part):
     write(place / "repo" / "gpubench.toml", text)
@@ -131,6 +135,13 @@ def test_show_config_names_each_source(in_process, tmp_path):
     assert any(line.startswith("ascii = true  # ") and "gpubench.toml" in line for line in lines)
 
 
+@pytest.mark.parametrize("name", ["GPUBENCH_COLOR", "GPUBENCH_MODE", "gpubench.toml"])
+def test_a_bad_value_that_the_command_refuses_names_where_it_stands(in_process, tmp_path, name):
+    write(tmp_path / "gpubench.toml", "[run]\nbudget = 'soon'\n" if name == "gpubench.toml" else "")
+    ended = in_process("run", "--dry-run", "--calls", "3", env={} if name == "gpubench.toml" else {name: "x"})
+    assert (ended.returncode, f"{name}: --" in ended.stderr) == (2, True), ended.stderr
+
+
 def test_a_bad_value_names_where_it_stands(in_process):
     ended = in_process("run", env={"GPUBENCH_SESSIONS": "many"})
     assert ended.returncode == 2
@@ -146,3 +157,9 @@ def test_a_bad_value_names_where_it_stands(in_process):
 def test_the_user_file_of_each_platform(platform, environ, path):
     assert user_file(environ, platform) == Path(path)
     assert user_file({}, platform) is None
+
+
+def test_a_message_names_the_variable_that_gives_the_cache_folder():
+    environ = {"XDG_CACHE_HOME": "/x", "HOME": "/h"}
+    names = [installation.cache_variable(environ, platform) for platform in ("linux", "darwin")]
+    assert names == ["XDG_CACHE_HOME", "HOME"]
