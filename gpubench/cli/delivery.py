@@ -514,7 +514,7 @@ def check_plots(options: PlotOptions) -> None:
     store.check_folder(options.plots, option="--plots")
 
 
-def write_plots(analyses: Sequence[Analysis], options: PlotOptions, look: RenderOptions) -> None:
+def write_plots(analyses: Sequence[Analysis], options: RunOptions | ReportOptions, look: RenderOptions) -> None:
     """Write the charts and print their number on stderr. Does nothing if no folder was given. Raises
     GpubenchError if a chart cannot be written."""
     if options.plots is None:
@@ -527,7 +527,8 @@ def write_plots(analyses: Sequence[Analysis], options: PlotOptions, look: Render
         )
     except OSError as error:
         raise cannot_write(f"the charts into {options.plots}", error) from error
-    print(f"wrote {count} chart{'s' if count != 1 else ''} to {options.plots}", file=sys.stderr)
+    if not options.quiet:
+        print(f"wrote {units.count_noun(count, 'chart')} to {options.plots}", file=sys.stderr)
 
 
 def check_picture(format: str, *, to_terminal: bool) -> None:

@@ -256,8 +256,8 @@ def devices_of(
 def _wish(options: RunOptions) -> DeviceRequest:
     """Return the requested devices, which are chosen by a mode or by name.
 
-    `--mode auto` prints the recommendation of detection on stderr, and does not require devices that are
-    absent. Raises UsageError for a mode together with named devices, an unknown backend and a malformed id.
+    `--mode auto` prints the recommendation of detection on stderr, except with --quiet. Absent devices are then
+    not required. Raises UsageError for a mode together with named devices, an unknown backend and a malformed id.
     """
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
@@ -297,7 +297,8 @@ def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
         extra_records=[], results=results, read=read_result, gathered=detection.gather(blas=True, tell=tell)
     ).recommendation
     reason = recommendation.reasons[0].text if recommendation.reasons else "no reason is known"
-    print(f"--mode auto takes {recommendation.mode} ({recommendation.confidence}): {reason}", file=sys.stderr)
+    if tell is not None:
+        tell(f"--mode auto takes {recommendation.mode} ({recommendation.confidence}): {reason}")
     return recommendation.mode
 
 
