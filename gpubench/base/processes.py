@@ -424,7 +424,8 @@ def read_cpu_times() -> CpuTimes | None:
 
         every = psutil.cpu_times(percpu=True)
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
-        cpus = [every[i] for i in usable if i < len(every)]
+        # Only the CPUs that are online are listed: with others between them, a place in the list is no number.
+        cpus = [every[i] for i in usable] if max(usable) < len(every) else every
         own = psutil.Process().cpu_times()
         return CpuTimes(
             at_s=time.perf_counter(),
@@ -444,14 +445,17 @@ def read_cpu_times() -> CpuTimes | None:
 def _of_living_children() -> float:
     """Return the CPU seconds that running workers have used.
 
-    Linux lists the children of each thread. On other systems all processes are searched.
+    Linux lists the children of each thread. On other systems all processes are searched, with the children's
+    own: in a virtual environment on Windows, python.exe starts the interpreter as its child.
     """
     import psutil
 
     listed = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
     numbers = [int(number) for text in listed for number in text.split()]
     taken = 0.0
-    for child in [psutil.Process(number) for number in numbers] if listed else psutil.Process().children():
+    for child in (
+        [psutil.Process(number) for number in numbers] if listed else psutil.Process().children(recursive=True)
+    ):
         with contextlib.suppress(psutil.Error):
             taken += sum(child.cpu_times()[:4])  # its own, and of its children that have ended
     return taken

@@ -1,5 +1,9 @@
 """Foreign load: whose CPU time it was, and what is too short to tell."""
 
+import os
+import sys
+
+import psutil
 import pytest
 
 from gpubench.base import processes
@@ -40,6 +44,27 @@ def test_what_cannot_be_told_is_none_and_not_zero():
     ends = (None, later(cpus=0), still, still._replace(total_s=START.total_s + 1.0), *hasty)
     for before, after in ((None, later()), *((START, end) for end in ends)):
         assert processes.load_between(before, after) == (None, None)
+
+
+def test_cpus_that_are_offline_leave_no_other_out(monkeypatch):
+    """The system lists the CPUs 0 and 2 alone."""
+    cpu = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [cpu, cpu])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
+    assert processes.read_cpu_times().busy_s == pytest.approx(2 * (cpu.user + cpu.nice + cpu.system))
+
+
+def test_a_child_of_a_child_is_ours_where_the_system_lists_no_children(monkeypatch, tmp_path):
+    """In a virtual environment on Windows, python.exe starts the interpreter as its child."""
+    monkeypatch.setattr(processes, "Path", lambda place: tmp_path)
+    works = "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ninput()"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {works!r}])"
+    child = processes.Child([sys.executable, "-c", starts], framed=False)
+    try:
+        child.lines.get(timeout=60)
+        assert processes._of_living_children() >= 0.3
+    finally:
+        child.kill()
 
 
 def test_this_system_can_be_read():
