@@ -7,6 +7,7 @@ lines or plain lines on stderr, or events as JSON lines.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +61,9 @@ _MOST_NAMES = 3
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
     """Return `Measuring 14 ops, at most 45 seconds`. A run ends earlier if all results are precise enough."""
-    return f"Measuring {_ops_text(ops)}, {about(seconds).replace('about', 'at most')}"
+    whole = math.ceil(seconds)
+    most = units.count_noun(whole // 60, "minute") if whole % 60 == 0 else units.count_noun(whole, "second")
+    return f"Measuring {_ops_text(ops)}, at most {most}"
 
 
 def counted_plan(spec: RunSpec) -> str:

@@ -37,6 +37,7 @@ from gpubench.result.case import (
     SITUATIONS,
     TF32,
     Case,
+    own_names,
 )
 from gpubench.result.run import Device, RunWarning, Selection, Settings
 
@@ -133,7 +134,7 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
     If a list is given twice, the later one is used.
     """
     groups = kernels.groups()
-    short = {op.rpartition(".")[2]: op for op in ops}
+    short = {name: op for op, name in own_names(ops).items()}
     lists: list[tuple[int, list[str], str]] = []
     for text in texts:
         where, equals, numbers = text.rpartition("=")

@@ -56,7 +56,8 @@ class Likeness(NamedTuple):
 
 def measured_gpus(devices: Iterable[Device]) -> list[str]:
     """Return the ids (in `machine.gpus`) of the GPUs that the devices of a run use."""
-    return list(dict.fromkeys(device.gpu_id for device in devices if device.gpu_id is not None))
+    ids = (gpu_id for device in devices for gpu_id in (device.gpu_id, *device.gpu_ids))
+    return list(dict.fromkeys(gpu_id for gpu_id in ids if gpu_id))
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:

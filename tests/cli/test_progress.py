@@ -101,7 +101,8 @@ def test_a_plan_names_few_ops_and_counts_many():
     assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
     own = progress.plan_text(["mine.pca", "a.sort", "b.sort"], 20.0)
     assert own.startswith("Measuring pca, a.sort and b.sort,")
-    assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most a minute"
+    assert progress.plan_text(["add"], 80.0) == "Measuring add, at most 80 seconds"
+    assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most 1 minute"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s, reported):
     stream = io.StringIO()
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     progress.tell(display, RunOptions(), find)
-    assert stream.getvalue().splitlines() == ["Measuring 14 ops, at most a minute", *reported]
+    assert stream.getvalue().splitlines() == ["Measuring 14 ops, at most 1 minute", *reported]
 
 
 def test_a_busy_machine_is_told_with_what_will_be_done():

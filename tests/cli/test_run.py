@@ -138,6 +138,8 @@ def test_the_search_finds_where_the_gpu_begins_to_win(run):
 ])  # fmt: skip
 def test_an_ops_own_sizes_win_wherever_they_stand(texts, sizes):
     assert selection.parse_sizes(texts, ["add", "matmul", "transpose"]) == sizes
+    own = ["add", "mine.add", "mine.sort"]
+    assert selection.parse_sizes(["add=64", "sort=8"], own) == {"add": [64], "mine.sort": [8]}
 
 
 @pytest.mark.parametrize("autotune", [True, False])

@@ -11,7 +11,7 @@ from gpubench.cli.detect import read_result
 from gpubench.detect import differences, host, recommend
 from gpubench.detect.facts import ABSENT, make_fact, missing
 from gpubench.result import store
-from gpubench.result.identity import compare, uuid_digest
+from gpubench.result.identity import compare, measured_gpus, uuid_digest
 from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.result.store import save
 from tests.detect.test_mode_by_results import GPU_WINS
@@ -185,3 +185,8 @@ def test_a_policy_takes_no_results_of_another_gpu(tmp_path, monkeypatch):
     assert Policy.load(tmp_path).ops
     monkeypatch.setattr(host, "this_host", lambda: machine(gpu(("10de", "2330"))))
     assert "GPU: Navi 33 (1002:7480)" in raised(InputError, Policy.load, tmp_path).why
+
+
+def test_the_gpus_of_a_device_group_are_measured_too():
+    group = replace(GPU, id="group:cupy:0+1", gpu_id=None, gpu_ids=["a", "b"])
+    assert measured_gpus([CPU, replace(GPU, gpu_id="a"), group]) == ["a", "b"]

@@ -91,7 +91,7 @@ def _may_have_ours(folder: str) -> bool:
 
 def _metadata_folders(folder: str) -> list[str]:
     try:
-        return [name for name in os.listdir(folder or ".") if name.lower().endswith(("-info", ".egg"))]
+        return [name for name in os.listdir(folder or ".") if name.lower().endswith("-info")]
     except OSError:
         return []
 

@@ -377,10 +377,12 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return the relation of the `.part` file to the result `path` beside it. Return "apart" if one of them
-    cannot be read."""
+    """Return the relation of the `.part` file to the result `path` beside it. Return "behind" if it is gone, and
+    "apart" if one of them cannot be read."""
     try:
         return _relation(path, part_of(path))
+    except FileNotFoundError:  # the run has ended since the file was found
+        return "behind"
     except InputError:
         return "apart"
 

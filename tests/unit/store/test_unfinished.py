@@ -90,6 +90,7 @@ def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path
     assert part_relation(path) == "apart"
     assert raised(InputError, store.part_to_resume, path).code == "bad-part"
     assert store.set_aside(path, resumed=False) == tmp_path / "a.unreadable.json.part"
+    assert part_relation(path) == "behind", "a run that has ended meanwhile has removed it"
 
 
 @pytest.mark.parametrize(("suffix", "kept"), [(".json", ".json"), (".Json.Gz", ".Json.Gz"), ("", ".json")])
