@@ -330,7 +330,7 @@ def benchmark_name(case: Estimated) -> str:
     backend, _, number = what.device_id.rpartition(":")
     params = [f"{key}={value}" for key, value in sorted(what.params.items(), key=_n_first)]
     parts = [
-        "Benchmark" + "".join(word.capitalize() for word in what.op.split("_")), *params,
+        "Benchmark" + "".join(word[:1].upper() + word[1:] for word in what.op.split("_")), *params,
         f"dtype={what.dtype}", f"implementation={what.implementation_id}", f"regime={what.regime_id}",
         f"backend={backend.replace(':', '-')}", f"dev={number.replace('-', '_')}",
     ]  # fmt: skip

@@ -119,6 +119,11 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
     return part
 
 
+def in_ascii(markup: str, options: RenderOptions) -> str:
+    """Return HTML or Markdown. If the options ask for ASCII, other characters become character references."""
+    return markup.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else markup
+
+
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for the look of a report."""
 

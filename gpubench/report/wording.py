@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.samples import Label
-from gpubench.analysis.speedup import NUMBA, CpuCode, Speedup, about_equal, cpu_codes, cpu_threads
+from gpubench.analysis.speedup import NUMBA, CpuCode, Speedup, about_equal, cpu_threads
 from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
@@ -136,17 +136,6 @@ def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
     threads = cpu_threads(run)
     text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
-
-
-def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
-    """Return a text that describes the baseline, such as `vs 16 CPU threads: numba, PyTorch with MKL`. `rows`
-    are the baselines' cases. If one of them did not run on a CPU, the description in the analysis is
-    returned."""
-    rows = list(rows)
-    names = cpu_names(cpu_codes(analysis.run, rows))
-    if not names or any(entry.device_kind != "cpu" for entry in rows):
-        return printable(analysis.baseline)
-    return f"vs {cpu_text(analysis.run)}: {', '.join(names)}"
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:

@@ -18,9 +18,12 @@ def test_names_are_unique_per_case_and_say_all_of_it():
     what = [
         case("gelu_grad", 64, "tuned", "transfer-once", "cupy:0"), case("gelu_grad", 64, "tuned", device="hybrid:cupy:0"),
         case("gelu_grad", 64, "tuned", device="cupy:0", variant="naive"), case("gelu_grad", 64, device="fake:slow"),
+        case("f.softMax", 64), case("f.softmax", 64),
     ]  # fmt: skip
     run = run_of([measured(c, 1e-3, sessions=1) for c in what], sessions=1)
     assert sorted(row.name for row in read(render([run], "go"))) == [
+        "BenchmarkF.softMax/n=64/dtype=float32/implementation=library/regime=resident/backend=numpy/dev=0",
+        "BenchmarkF.softmax/n=64/dtype=float32/implementation=library/regime=resident/backend=numpy/dev=0",
         "BenchmarkGeluGrad/n=64/dtype=float32/implementation=library/regime=resident/backend=fake/dev=slow",
         "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned-naive/regime=resident-queued/backend=cupy/dev=0",
         "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned/regime=resident-queued/backend=hybrid-cupy/dev=0",

@@ -13,7 +13,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.streams import columns, escape, fill
 from gpubench.base.table import Cell, Line, Table, Tone, line_text, markdown_table, paint, table_lines
-from gpubench.report.layout import RenderOptions, Section, TextDocument, leading, visible
+from gpubench.report.layout import RenderOptions, Section, TextDocument, in_ascii, leading, visible
 
 
 def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -43,7 +43,7 @@ def draw_markdown(
     text = "\n---\n\n".join(
         _document_text(report, title) for report in visible(documents, ascii_only=options.ascii_only)
     )
-    return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
+    return in_ascii(text, options)
 
 
 def _document_text(report: TextDocument, title: str) -> str:
@@ -141,7 +141,7 @@ def render_documents(
     if format == "html":
         from gpubench.report.renderers import html
 
-        return html.draw(documents(), title)
+        return in_ascii(html.draw(documents(), title), options)
     if format == "markdown":
         return draw_markdown(documents(), options, title)
 

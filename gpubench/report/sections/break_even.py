@@ -49,7 +49,6 @@ from gpubench.report.sections.answer_text import threshold_cell
 from gpubench.report.wording import (
     IMPLEMENTATIONS,
     GainStyle,
-    against_text,
     cpu_names,
     data_text,
     device_text,
@@ -445,12 +444,8 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
     weights = [_weights_table(loads, unit)] if loads else []
     if not rows:
         return Section(title=AMORTIZATION_TITLE, tables=tuple(weights))
-    # Of a selection without the CPU the speedups have its cases.
-    by_id = {
-        result.id: result for result in (*analysis.cases, *(ratio.baseline for ratio in analysis.speedups))
-    }
-    bases = [by_id[result.baseline_id] for result in rows if result.baseline_id in by_id]
-    lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(rows) < len(everything) else [])]
+    left_out = [_LEFT_OUT] if len(rows) < len(everything) else []
+    lines = [printable(analysis.baseline), _MEANING, *left_out]
     tables = (_amortization_table(rows, unit), *weights)
     return Section(title=AMORTIZATION_TITLE, lines=tuple(lines), tables=tables, folded=options.full)
 

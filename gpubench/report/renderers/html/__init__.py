@@ -28,7 +28,7 @@ from gpubench.base.streams import visible
 from gpubench.base.table import Cell, Column, Line, Table, line_text
 from gpubench.report.charts import ChartSet, page_colors, theme
 from gpubench.report.contents import document, overview
-from gpubench.report.layout import RenderOptions, Section, TextDocument
+from gpubench.report.layout import RenderOptions, Section, TextDocument, in_ascii
 from gpubench.report.plots import can_draw, chart_set, page_script, svgs
 from gpubench.report.renderers.html.answer import Content, views
 from gpubench.report.sections.answer import KEY as ANSWER
@@ -81,7 +81,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         text = page.text(lightness)
         if len(text.encode()) < MAX_BYTES:
             break
-    return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
+    return in_ascii(text, options)
 
 
 def draw(documents: Sequence[TextDocument], title: str) -> str:
