@@ -43,7 +43,7 @@ def test_collectives_of_device_groups(ran, in_process):
         assert found == pytest.approx(1e-5 + wire_s, rel=0.01)
     for device in ran.result["devices"]:
         assert (device["backend"], device["kind"], bool(device.get("identities"))) == ("group", "gpu", False)
-    assert " ".join(ran.out.split()).startswith("Between 4 GPUs: p2p ")
+    assert " ".join(ran.out.split()).startswith("Among 4 GPUs: p2p ")
     assert "allreduce 0-3" in ran.out
     assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"group:fake:0+1"}
     path = str(ran.folder / "r.json")
