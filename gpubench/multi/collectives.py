@@ -408,7 +408,8 @@ def _links_sentence(analysis: Analysis) -> str:
     sizes = {result.n for op in names[:_MOST_NAMES] for result in rates[op]}
     size = format_bytes(min(sizes)) if len(sizes) == 1 else "the largest size of each"
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
-    return f"{'Between' if most == 2 else 'Among'} {most} {_members(analysis)}: {list_words(texts)} (busbw at {size}{more})."
+    begin = f"{'Between' if most == 2 else 'Among'} {most} {_members(analysis)}"
+    return f"{begin}: {list_words(texts)} (busbw at {size}{more})."
 
 
 def _members(analysis: Analysis) -> str:

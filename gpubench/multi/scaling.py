@@ -519,8 +519,8 @@ def pays_text(gain: GroupFrom, counted: Extent) -> str:
 def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
     columns = heads(
         "op", number("n"), "data", number("one GPU"),
-        number("group"), number("speedup"), number("efficiency"),
-        number("weak", 1), number("balance", 1), Column("note", rank=1),
+        number("group"), number("speedup"), number("efficiency", 1),
+        number("weak", 2), number("balance", 2), Column("note", rank=2),
     )  # fmt: skip
     shown = [gain.row.case for gain in rows]
     return Table(

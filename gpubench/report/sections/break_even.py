@@ -452,7 +452,7 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
     """Return a table that shows what it costs to load the weights once."""
-    columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
+    columns = heads("op", "device", number("weights", 1), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
             result.op, result.device_id, format_bytes(result.weight_bytes), seconds_text(result.load_s, unit),
