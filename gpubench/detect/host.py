@@ -24,6 +24,7 @@ from gpubench.detect.facts import (
     FileText,
     Root,
     derive,
+    first,
     list_form,
     lost,
     make_fact,
@@ -531,10 +532,6 @@ def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
     )
     isa = proc.keep_flags(answer.flags) if answer.flags else None
     values = {"model": model, "vendor": vendor, "isa": isa, "base_hz": answer.base_hz}
-    facts: dict[str, Fact[Any]] = {
-        name: make_fact(value, _CPUINFO) for name, value in values.items() if value is not None
-    }
-    if answer.caches:
-        facts["caches"] = make_fact(answer.caches, _CPUINFO, "a size for each level, counted once")
-    changes = {name: fact for name, fact in facts.items() if getattr(cpu, name).value is None}
-    return replace(cpu, **changes)
+    facts: dict[str, Fact[Any]] = {name: make_fact(value, _CPUINFO) for name, value in values.items()}
+    facts["caches"] = make_fact(answer.caches or None, _CPUINFO, "a size for each level, counted once")
+    return replace(cpu, **{name: first(getattr(cpu, name), fact) for name, fact in facts.items()})

@@ -439,7 +439,7 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
 
 WSL_NODE = "/dev/dxg"
 # The drivers that reserve a device for a virtual machine: KVM's, those of vendors for it, the older one, Xen's.
-_FOR_GUESTS = re.compile(r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback")
+_FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
@@ -450,7 +450,7 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
         ("NO_DRIVER", driver, driver.status == "absent" and driver.source is not None),
-        ("PASSED_THROUGH", driver, driver.value is not None and _FOR_GUESTS.fullmatch(driver.value) is not None),
+        ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
         *((code, NOT_PROBED, True) for code in (*gpu.why_not, *failed)),
         ("HIDDEN_BY_ENV", hiding, hiding.value is not None), ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),

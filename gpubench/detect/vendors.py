@@ -232,7 +232,7 @@ def parse_numa(text: str) -> tuple[int, int] | None:
     """Return the number of the NUMA node that the GPU memory is, and the bytes of this memory. Return None if
     the memory is no node. Raises ValueError for a damaged file."""
     table = parse_information(text)
-    node = matching(r"-?\d{1,5}", lambda match: int(match[0]))(table.get("Node", ""))
+    node = integer(table.get("Node", ""))
     if node < 0:
         return None
     return node, matching("(0[xX])?[0-9a-fA-F]{1,16}", lambda match: int(match[0], 16))(table.get("Size", ""))

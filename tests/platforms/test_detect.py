@@ -45,6 +45,7 @@ def test_macos(computer):
     (gpu,) = machine["gpus"]
     assert machine["cpu"]["model"]["value"] == gpu["name"]["value"] == "Apple M3"
     assert (gpu["vendor"]["value"], gpu["memory"]["unified"]["value"]) == ("apple", True)
+    assert machine["cpu"]["caches"]["value"] is None, "the library tells the size 0"
     assert gpu["memory"]["usable_bytes"]["value"] == machine["memory"]["usable_bytes"]["value"]
     assert not SIMULATED or machine["cpu"]["now_hz"]["value"] == 3228e6
     assert (machine["recommendation"]["mode"], machine["warnings"]) == ("gpu", [])
