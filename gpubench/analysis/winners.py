@@ -26,10 +26,13 @@ from gpubench.analysis.speedup import BreakEven, about_equal, earliest
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
+    Extent,
     Gain,
     declared_sizes,
     extent,
+    range_text,
     size_text,
+    threshold,
     threshold_text,
 )
 from gpubench.base import group_by
@@ -427,7 +430,9 @@ def _words(params: Mapping[str, int]) -> str:
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
     """Return a break-even as evidence, with the times of both sides at the first measured size that is not
     below it. If there is no such size, the times are those at the largest size."""
-    size = curve.first if curve.verdict == "all-sizes" else curve.n
+    cell = threshold(curve)
+    size = cell.n if cell.kind in ("at", "range") else None
+    size = curve.first if curve.verdict == "all-sizes" else size
     at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(
         op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=curve.regime,
@@ -438,10 +443,14 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 
 
 def _note(curve: BreakEven) -> str:
-    """Return a note on the break-even as text: the largest measured size, or why there is no break-even."""
-    last = size_text(curve.last, "elements" if extent(curve.case) == "elements" else "plain")
+    """Return a note on the break-even as text: the largest measured size, the range of one that is not decided,
+    or why there is none."""
+    unit: Extent = "elements" if extent(curve.case) == "elements" else "plain"
+    last = size_text(curve.last, unit)
     if curve.verdict == "at":
         return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"
     if curve.verdict == "all-sizes":
         return f"the smallest size measured, up to n = {last}"
+    if curve.bracketed and not threshold(curve).tied:
+        return f"somewhere in {range_text(curve.lo or 0, curve.hi or 0, unit)}"
     return f"no size up to n = {last}" if curve.verdict == "no-size" else threshold_text(curve)

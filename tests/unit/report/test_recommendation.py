@@ -43,6 +43,7 @@ def test_the_break_evens_are_those_of_the_report():
     sizes = (64, 256, 1024)
     copied = curve(dict.fromkeys(sizes, 0.1), regime="transfer-always")[1::2]
     rows = [*curve({64: 0.5, 256: 2.0, 1024: 8.0}), *copied, *pair("relu", 64, 1e-4), *pair("relu", 256, 1e-4)]
+    rows += [*curve({64: 0.2, 2**14: 8.0}, op="add"), *curve({64: 0.2, 256: 0.6, 1024: 1.0}, op="mul")]
     found = {(p.op, p.regime): p for p in of(rows).break_even}
     (at,) = (row for row in analyse(run_of(rows)).break_even if row.verdict == "at")
     here, never, always = (found[key] for key in (
@@ -51,6 +52,9 @@ def test_the_break_evens_are_those_of_the_report():
     assert (here.cpu_s, here.gpu_s) == (pytest.approx(1e-3), pytest.approx(5e-4))
     assert (never.size, never.note, never.gpu_s) == (None, "no size up to n = 1024", pytest.approx(1e-2))
     assert (always.size, always.note) == (64, "the smallest size measured, up to n = 256")
+    wide, equal = (found[op, "resident-queued"] for op in ("add", "mul"))
+    assert (64 < wide.size < 2**14, wide.note[:13]) == (True, "somewhere in ")
+    assert (equal.size, equal.note) == (None, "about equal")
 
 
 def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
