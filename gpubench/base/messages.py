@@ -193,7 +193,7 @@ WARNINGS: dict[str, Entry] = {
         "the files stem from different machines: what differs may be the machine, not the code",
         "measure both on one machine"),
     "no-gate": Entry(
-        "no regression gate was applied: nothing in the files could have made it fail",
+        "no regression gate was applied: no test of the files could have made it fail",
         "compare cases that no --ignore mutes, with more sessions or a larger --alpha"),
     "no-threshold": Entry(
         "cases have no threshold in the file of --thresholds; the usual one is theirs",

@@ -230,7 +230,7 @@ def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
         notices.append(
             _notice(
                 "no-gate",
-                f"no regression gate was applied{f' to {where}' if where else ''}: nothing in "
+                f"no regression gate was applied{f' to {where}' if where else ''}: no test of "
                 f"{'it' if where else 'these files'} could have made it fail",
                 _REMEDIES.get(
                     frozenset(
