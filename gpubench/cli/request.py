@@ -30,7 +30,7 @@ from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, plan_workloads
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
-from gpubench.result.case import DEVICE_GROUP, QUEUED, SITUATIONS, TF32, Case, select_cases, selector
+from gpubench.result.case import DEVICE_GROUP, FUNCTIONS, QUEUED, SITUATIONS, TF32, Case, select_cases, selector
 from gpubench.result.machine import Machine, Mode
 from gpubench.result.run import Device, RunWarning, Selection, Settings, warning
 from gpubench.result.store import default_results_dir
@@ -412,8 +412,10 @@ class Request:
                 if first[group[0].device.name] == group[0].device.backend
             ),
             equip=choice.equip,
-            # By so much at most the budget grows with what a machine's first run does once.
-            once_s=0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S),
+            # By so much at most the budget grows with what a machine's first run does once, and with the first
+            # calls of a user's functions, which may compile.
+            once_s=(0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S))
+            + (self.settings.case_timeout_s if any(op.group == FUNCTIONS for op in ops.values()) else 0.0),
             whole=named,
             adds_sessions=named and options.sessions is None,
             repeats=not options.no_repeats

@@ -376,7 +376,8 @@ def where(error: BaseException, function: UserFunction) -> str:
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
     """Return the inputs at size n, one for each of `arguments`. The same seed gives the same inputs.
 
-    Floating-point arrays get the dtype, and other objects stay unchanged. Raises PluginError if the user's
+    Floating-point arrays get the dtype, and other objects stay unchanged. The tensors of a function for all
+    libraries become NumPy's arrays. Raises PluginError if the user's
     function for inputs does not return a list. An exception of that function is passed on.
     """
     import numpy as np
@@ -392,7 +393,14 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         if len(arguments) != 1:
             raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
         made = [made]
-    return [Stays(_cast(x.value, dtype)) if isinstance(x, Stays) else _cast(x, dtype) for x in made]
+
+    def cast(x: Any) -> Any:
+        if isinstance(x, Stays):
+            return Stays(cast(x.value))
+        # Each library's session makes arrays of its own of NumPy's.
+        return _cast(on_host(x) if function.gpu is None and hasattr(x, "detach") else x, dtype)
+
+    return list(map(cast, made))
 
 
 def _seed_others(seed: int) -> None:

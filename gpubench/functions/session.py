@@ -101,10 +101,19 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._idle.append(buffer)
 
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input to the device."""
+        """Move an input to the device. Raises Unsupported for CuPy's session of a pair whose GPU program takes
+        tensors, which PyTorch's session measures."""
         assert self._to_device is not None
         with Translated(self.function):
             buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
+        if (
+            self.function.gpu is not None
+            and self._inner.device.backend == "cupy"
+            and hasattr(buffer.value, "detach")
+        ):
+            raise Unsupported(
+                "the GPU's program takes tensors: PyTorch measures it", reason="no-implementation"
+            )
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input into the array that the buffer holds.
@@ -217,8 +226,10 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
     comes. If there is neither such a library nor NumPy, return the name of the program.
     """
     program = function.cpu
-    code = getattr(program, "__code__", None)
-    named = [program] if code is None else [program.__globals__.get(name) for name in code.co_names]
+    code, variables = getattr(program, "__code__", None), getattr(program, "__globals__", None)
+    named = [program] if code is None else [type(program)]  # of numba's functions the type says whose they are
+    if code is not None and variables is not None:
+        named = [variables.get(name) for name in code.co_names]
     places = [str(getattr(x, "__module__", None) or getattr(x, "__name__", "")) for x in named]
     places += [type(value).__module__ for value in inputs]
     libraries = [place.partition(".")[0] for place in places]
@@ -273,14 +284,20 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
     move = arrays.get(backend)
     if move is None:
         return None
-    return lambda x: move(x) if isinstance(x, np.ndarray) or backend in ("numpy", "fake") else x
+    return lambda x: (
+        move(x)
+        if isinstance(x, np.ndarray)
+        or backend in ("numpy", "fake")
+        or (backend == "torch" and hasattr(x, "detach"))
+        else x
+    )
 
 
-def _tensor(inner: Session, array: Array) -> Any:
+def _tensor(inner: Session, array: Any) -> Any:
     import torch
 
     place = inner.device.id.partition(":")[2]
-    return torch.tensor(array) if place == "cpu" else torch.from_numpy(array).to(place)
+    return torch.as_tensor(array).to(place, copy=place == "cpu")
 
 
 def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:

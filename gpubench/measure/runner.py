@@ -312,8 +312,8 @@ class Runner:
         if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
-            f"{self._budget.once_s:.0f} s of this run went to compiling and choosing kernels and numbers of threads for"
-            " this machine"
+            f"{self._budget.once_s:.0f} s of this run went to compiling, and to choosing kernels and numbers of threads"
+            " for this machine"
         )
         warning = RunWarning(
             code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
@@ -393,8 +393,8 @@ class StepRun:
 
     def sample(self) -> None:
         """Prepare, check and time the cases, then send the requests for their last checks."""
-        began = time.monotonic()
         runtime, runs = self._runtime, self._runs
+        began, once_s = time.monotonic(), runtime.budget.once_s
         runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)}, runtime.budget)
         for run in runs:
             run.leave_out()
@@ -420,7 +420,7 @@ class StepRun:
                     companion.follow_cases(runtime, workload, runs)
         for run in runs:
             run.ask_to_finish()
-        self.took_s = time.monotonic() - began
+        self.took_s = time.monotonic() - began - (runtime.budget.once_s - once_s)
 
     def finish(self) -> bool:
         """Wait for the last checks. Returns False if a case did not pass its check."""

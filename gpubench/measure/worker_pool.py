@@ -18,7 +18,7 @@ from gpubench.base.messages import Reason
 from gpubench.measure import protocol
 from gpubench.measure.budget import ENDLESS, Budget
 from gpubench.measure.monitor import of_session
-from gpubench.result.case import Case
+from gpubench.result.case import FUNCTIONS, Case
 from gpubench.result.machine import Machine, cpu_cache_bytes
 from gpubench.result.run import (
     UNKNOWN_CACHE_BYTES,
@@ -265,6 +265,9 @@ class WorkerPool:
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
+        self._called: set[tuple[str, str]] = (
+            set()
+        )  # the devices that built a function of the user's, and its op
         self.records: list[WorkerRecord] = []
         self.clocks: dict[str, DeviceClock] = {}
         self._peaks: list[Peak] = []
@@ -377,8 +380,18 @@ class WorkerPool:
 
         The first device of each workload also makes the reference. With `choosing`, devices that must choose a
         kernel by trials do that one after the other, then build. An error is not reported here, but when the
-        case is prepared. Waiting ends with the budget.
+        case is prepared. Waiting ends with the budget, but not for the first call of a user's function on a
+        device, which may compile: those seconds are added to `once_s` of the budget.
         """
+        own = {
+            (device_id, case.op)
+            for cases in workloads
+            for device_id, chosen in cases.items()
+            for case in chosen
+            if case.group == FUNCTIONS
+        }
+        began, counted, budget = time.monotonic(), budget, budget if own <= self._called else ENDLESS
+        self._called |= own
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
             firsts = [
@@ -402,6 +415,7 @@ class WorkerPool:
                 self._ask_all({device_id: [choice]}, budget)
         if choosing and not budget.over:
             self._build(undecided, budget)
+        counted.once_s += time.monotonic() - began if budget is not counted else 0.0
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
         """Build these cases at the same time. Returns the cases whose kernels must be chosen by trials."""

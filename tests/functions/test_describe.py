@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numba
 import numpy as np
 import pytest
 import scipy.sparse
@@ -22,7 +23,7 @@ from gpubench.base.plugins import PluginError
 from gpubench.functions import loading, sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op, shape_text
-from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source
+from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, make_inputs
 from gpubench.functions.session import CallSession, Translated, place_tensors, program_library
 from gpubench.functions.session import answer as answer_of
 from gpubench.kernels.templates.formula import Untraceable
@@ -163,7 +164,7 @@ Frame.__module__ = "pandas.core.frame"
 
 @pytest.mark.parametrize(("program", "inputs", "library"), [
     (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
-    (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of")])  # fmt: skip
+    (numba.njit(sum_of), [[1.0]], "numba"), (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of")])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 
@@ -241,6 +242,29 @@ def test_an_input_is_refilled_in_the_array_that_is_there():
     session.refill(buffer, np.ones(4))
     assert (buffer.value is there, buffer.value.shape) == (False, (4,))
     session.close()
+
+
+class Tensor:
+    """One of PyTorch's, as far as inputs are concerned."""
+
+    dtype = "torch.float32"
+    detach = cpu = lambda self: self
+
+    def numpy(self):
+        return np.ones(3)
+
+
+def test_tensors_among_the_inputs_are_arrays_for_a_function_and_pytorchs_affair_for_a_pair(monkeypatch):
+    monkeypatch.setattr("gpubench.functions.session._device_wait", lambda inner: None)  # without CuPy
+    function = UserFunction(lambda xp, x: x, inputs=lambda n: Tensor())
+    (drawn,) = make_inputs(function, ["x"], 3, "float32", 1)
+    assert (type(drawn), drawn.dtype) == (np.ndarray, np.float32)
+    pair = UserFunction(sum_of, sum_of, inputs=lambda n: Tensor())
+    (drawn,) = make_inputs(pair, ["x"], 3, "float32", 1)
+    assert type(drawn) is Tensor
+    device = SimpleNamespace(id="cupy:0", backend="cupy", kind="gpu")
+    session = CallSession(SimpleNamespace(device=device, limits=None, threads=None, blas=None), pair)
+    assert "PyTorch measures it" in str(raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn))
 
 
 def test_a_call_has_the_memory_of_the_one_before_it():

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench.detect.facts import make_fact
 from gpubench.measure import protocol, worker_pool
 from gpubench.measure.budget import LAST_S, Budget
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
+from gpubench.result.case import FUNCTIONS
 from gpubench.result.machine import Cpu, Machine
 from gpubench.result.run import Settings, WorkerRecord
 from tests.raising import raised
@@ -273,6 +275,19 @@ def test_what_is_built_is_not_waited_for_when_the_budget_is_over(script, monkeyp
     assert max(deadlines) <= 1.0 + LAST_S
     pool.load([cases()])
     assert deadlines[-1] == Settings().case_timeout_s
+
+
+def test_the_first_call_of_a_users_function_on_a_device_may_compile_and_counts_for_nothing(script, monkeypatch):
+    pool, deadlines = opened(devices=DEVICES), []
+    wait = ScriptedWorker.wait
+    monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
+    own = {device: [replace(case, group=FUNCTIONS) for case in built] for device, built in cases().items()}
+    budget = Budget(8.0, time.monotonic() - 7.0, most_once_s=60.0)
+    for of, first in (("a:0", True), ("a:0", False), ("b:0", True)):
+        deadlines.clear()
+        before_s = budget.once_s
+        pool.load([{of: own[of]}], budget)
+        assert (min(deadlines) == Settings().case_timeout_s, budget.once_s > before_s) == (first, first)
 
 
 def importing(script, *, sessions=1, cpus=8):
