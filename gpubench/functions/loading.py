@@ -413,23 +413,23 @@ def _seed_others(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def _call_maker(make: Maker, given: Mapping[str, Any]) -> Any:
-    """Call the user's function for inputs. Parameters with the names in `given` get these values, in any order.
+def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
+    """Call the user's function for inputs. Parameters with the names in `arguments` get these values, in any order.
     If it has other names, a single parameter is n, and several are the values in their order. A parameter with
     a default is the user's own, as k in `lambda rng, n, k=k: ...`, unless it is called `dtype`."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature
-        return make(given["rng"], given["n"])
+        return make(arguments["rng"], arguments["n"])
     taken = [
         p
         for p in parameters
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         and (p.default is p.empty or p.name == "dtype")
     ]
-    if taken and all(p.name in given and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken):
-        return make(**{p.name: given[p.name] for p in taken})
-    return make(given["n"]) if len(taken) == 1 else make(*list(given.values())[: max(2, len(taken))])
+    if taken and all(p.name in arguments and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken):
+        return make(**{p.name: arguments[p.name] for p in taken})
+    return make(arguments["n"]) if len(taken) == 1 else make(*list(arguments.values())[: max(2, len(taken))])
 
 
 def _cast(value: Any, dtype: str) -> Any:
