@@ -1,7 +1,6 @@
-"""Child side: import a user's functions, make their inputs, compare their results and make their ops.
+"""Child side: import a user's functions, make their inputs, read their results and make their ops.
 
-A result may be any nesting of arrays, numbers and frames. It is divided into its arrays, which are compared on
-the host.
+A result may be any nesting of arrays, numbers and frames. It is divided into its arrays on the host.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import random
 import re
@@ -30,15 +28,9 @@ from gpubench.base.plugins.containment import contain
 from gpubench.functions import declare
 from gpubench.functions.declare import DECLARED, Maker, Stays, UserFunction
 from gpubench.functions.describe import DRAWN, Code, CodeSource, Description, make_op, read_manifest
-from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Op, Params, Tolerance
+from gpubench.kernels.contract.op import Array, Op, Params, Tolerance
 from gpubench.kernels.templates.cpu import MOST_INPUTS
 from gpubench.kernels.templates.formula import Formula, Untraceable, trace
-
-# The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
-# larger.
-# The second bound is at most MOST_ERROR, or twice the error of NumPy if that is larger. If the error of NumPy
-# itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
-ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
 class Unreadable(Exception):
@@ -124,7 +116,7 @@ def widen(value: Any) -> Any:
     return value.astype(np.float64 if value.dtype.kind == "f" else np.complex128)
 
 
-def _differences(a: Array, b: Array) -> Array:
+def differences(a: Array, b: Array) -> Array:
     """Return for each element whether two arrays of the same shape differ there. A missing value (NaN, NaT, NA)
     equals itself."""
     import numpy as np
@@ -146,7 +138,7 @@ def equal(first: Any, second: Any) -> bool:
     nothing is known against it."""
 
     def same(a: Array, b: Array) -> bool:
-        return a.shape == b.shape and not _differences(a, b).any()
+        return a.shape == b.shape and not differences(a, b).any()
 
     try:
         firsts, seconds = _arrays(first), _arrays(second)
@@ -178,107 +170,6 @@ def _arrays(value: Any) -> list[Array]:
     rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
     parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
     return [on_host(array) for part in parts for array in part]
-
-
-class Discrepancy(NamedTuple):
-    """The largest error of a result, or of one array of it, and where it is."""
-
-    error: float  # the largest relative error; infinite if the results cannot be compared
-    limit: float  # the allowed error
-    place: list[int]  # the index of the element with this error; empty if there is no such element
-    words: str = ""  # the fault in words, if a number cannot express it
-    integers: bool = False  # whether the elements are integers, such as counts or labels
-
-    @property
-    def right(self) -> bool:
-        return not self.words and self.error <= self.limit
-
-
-class Allowed(NamedTuple):
-    """The allowed relative errors of results."""
-
-    floating: float  # the allowed error of each floating-point element
-    integers: float  # the allowed error of all counts or labels together
-
-
-def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
-    result in this dtype.
-
-    A floating-point element may be off by 256 roundings, or by more if `got` is. Counts and labels must be
-    equal, unless NumPy itself finds other values in this dtype, for example for a number on the edge of two
-    bins.
-    """
-    limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
-    for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
-        own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
-        if math.isfinite(own) and leaf.integers:
-            integers = max(integers, own)
-        elif math.isfinite(own):
-            limit = max(limit, own)
-    return Allowed(limit, integers)
-
-
-def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
-    """Compare every element and return the largest discrepancy. A fault in words counts as the largest.
-
-    The error of a floating-point element is |got - want| / (|want| + the root mean square of all finite
-    elements of want). The error of an array of integers is the sum of |got - want| / the sum of |want|.
-    """
-    all_leaves = _discrepancies(got, want, allowed)
-    wrong = [leaf for leaf in all_leaves if leaf.words]
-    return max(wrong or all_leaves, key=lambda leaf: leaf.error)
-
-
-def _discrepancies(got: Any, want: Any, allowed: Allowed) -> list[Discrepancy]:
-    got_leaves, want_leaves = leaves(got), leaves(want)
-    if len(got_leaves) != len(want_leaves):
-        words = f"it returns {len(got_leaves)} results, not {len(want_leaves)}"
-        return [Discrepancy(math.inf, allowed.floating, [], words)]
-    return [
-        _compare_leaf(name, on_host(mine), on_host(other), allowed)
-        for (name, mine), (_, other) in zip(got_leaves, want_leaves, strict=True)
-    ]
-
-
-def _compare_leaf(name: str, got: Array, want: Array, allowed: Allowed) -> Discrepancy:
-    import numpy as np
-
-    limit = allowed.floating
-    if got.shape != want.shape:
-        words = f"{name} has the shape {got.shape}, not {want.shape}"
-        return Discrepancy(math.inf, limit, [], words)
-    if want.dtype.kind not in "fc" and got.dtype.kind not in "fc":
-        return _compare_integers(name, got, want, allowed.integers)
-    values, expected = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, want))
-    same = (values == expected) | (np.isnan(values) & np.isnan(expected))  # a scaled complex infinity is NaN
-    finite = np.isfinite(expected)
-    largest = float(np.max(np.abs(expected[finite].view(np.float64)), initial=0.0)) or 1.0
-    with np.errstate(all="ignore"):
-        values, expected = values / largest, expected / largest  # else squares overflow or underflow
-        mean = math.sqrt(float(np.mean(np.abs(expected[finite]) ** 2))) if finite.any() else 1.0
-        error = np.abs(values - expected) / (np.abs(expected) + (mean or 1.0))
-    error = np.where(same, 0.0, error)
-    error = np.where(np.isfinite(error), error, math.inf)
-    if not error.size:
-        return Discrepancy(0.0, limit, [])
-    place = np.unravel_index(int(np.argmax(error)), error.shape)
-    return Discrepancy(float(error[place]), limit, [int(i) for i in place])
-
-
-def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discrepancy:
-    import numpy as np
-
-    wrong = _differences(got, want)
-    if not wrong.any():
-        return Discrepancy(0.0, limit, [], integers=True)
-    place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
-    words = f"{name}{list(place)} is {got[place]}, not {want[place]}"
-    if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:  # texts and dates
-        return Discrepancy(math.inf, limit, list(place), words)
-    total = float(np.abs(want.astype(np.float64)).sum())
-    error = float(np.abs(got.astype(np.float64) - want).sum()) / max(total, 1.0)
-    return Discrepancy(error, limit, list(place), words if error > limit else "", integers=True)
 
 
 COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex64"}

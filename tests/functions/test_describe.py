@@ -23,8 +23,16 @@ from gpubench.base.plugins import PluginError
 from gpubench.functions import loading, sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op, shape_text
-from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, make_inputs
-from gpubench.functions.session import CallSession, Translated, place_tensors, program_library
+from gpubench.functions.loading import equal, load_source, make_inputs
+from gpubench.functions.session import (
+    Allowed,
+    CallSession,
+    Translated,
+    allowed_error,
+    compare,
+    place_tensors,
+    program_library,
+)
 from gpubench.functions.session import answer as answer_of
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series
@@ -264,7 +272,9 @@ def test_tensors_among_the_inputs_are_arrays_for_a_function_and_pytorchs_affair_
     assert type(drawn) is Tensor
     device = SimpleNamespace(id="cupy:0", backend="cupy", kind="gpu")
     session = CallSession(SimpleNamespace(device=device, limits=None, threads=None, blas=None), pair)
-    assert "PyTorch measures it" in str(raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn))
+    assert "PyTorch measures it" in str(
+        raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn)
+    )
 
 
 def test_a_call_has_the_memory_of_the_one_before_it():

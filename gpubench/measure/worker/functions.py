@@ -22,9 +22,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import (
-    Allowed,
     Unreadable,
-    compare,
     equal,
     leaves,
     make_inputs,
@@ -32,7 +30,7 @@ from gpubench.functions.loading import (
     plain,
     size,
 )
-from gpubench.functions.session import CallSession, ObjectBuffer, Translated, answer
+from gpubench.functions.session import Allowed, CallSession, ObjectBuffer, Translated, answer, compare
 from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.operands import Operands
