@@ -17,6 +17,8 @@ from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
 # Error numbers of a disk that is full, read-only or broken, which are no bugs of gpubench.
 _LACKS = disk.LOST | {errno.EROFS}
+# Those of them that only a write to a file has; others, such as EIO, any pipe or device may have.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Terminated(KeyboardInterrupt):
@@ -131,7 +133,7 @@ def _catch_endings() -> dict[int, Any]:
 
 def output_code(error: OSError) -> ExitCode | None:
     """Return the exit code if writing to standard output failed, or None if `error` is another error. A closed
-    pipe is OK, and a full or broken disk an error that is printed."""
+    pipe is OK, and a full disk an error that is printed."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):
@@ -139,7 +141,7 @@ def output_code(error: OSError) -> ExitCode | None:
             return None
         _drop_output()
         return ExitCode.OK  # the reader, such as `head`, has what it wanted
-    if error.errno not in disk.LOST or error.filename is not None:
+    if error.errno not in _FULL or error.filename is not None:
         return None
     _drop_output()
     return tell(GpubenchError("cannot-print", why=disk.reason(error), hint=disk.mend(error) or None))

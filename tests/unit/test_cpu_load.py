@@ -58,11 +58,12 @@ def test_a_child_of_a_child_is_ours_where_the_system_lists_no_children(monkeypat
     """In a virtual environment on Windows, python.exe starts the interpreter as its child."""
     monkeypatch.setattr(processes, "Path", lambda place: tmp_path)
     works = "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ninput()"
+    before = processes.read_cpu_times()
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {works!r}])"
     child = processes.Child([sys.executable, "-c", starts], framed=False)
     try:
         child.lines.get(timeout=60)
-        assert processes._of_living_children() >= 0.3
+        assert processes.read_cpu_times().ours_s - before.ours_s >= 0.3
     finally:
         child.kill()
 
