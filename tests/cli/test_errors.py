@@ -85,7 +85,9 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [RuntimeError("oops"), OSError(5, "Input/output error"), BrokenPipeError()])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("oops"), OSError(errno.EBADF, "Bad file descriptor"), BrokenPipeError()]
+)
 def test_anything_else_is_a_bug(monkeypatch, capsys, error):
     """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
     assert _run(monkeypatch, error) == ExitCode.FAILED
