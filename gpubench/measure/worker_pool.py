@@ -388,7 +388,7 @@ class WorkerPool:
             for cases in workloads
             for device_id, chosen in cases.items()
             for case in chosen
-            if case.group == FUNCTIONS
+            if case.group == FUNCTIONS and device_id in self.workers  # others are opened later
         }
         began, counted, budget = time.monotonic(), budget, budget if own <= self._called else ENDLESS
         self._called |= own

@@ -283,6 +283,9 @@ def test_the_first_call_of_a_users_function_on_a_device_may_compile_and_counts_f
     monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
     own = {device: [replace(case, group=FUNCTIONS) for case in built] for device, built in cases().items()}
     budget = Budget(8.0, time.monotonic() - 7.0, most_once_s=60.0)
+    pool.workers, workers = {}, pool.workers  # they are opened later
+    pool.load([own], budget)
+    pool.workers = workers
     for of, first in (("a:0", True), ("a:0", False), ("b:0", True)):
         deadlines.clear()
         before_s = budget.once_s
