@@ -278,7 +278,7 @@ def test_a_column_is_sorted_by_what_its_texts_mean(suite):
     """A rate has decimal units, a size binary ones; a matrix has side² elements; a word may be a number, too."""
     for texts in (
         ["-3%", "+2%", "12%"], ["950 GB/s", "1.00 TB/s", "1.02 PFLOP/s"], ["1023 K", "1 M"], ["900 us lib", "1.52 ms"],
-        ["CPU 21x", "about equal [0.9, 1.1]", "GPU ~1.6x ?"], ["all sizes", "16-90 K", "~982²", "> 1 M", "no size"],
+        ["CPU 21x", "about equal [0.9, 1.1]", "GPU ~1.6x ?"], ["all sizes", "16-90 K", "~982²", "1000^2", "> 1 M", "no size"],
     ):  # fmt: skip
         shown = suite.evaluate(
             """texts => {

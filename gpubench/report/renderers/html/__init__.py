@@ -340,9 +340,10 @@ def _pack_library() -> Markup:
 
 def verbatim(tag: str, text: str) -> Markup:
     """Return `text` without escaping, as the content of an HTML element `tag` (`script` or `style`), which
-    browsers do not unescape. Raises ValueError if the text could end or change the element."""
-    if f"</{tag}" in text.lower() or "<!--" in text:
-        raise ValueError(f"the text would end or change its {tag} element")
+    browsers do not unescape. Raises ValueError if the text could end or change the element, or if a page in
+    ASCII could not contain it."""
+    if f"</{tag}" in text.lower() or "<!--" in text or not text.isascii():
+        raise ValueError(f"the text would not stay as it is in its {tag} element")
     return Markup(text)
 
 

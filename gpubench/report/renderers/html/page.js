@@ -34,14 +34,14 @@
 
   /** @param {string} text @returns {number} the first number: of a matrix its elements, of a CPU's gain 1 / gain */
   function numberIn(text) {
-    const match = /(-?\d[\d.,]*)(?:-[\d.]+)?\s*(ns|us|ms|s\b|²|[kMGTPE](?=\S*\/s)|[KMG])?/.exec(text);
+    const match = /(-?\d[\d.,]*)(?:-[\d.]+)?\s*(ns|us|ms|s\b|\u00b2|\^2|[kMGTPE](?=\S*\/s)|[KMG])?/.exec(text);
     const word = Object.keys(WORDS).find((one) => text.startsWith(one));
     if (word || !match) return WORDS[word] ?? Infinity;
     const [, digits, unit] = match;
     const number = Number(digits.replaceAll(",", ""));
     if (text.startsWith("CPU")) return 1 / number;
     if (text.includes("/s")) return number * 1000 ** ("kMGTPE".indexOf(unit) + 1);
-    return unit === "²" ? number ** 2 : number * (UNITS[unit] || 1);
+    return unit === "\u00b2" || unit === "^2" ? number ** 2 : number * (UNITS[unit] || 1);
   }
 
   /** @param {HTMLTableElement} table @param {(rows: HTMLTableRowElement[]) => void} [moved] */
