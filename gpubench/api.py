@@ -106,16 +106,16 @@ class Result:
         op: str | None = None,
         situation: str = "waited",
         backend: str | None = None,
-        dtype: str | None = None,
+        dtype: Any = None,
     ) -> GpuThreshold:
         """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
         if it is unknown; `text` and `verdict` say why.
 
         `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device, and
-        `dtype` a name such as "float32". If there are still several GPUs, dtypes or params, the smallest size
-        counts, and the result names them. Raises UsageError for an unknown op or situation, and for a missing op
-        if there are several.
+        `dtype` a name or an object with a name, such as a NumPy dtype. If there are still several GPUs, dtypes or
+        params, the smallest size counts, and the result names them. Raises UsageError for an unknown op or
+        situation, and for a missing op if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold
 

@@ -32,10 +32,10 @@ from gpubench.analysis.contenders import (
 )
 from gpubench.analysis.estimate import CALLS
 from gpubench.analysis.machine import runs
-from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
+from gpubench.analysis.thresholds import GpuThreshold, dtype_name, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import LONG_DTYPES, beside_size
+from gpubench.result.case import beside_size
 from gpubench.result.run import Measurement, Run
 
 # The size n, the shape of one array, the shapes of all inputs, or the params by name.
@@ -173,7 +173,7 @@ class Policy:
         a mapping without n, and anything that is no shape.
         """
         n, params = size_and_others(op, shape)
-        name = dtype if type(dtype) is str else _dtype_name(dtype)
+        name = dtype if type(dtype) is str else dtype_name(dtype)
         call = self._calls.get((op, name, params, regime))
         if call is None:
             call = self._prepare(op, name, params, regime)
@@ -182,11 +182,11 @@ class Policy:
         return answer
 
     def threshold(
-        self, op: str, situation: str = "waited", backend: str | None = None, dtype: str | None = None
+        self, op: str, situation: str = "waited", backend: str | None = None, dtype: Any = None
     ) -> GpuThreshold:
         """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
-        if it is unknown. `backend` is the id of a backend or device, and `dtype` a name such as "float32". If
+        if it is unknown. `backend` is the id of a backend or device, and `dtype` as in `choose`. If
         there are still several GPUs, dtypes or params, the smallest size counts, and the result names them.
         Raises UsageError for an op that was not measured and for an unknown situation.
         """
@@ -205,7 +205,7 @@ class Policy:
         results nor in gpubench, and for an unknown regime."""
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
-        key, regime_id = Key(name, LONG_DTYPES.get(dtype, dtype), params), situation_regime(regime)
+        key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
         sets = (
             contender_set(measured.run, measured.groups[key], regime_id)
             for measured in self._runs
@@ -282,11 +282,6 @@ class _Call(NamedTuple):
         gain = None if decision.against is None else decision.against_s / decision.seconds
         backend = best.device_id.partition(":")[0]
         return Answer(best.device_id, backend, best.implementation, decision.seconds, gain, decision.basis(n))
-
-
-def _dtype_name(dtype: Any) -> str:
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    return str(name if name is not None else dtype).rpartition(".")[2]  # torch.float32 has no name
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,7 @@ from gpubench.base.errors import UsageError, suggest
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder
-from gpubench.result.case import RESIDENT, SHORT_DTYPES, WAITED, Case, beside_size
+from gpubench.result.case import LONG_DTYPES, RESIDENT, WAITED, Case, beside_size
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
@@ -305,15 +305,23 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
     )  # fmt: skip
 
 
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, such as "float32", which may be given as "f32" or as an object with that name."""
+    own = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    name = str(own if own is not None else dtype).rpartition(".")[2]  # torch.float32 has no name
+    return LONG_DTYPES.get(name, name)
+
+
 def find_threshold(
-    runs: Iterable[Run], op: str | None, situation: str, backend: str | None = None, dtype: str | None = None
+    runs: Iterable[Run], op: str | None, situation: str, backend: str | None = None, dtype: Any = None
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
     sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device, and `dtype`
-    the name of a dtype; None means any. If there are still several GPUs, dtypes or params, the smallest size
+    is as in `dtype_name`; None means any. If there are still several GPUs, dtypes or params, the smallest size
     counts. Raises UsageError for an unknown situation, for an op that no run has measured, and for None if the
     runs have several ops."""
     runs, regime = list(runs), situation_regime(situation)
+    dtype = None if dtype is None else dtype_name(dtype)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
     for run in runs:
@@ -322,7 +330,7 @@ def find_threshold(
             curve
             for curve in all_curves
             if curve.regime == regime and backend in (None, curve.case.backend, curve.device_id)
-            and dtype in (None, curve.dtype, SHORT_DTYPES[curve.case.dtype])
+            and dtype in (None, curve.dtype)
         )  # fmt: skip
         if curve is not None:
             return GpuThreshold(

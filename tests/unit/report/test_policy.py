@@ -116,7 +116,11 @@ def test_dtypes_by_name_or_as_numpy_has_them():
 def test_the_threshold_of_several_dtypes_names_its_own():
     ratios = {"float16": {256: 2.0, 1024: 4.0, 4096: 8.0}, "float32": {256: 0.25, 1024: 1.0, 4096: 4.0}}
     run = run_of([row for dtype, own in ratios.items() for row in curve(own, dtype=dtype)])
-    for words, dtype in (({}, "float16"), ({"dtype": "f32"}, "float32"), ({"dtype": "float32"}, "float32")):
+    for words, dtype in (
+        ({}, "float16"),
+        ({"dtype": "f32"}, "float32"),
+        ({"dtype": SimpleNamespace(name="float32")}, "float32"),
+    ):
         found = Policy([run]).threshold("matmul", "queued", **words)
         assert (found.dtype, found.params, found.n == 256) == (dtype, {}, dtype == "float16")
     assert "for 'float64 queued'" in str(Policy([run]).threshold("matmul", "queued", dtype="float64"))
