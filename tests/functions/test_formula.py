@@ -39,6 +39,7 @@ def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last
     (lambda m, x: (x > 0) * (x < 1) * x, "select(0.0, 1.0, ((x > 0.0) && (x < 1.0))) * x"),
     (lambda m, x: m.where((x > 0) + (x / 2), x, 0), "select(0.0, x, select(0.0, 1.0, x > 0.0) + x / 2.0 != 0.0)"),
     (lambda m, x: m.where(m.logical_or(x, x > 1), x, 0), "select(0.0, x, ((x != 0.0) || (x > 1.0)))"),
+    *((f, "let step_0 = select(0.0, 1.0, x > 0.0);\nstep_0 * step_0") for f in (lambda m, x: (x > 0) ** 2, lambda m, x: m.square(x > 0))),
     (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),
     (lambda m, x: doubled(x, 2), "let step_0 = x + x;\nstep_0 + step_0")])  # fmt: skip
 def test_parentheses_and_names_stand_where_they_are_needed(formula, text):

@@ -248,7 +248,7 @@ def _step(call: str, *values: Any) -> Symbol:
 def _power(base: Any, exponent: Any) -> Any:
     """Return a power: as products if the exponent is a whole number from 1 to 16 or from -16 to -1, as a root
     if it is 0.5, and otherwise as a call of `pow`."""
-    exponent = _operand(exponent)
+    base, exponent = _number_of(base), _number_of(exponent)
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return _step("pow", base, exponent)
     if exponent == 0.5:
@@ -294,7 +294,7 @@ def _limit(name: str, a: Any, b: Any) -> Symbol:
 _MADE: dict[str, Callable[..., Any]] = {
     **{name: partial(_limit, name) for name in _CHOICES},
     "clip": lambda x, low, high: _limit("minimum", _limit("maximum", x, low), high),
-    "square": lambda x: x * x,
+    "square": lambda x: (number := _number_of(x)) * number,
     "pow": _power,
     "power": _power,
     "reciprocal": lambda x: 1 / x,
