@@ -230,7 +230,7 @@ def _share_out(
     others = [record for record in rivals if record not in fitting]
     if not homes:
         listed = {(r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group}
-        if rivals[0].source.endswith(_REPEATS):
+        if _may_repeat(rivals[0]):
             listed |= {(device.vendor, device.device_id) for device in devices}
         for record in others:
             # In WSL a layer is the only driver that some GPUs have.
@@ -329,15 +329,8 @@ def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
 
 def _loose_rank(record: DeviceRecord) -> tuple[object, ...]:
     unknown = (record.device_id is None, record.vendor_id is None)
-    repeats = record.source.endswith(_REPEATS)
-    return (
-        repeats,
-        record.enumeration,
-        vendor_of(record) or 0,
-        *unknown,
-        _ordinal(record),
-        _record_key(record),
-    )
+    name = (record.enumeration, vendor_of(record) or 0)
+    return (_may_repeat(record), *name, *unknown, _ordinal(record), _record_key(record))
 
 
 def _type(record: DeviceRecord) -> str:
@@ -357,7 +350,6 @@ def _device_rank(device: MergedDevice) -> tuple[object, ...]:
 
 DeviceSort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel", APPLE: "apple"}
-_REPEATS = ":dx12"  # D3D12 may list a GPU once more than it is there, so others are heard first
 _CHIP = ("drm", "platform")  # the sources of GPUs without a PCI address: the device tree
 # Sources that only list GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
@@ -428,6 +420,12 @@ def is_layer(record: DeviceRecord) -> bool:
     """Tell whether the record lists a device a second time: it is OpenGL's, or its driver is a layer over
     another API, such as dozen over D3D12."""
     return record.source.endswith(":gl") or bool(_LAYERED.search(_names(record)))
+
+
+def _may_repeat(record: DeviceRecord) -> bool:
+    """Tell whether the record's list may have a GPU once more than it is there, as D3D12's has and so those of
+    layers over it. Other lists are heard first."""
+    return record.source.endswith(":dx12") or is_layer(record)
 
 
 def _names(record: DeviceRecord) -> str:

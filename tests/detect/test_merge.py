@@ -137,6 +137,9 @@ ROWS = {
                                   {"source": "drm", "bdf": "0000:02:00.0", "vendor_id": "1002", "device_id": "164e"}], {"gpu_count": 2, "warnings": []}),
     **{f"{vulkan} of Vulkan and {dx12} of D3D12": ([RADV] * vulkan + [RADV | {"source": "wgpu:dx12", "driver": ""}] * dx12, {"gpu_count": gpus})
        for vulkan, dx12, gpus in ((1, 2, 1), (2, 3, 2), (0, 2, 2), (2, 1, 2))},
+    **{f"a layer over it that lists {source}'s GPU twice": (
+        [RADV | {"source": source, "driver": "z", **own}, *[RADV | {"driver": "Dozen", "checked": True}] * 2], {"gpu_count": 1})
+       for source, own in (("cuda", {"uuid": UUIDS[0]}), ("wgpu:vulkan", {}))},
     "numbers of a source are numbers": (
         [{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name} for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))],
         {"gpus.*.name": ["z", "b", "a"]}),
