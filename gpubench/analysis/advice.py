@@ -59,7 +59,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
     device_id: str  # the id of the pair, such as `hybrid:cupy:0`
     gpu_share: float | None  # the GPU's share of the work, from 0 to 1; None for a workload
-    assignment: str | None  # for a workload: the side of each stage, as letters c and g
+    assignment: str | None  # for a workload: the side of each stage, as letters c and g; None for a split op
     on_gpu: tuple[str, ...]  # for a workload: the stages that the GPU runs, all or some of their repeats
     ratio: float  # the time of the faster side alone divided by the time of both together
     lo: float  # the low end of the interval

@@ -56,7 +56,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def expected(self) -> float | None:
-        """The claimed speedup. If the claim gives the times of both sides instead, it is their ratio."""
+        """The claimed speedup. If the claim gives the times of both sides instead, it is their ratio. None if it
+        gives neither."""
         if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
             return self.cpu_s / self.gpu_s
         return self.speedup
@@ -116,7 +117,8 @@ HYBRID = "hybrid"
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
     """Judge each claim by the measured case that favours it most, and return the results in the order of the
-    claims. Raises UsageError if a case of a claim is not a valid selector.
+    claims. A claim without such a case is "not measured", and a throttled case leaves its claim undecided.
+    Raises UsageError if a case of a claim is not a valid selector.
 
     A claimed speedup is confirmed if its whole measured interval reaches `1 - tolerance` times the claim. It is
     refuted if no part of the interval does, and undecided otherwise. A time may reach up to `1 + tolerance`

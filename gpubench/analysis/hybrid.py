@@ -128,9 +128,8 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     selected_in_sample: bool  # the gain comes from the session that chose the share, so it is too high
     case: CaseResult  # the case of the shared call
     interval: Interval  # the gain with its interval
-    baseline_device: (
-        str | None
-    )  # the id of the device that is faster alone; None: a CPU without a case of its own
+    # the id of the device that is faster alone; None: a CPU without a case of its own
+    baseline_device: str | None
 
     @property
     def gpu_share(self) -> float | None:

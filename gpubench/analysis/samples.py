@@ -78,8 +78,8 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
-    """Return the seconds per launch of the used samples of `blocks`. If `discarded` is True, discarded samples
-    are included."""
+    """Return the seconds per launch of the used samples of `blocks`. Warm-up samples, and times that are not
+    positive and finite, are left out. So are discarded samples, unless `discarded` is True."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -448,7 +448,8 @@ Direction = Literal["upload", "download"]
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
     """Return a text that explains, with both numbers, which measured or theoretical peak the case would exceed
-    if a launch took `seconds`. Return None if it exceeds none, and for splits and copies."""
+    if a launch took `seconds`. Return None if it exceeds none, and for splits and copies. The FLOPs of TF32
+    are not judged, nor is the traffic of data that the caches may hold."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -468,7 +469,7 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
     """Return a text that explains, with both numbers, which transfer of the case is faster than the link to its
-    device. Return None if none is."""
+    device. Return None if none is, and for splits. Transfers below LINK_BYTES are not judged."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):

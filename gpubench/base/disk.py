@@ -87,14 +87,14 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def read_text(path: StrPath, most: int) -> bytes:
-    """Return a text file in UTF-8 without a byte order mark, or the beginning of a file with more than `most`
-    bytes. Raises OSError, including NotRegular."""
+    """Return a text file in UTF-8 without a byte order mark. Of a file with more than `most` bytes, the first
+    `most` + 1 are read. Raises OSError, including NotRegular."""
     return as_utf8(read_regular(path, most + 1))
 
 
 def as_utf8(text: bytes) -> bytes:
     """Return a text in UTF-8 without a byte order mark. Windows PowerShell writes UTF-16 (`> FILE`), and some
-    editors write the mark."""
+    editors write the mark. Other texts are returned unchanged, whether they are UTF-8 or not."""
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         with contextlib.suppress(UnicodeDecodeError):
             return text.decode("utf-16").encode()

@@ -351,7 +351,7 @@ ERRORS: dict[str, Entry] = {
         "the system refuses what gpubench needs",
         "mend that (space, permissions, limits) and try again; --verbose shows where it happened"),
     "required-unavailable": Entry(
-        "what --require names is required and not to be had", "`gpubench detect` tells what is missing"),
+        "the device that --require names is not available", "`gpubench detect` tells what is missing"),
     "same-run-twice": Entry(
         "a run is there twice",
         "name each file once; a merged file already holds the runs that are listed in its `merged`"),

@@ -61,7 +61,8 @@ class Table(msgspec.Struct, frozen=True):
     bare: bool = False  # without a rule below the headings, as in the answer
 
     def groups(self) -> list[tuple[str, int, int]]:
-        """Return each group of columns as (label, index of its first column, index after its last column)."""
+        """Return each group of columns that has a label, as (label, index of its first column, index after its last
+        column)."""
         runs = itertools.groupby(range(len(self.columns)), key=lambda i: self.columns[i].group)
         places = [(label, list(run)) for label, run in runs]
         return [(label, run[0], run[-1] + 1) for label, run in places if label]

@@ -111,7 +111,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments with the configured values as defaults. --show-config prints the values and ends
-        the command."""
+        the command. Raises UsageError and ConfigError, and errors of the parser, which `explain` turns into
+        UsageError."""
         try:
             typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         except ParserUsageError as error:
@@ -143,7 +144,8 @@ class Command(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> int | None:
-        """Run the command and return its exit code."""
+        """Run the command and return its exit code. Raises ConfigError, with the place of the value, for a configured
+        value that only the command refuses."""
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
             gc.enable()

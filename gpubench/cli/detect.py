@@ -244,7 +244,7 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
     if lacking is not None:
         raise RequiredUnavailable(
             "required-unavailable",
-            f"{text} is required and not to be had",
+            f"{text} is required and not available",
             why=lacking.why,
             hint=lacking.hint,
         )

@@ -125,8 +125,8 @@ class Listed(NamedTuple):
 
     name: str  # name of the backend
     implementations: tuple[str, ...]  # the implementations of the op
-    brought: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by op
-    kind: str | None = None  # kind of its devices
+    brought: Mapping[str, tuple[Kernel, ...]]  # kernels that it brings, by op
+    kind: str  # `cpu` if all of its devices are CPUs, else `gpu`
 
 
 def listed_backends() -> list[Listed]:

@@ -262,7 +262,7 @@ class DetectedOptions(CommandOptions):
     mode: str | None = option("cpu|gpu|hybrid", WHAT, "Choose the mode yourself.")
     results: Path | None = option("PATH", WHERE, "Measured results to use (default: results).",
         brief="Measured results to use.")
-    require: str | None = option("cpu|gpu|BACKEND|DEVICE", GATES, "Exit with 5 when it is not to be had.", brief=True)
+    require: str | None = option("cpu|gpu|BACKEND|DEVICE", GATES, "Exit with 5 if it is not available.", brief=True)
     explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", brief=True)
     record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.",
         brief=True)

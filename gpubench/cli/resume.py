@@ -65,8 +65,8 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
 
 
 def result_file(append: str | None) -> str | None:
-    """Return the FILE of `--append`. If the user named a `.part` file, return the result file to which it
-    belongs.
+    """Return the FILE of `--append`, or None without the option. If the user named a `.part` file, return the
+    result file to which it belongs.
 
     Raises UsageError if FILE cannot be a result file.
     """

@@ -218,7 +218,7 @@ def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
     """Return the differences of one case: the definition of its op, the threads of its device, its kernel and
-    its results."""
+    its results. Threads that one run does not know are no difference."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (

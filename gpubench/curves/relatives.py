@@ -112,7 +112,7 @@ K = TypeVar("K", bound=Hashable)
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
     """Return the bytes that a launch moves for each unit of n, from the bytes at each size. Return 0 if this
-    ratio differs between the sizes."""
+    ratio differs between the sizes, and without sizes."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0

@@ -98,14 +98,15 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def mad(values: Sequence[float]) -> float:
-    """Return the median absolute deviation from the median, unscaled."""
+    """Return the median absolute deviation from the median, unscaled. Raises ValueError if there are no
+    values."""
     middle = median(values)
     return median([abs(value - middle) for value in values])
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the smallest value, the quartiles, the MAD, and the number of values more than 1.5 IQR beyond the
-    quartiles."""
+    """Return the smallest value, the quartiles, the MAD, and the number of values that lie more than 1.5 times
+    the distance of the quartiles beyond them. Raises ValueError if there are no values."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
     outliers = sum(1 for value in ordered if max(q1 - value, value - q3) > 1.5 * (q3 - q1))
@@ -130,7 +131,7 @@ def spread_share(values: Sequence[float]) -> float:
 def first_sample_z(values: Sequence[float]) -> float:
     """Return the modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993).
     If the MAD is 0, return 0 if the first value is the median, and otherwise infinity with the sign of its
-    deviation."""
+    deviation. There is at least one value."""
     deviation = values[0] - median(values)
     scale = mad(values)
     if scale > 0:
@@ -434,7 +435,8 @@ def growing_k(looks: int) -> float:
 
 
 def robust_spread(rates: Sequence[float]) -> float:
-    """Return the robust standard deviation (from the MAD) divided by the median."""
+    """Return the robust standard deviation (from the MAD) divided by the median. Raises ValueError if there are no
+    rates."""
     return MAD_SIGMA * mad(rates) / median(rates)
 
 

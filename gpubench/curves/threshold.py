@@ -128,8 +128,8 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return how long the fastest of the curves takes at x, as a distribution of ln(seconds). Its step is that
-    of the fastest curve.
+    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds). Its
+    step is that of the fastest curve.
 
     The distribution is a minimum, computed for two curves at a time (Clark 1961). The curves that are known
     around x count. If there are none, all curves that were timed on both sides of x count, and if there are

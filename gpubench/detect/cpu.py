@@ -167,7 +167,7 @@ class Traits(NamedTuple):
     """The properties by which kinds of CPUs are distinguished."""
 
     online: CpuSet  # the CPUs to distinguish
-    cores: list[CpuSet] | None  # their sets of SMT siblings
+    cores: list[CpuSet] | None  # their sets of SMT siblings; None: unknown
     clocks: Mapping[str, Mapping[int, int]]  # for each cpufreq file: the hertz by CPU
     private: Mapping[int, object]  # the L1 and L2 caches, by CPU; empty if a present CPU is offline
 
@@ -432,7 +432,8 @@ class Caches(NamedTuple):
 def read_caches(root: Root, online: CpuSet) -> Caches:
     """Read the caches. A cache that several CPUs share is read for one of them only. The fact is invalid if a
     cache has a damaged file on every CPU that shares it. It is also invalid if the files of a cache are
-    incomplete on some CPUs and complete on others."""
+    incomplete on some CPUs and complete on others, or if the groups of CPUs that share the caches of
+    one level and type overlap. It is absent if no cache is listed."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
     seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
@@ -487,7 +488,7 @@ class Frequencies(NamedTuple):
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
         """Return one fact for the cpufreq file `name` of all CPUs. `merge` turns the values of the CPUs into
-        one. The fact is invalid if the file of any CPU is damaged."""
+        one. The fact is invalid if the file of any CPU is damaged, and absent if no CPU has a value."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)

@@ -354,7 +354,8 @@ class Address(NamedTuple):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling."""
+    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling. A fact
+    is None if the source does not state it."""
 
     source: str  # the source that lists the device: `pci-sysfs`, `nvml`, `wgpu:vulkan`
     driver: str | None = None  # the driver of the API
@@ -471,7 +472,8 @@ def parse_record(raw: object) -> DeviceRecord:
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
-    """Return the JSON object of a record, as child processes write it and `--records` reads it."""
+    """Return the JSON object of a record, as child processes write it and `--records` reads it. Fields without a
+    value are left out."""
     raw: dict[str, Any] = {
         name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, ())
     }

@@ -515,7 +515,7 @@ def _count(value: int | None) -> Fact[int]:
 
 
 class CpuinfoFacts(msgspec.Struct):
-    """The answer of the probe `cpuinfo`."""
+    """The answer of the probe `cpuinfo`. Facts that it does not know are None or empty."""
 
     model: str | None = None  # the name of the product
     vendor: str | None = None  # the manufacturer

@@ -57,7 +57,7 @@ class MachinePart(NamedTuple):
     title: str  # the title, in the first column
     headline: str  # the first line
     lines: list[str]  # the lines below it
-    used: float | None = None  # the used share of its memory, from 0 to 1
+    used: float | None = None  # the used share of its memory, from 0 to 1; None: there is nothing to show
     good: bool = True  # False for a GPU that cannot be used
 
 

@@ -219,7 +219,7 @@ class Mount(NamedTuple):
 
 
 class Level(NamedTuple):
-    """One control group between the process's own group and the mount point."""
+    """One control group that limits the process: its own group, one above it, or the mount point."""
 
     folder: str  # its folder
     v2: bool  # whether it has the files of v2
@@ -342,7 +342,7 @@ def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
 
 def parse_cpu_max(text: str) -> float | None:
     """Parse "150000 100000" (microseconds per period of microseconds) into a number of CPUs, here 1.5. Return
-    None for "max", which means no limit. Raises ValueError."""
+    None for "max", which means no limit. Raises ValueError for a text of another form."""
     amount, period = text.split()
     if amount == "max":
         size(period)
@@ -384,7 +384,8 @@ def _limit(text: str) -> int | None:
 
 
 def _limit_above(text: str) -> int | None:
-    """Return the smallest limit of the group and all groups above it, of which a container sees its own alone."""
+    """Return the smallest limit of the group and all groups above it, of which a container sees its own alone.
+    Return None if there is no limit."""
     line = re.search(r"^hierarchical_memory_limit (\d{1,20})$", text, re.M)
     return _limit(line[1]) if line else None
 

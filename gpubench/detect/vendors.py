@@ -211,7 +211,8 @@ def read_gpus(root: Root) -> list[DeviceRecord] | None:
 
 
 def driver_version(text: str) -> str:
-    """Return the driver version, such as "535.183.01", in the NVRM line. Raises ValueError."""
+    """Return the driver version, such as "535.183.01", in the NVRM line. Raises ValueError if it has
+    none."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     if not match:
         raise ValueError("no version")

@@ -86,8 +86,8 @@ def _devices(analysis: Analysis, results: Iterable[EnergyResult]) -> list[str]:
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    """Draw the best implementation of each side. Variants, such as products in TF32, are no implementation of
-    the same dtype."""
+    """Return the table with the best implementation of each side. Variants, such as products in TF32, are left
+    out."""
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
     results = [energy for energy in results if energy.id in cases]
     on_cpu = group_by(

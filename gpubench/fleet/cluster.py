@@ -74,7 +74,8 @@ class Answers(NamedTuple):
 
 def run_cluster(options: ClusterRunOptions) -> int:
     """Measure on every node, save each result as it arrives, print the report of the fleet, and return the exit
-    code."""
+    code. Raises UsageError, RequiredUnavailable if too few nodes can be asked, and a signal's interrupt after
+    the fleet is saved."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")

@@ -116,7 +116,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the name of the node
     reason: NodeReason | None  # why it is not whole, or None if its result arrived
     error: str | None  # the reason in words; None if its result arrived
-    last_event: str | None = None  # the last event that the node reported
+    last_event: str | None = None  # the last event that the node reported; None: it reported none
     cut: Cut | None = None  # why the driver ended the run, if it did
     attempts: Sequence[NodeAttempt] = ()  # earlier attempts, which were repeated
     identity: NodeIdentity | None = None  # the code that the node runs; None: it never began
@@ -385,9 +385,9 @@ class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     at: str  # the time of the line, in UTC
     node: str  # the name of the node
-    event: msgspec.Raw | None = None  # the event as the node reported it
-    ended: str | None = None  # at the end of its run: `ok`, or why the node is not whole
-    error: str | None = None  # the reason in words
+    event: msgspec.Raw | None = None  # the event as the node reported it; None at the end of its run
+    ended: str | None = None  # at the end of its run: `ok`, or why the node is not whole; else None
+    error: str | None = None  # the reason in words; None without a reason
 
 
 class FleetJournal:

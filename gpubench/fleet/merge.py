@@ -49,7 +49,7 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 def join_files(options: MergeOptions) -> None:
     """Write one result with all sessions, or a fleet. It is one result if no nodes are expected, the files are
     of one machine, and device ids mean the same GPUs in all of them. Raises InputError if the fleet is not
-    complete; it is written all the same."""
+    complete; it is written all the same. Raises UsageError for an output that is no result file."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(

@@ -58,7 +58,7 @@ class NodeIdentity(msgspec.Struct, frozen=True):
 class ChildEnd(msgspec.Struct, frozen=True):
     """How the child process on a node ended."""
 
-    status: int  # its exit status
+    status: int  # its exit status; negative: a signal ended it; 1 also if it did not end in time
     errors: str  # the last lines that it wrote to standard error, or ""
 
 

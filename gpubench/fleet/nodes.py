@@ -63,8 +63,8 @@ Numbers = Mapping[int, int]  # maps a run's session to the merged run's
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """Return one run with the sessions of all `runs`, numbered by their start. A single run is returned
-    unchanged.
+    """Return one run with the sessions of all `runs`, numbered by their start. There is at least one run, and a
+    single run is returned unchanged.
 
     Raises InputError if a run is given twice. Raises it also if the runs differ in machine, devices, software
     or protocol, or in the definition of an op.
@@ -340,7 +340,7 @@ class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: NodeReason  # how it ended
     error: str  # the reason in words
-    last_event: str | None = None  # the last event that the node reported
+    last_event: str | None = None  # the last event that the node reported; null: none
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,13 +356,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str  # made of its fingerprint, its GPUs' digests and its names; without a result, its name
     status: Literal["ok", "failed"]  # `ok` if there is a result, else `failed`
     label: str | None = None  # the name given by `--context node=`
-    reason: NodeReason | None = None  # why the node is not whole
-    error: str | None = None  # the reason in words
-    result: Run | None = None  # the newest result
+    reason: NodeReason | None = None  # why the node is not whole; null: it is
+    error: str | None = None  # the reason in words; null without a reason
+    result: Run | None = None  # the newest result; null: none, or it is in `files`
     others: list[Run] = []  # older results in which device ids mean other GPUs than in `result`
     files: list[NodeFile] = []  # in a large fleet: files with the results, the newest last
     engine: dict[str, str] = {}  # the engine of `run --cluster` and its version
-    last_event: str | None = None  # the last event that the node reported
+    last_event: str | None = None  # the last event that the node reported; null: none
     attempts: list[NodeAttempt] = []  # earlier attempts, which were repeated
 
     @property

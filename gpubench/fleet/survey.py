@@ -104,7 +104,7 @@ class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
     node: str  # the name of the node
     gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
     device: str  # the id of the device in the run
-    bdf: str | None  # the PCI address of the GPU
+    bdf: str | None  # the PCI address of the GPU; null: unknown
     case: str  # the case that shows it
     rate_per_s: float  # its rate in launches per second
     median_per_s: float  # the median rate of its peers, or its own saved rate
@@ -472,11 +472,11 @@ class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node in the inventory."""
+    """A node in the inventory. Facts that are unknown are null."""
 
     name: str  # the name to show
-    reason: NodeReason | None  # why it did not answer; then at most `software` is known
-    why: str | None  # the reason in words
+    reason: NodeReason | None  # why it did not answer, null if it did; then at most `software` is known
+    why: str | None  # the reason in words; null if it answered
     cpu: str | None  # the model of its CPU
     cpus: int | None  # the number of CPUs that may be used
     memory_bytes: int | None  # the size of its RAM
@@ -485,7 +485,7 @@ class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EqualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes with the same CPU, the same GPUs and almost the same memory."""
+    """Nodes with the same CPU, the same GPUs and almost the same memory. Facts that are unknown are null."""
 
     cpu: str | None  # the model of the CPU
     cpus: int | None  # the number of CPUs of each node
@@ -501,8 +501,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1  # the version of the document's format
     nodes_expected: int  # how many nodes there should be
     nodes_answered: int  # how many nodes answered
-    complete: bool  # whether as many nodes as expected answered
-    gpus: int  # the number of GPUs that may be used
+    complete: bool  # whether at least as many nodes as expected answered
+    gpus: int  # the number of GPUs of the nodes that answered, without those that surely cannot be used
     nodes: list[ListedNode]  # the nodes, the worst first
     groups: list[EqualNodes]  # nodes with the same hardware, the largest group first
     drift: tuple[Drift, ...]  # software that differs between nodes

@@ -17,7 +17,8 @@ Maker = Callable[..., Sequence[Any]]
 
 
 class Meaning(TypedDict, total=False):
-    """The options of a function that describe its inputs and decide whether a result is correct."""
+    """The options of a function that describe its inputs and decide whether a result is correct. None means the
+    default, as `gpubench.function` describes it."""
 
     inputs: Maker | None  # called with what it takes of rng, n and dtype; returns the list of inputs at size n
     tolerance: float | None  # the largest allowed relative error of a result

@@ -268,8 +268,9 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
     """Return the inputs at size n, one for each of `arguments`. The same seed gives the same inputs.
 
     Floating-point arrays get the dtype, and other objects stay unchanged. The tensors of a function for all
-    libraries become NumPy's arrays. Raises PluginError if the user's
-    function for inputs does not return a list. An exception of that function is passed on.
+    libraries become NumPy's arrays. Raises PluginError if the user's function for inputs does not return a list.
+    An input that is not in a list is accepted if there is one argument. An exception of the user's function is
+    passed on.
     """
     import numpy as np
 

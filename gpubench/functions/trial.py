@@ -74,7 +74,7 @@ class TrialReport(msgspec.Struct):
     """Reply: the results of a trial so far."""
 
     functions: list[Description] = []  # the descriptions of the functions that were tried
-    partial: Description | None = None  # the current function, described from its first sizes
+    partial: Description | None = None  # the current function, described from its first sizes; None: none yet
     wrong: dict[str, str] = {}  # by the name of a function: the reason why it cannot be measured
     known: list[str] = []  # the names that the source declares
     trying: str | None = ""  # the name of the current function; empty during the import, None at the end
@@ -232,7 +232,8 @@ def _call(
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
     """Raise PluginError if `call` returns its old `result` for the new inputs `others` and for scaled numbers,
-    too. The first alone prove nothing: sorted permutations are always alike."""
+    too. The new inputs alone prove nothing, because sorted permutations are always alike. A result without
+    floating-point numbers that differ proves nothing either."""
     import numpy as np
 
     own = [plain(x) for x in inputs]
@@ -332,7 +333,7 @@ def _highest(trials: list[Trial]) -> int:
 
 
 def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
-    """Fill the report about the functions of a source. `tell` sends the report, and is called before each
+    """Fill the report about the requested functions of a source. `tell` sends the report, and is called before each
     function and after each size."""
     _limit(tell)
     try:

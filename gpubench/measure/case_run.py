@@ -392,7 +392,7 @@ class CaseRun:
     def _ask_of_session(
         self, kind: Callable[..., protocol.WorkerRequest], **fields: object
     ) -> protocol.Reply | None:
-        """Send a request about this case and session, once the case is prepared."""
+        """Send a request about this case and session, once the case is prepared. Returns the reply, if any."""
         session = self.runtime.session
         return self._exchange_once_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)

@@ -86,7 +86,7 @@ class Monitor:
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
         """Return the block as `judge_block` judges it, with the median clock of the device's earlier blocks as
-        the usual clock. Then remember the clock of this block."""
+        the usual clock. Then remember the clock of this block, unless samples of it were discarded."""
         clocks = self._clocks.setdefault(device_id, [])
         block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:

@@ -160,7 +160,8 @@ class Constraints(msgspec.Struct, frozen=True):
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
-    """Return the workload of a series at a size. A case that cannot be measured becomes a Skip."""
+    """Return the workload of a series at a size. A case that cannot be measured becomes a Skip. A case for which
+    `constraints.keep` returns False is left out."""
     params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []

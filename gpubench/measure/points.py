@@ -250,7 +250,7 @@ def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> li
 
 def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
     """Return, by size, the fastest time on a CPU divided by the fastest time of the cell. Above 1 the cell
-    wins."""
+    wins. Sizes that lack one of the two are left out."""
     ratio = {}
     for n, slots in sorted(rows.items()):
         base = [seconds(times) for name, times in slots.items() if name[0] in cpu]

@@ -177,7 +177,7 @@ class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that is slower than GPUs of the same model."""
 
     device_id: str  # the id of the device
-    gpu_id: str | None  # the id of the GPU in the machine
+    gpu_id: str | None  # the id of the GPU in the machine; null: unknown
     op: str  # the op with the largest shortfall
     shortfall: float  # how far its rate falls short of the others, from 0 to 1
     judged: bool  # whether a verdict is possible, which takes four GPUs or more
@@ -190,8 +190,8 @@ class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
     measured_id: str  # the id of the GPU that was measured in full
     device_ids: tuple[str, ...]  # the ids of all GPUs of the model
     compared: tuple[str, ...]  # the ids of the GPUs that have times
-    worst: str | None  # the id of the GPU with the largest shortfall
-    worst_shortfall: float | None  # its shortfall, from 0 to 1
+    worst: str | None  # the id of the GPU with the largest shortfall; null: none was compared
+    worst_shortfall: float | None  # its shortfall, from 0 to 1; null without `worst`
     slower: tuple[SlowIdenticalGpu, ...]  # GPUs that are slower than chance explains
     left_out: dict[str, str]  # why a GPU was not compared, by its id
     text: str  # the result as a sentence

@@ -78,8 +78,8 @@ class GroupSession(
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Return the error that says why the device group cannot run the case, or None if it can. It runs a
         collective only if the collective has as many ranks as the group. It runs a training if each rank can
-        run its part of the batch. It runs any other op only in the tuned implementation, and only if the op can
-        be split and a rank can run its share."""
+        run its part of the batch. It runs any other op only in the tuned implementation without a variant, and
+        only if the op has one output and no ids, can be split, and a rank can run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -280,8 +280,8 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend. Their ids have the numbers in the GPUs' own ids, because a
-    GPU that does not answer is missing among `members`."""
+    """Return the groups of these GPUs of one backend: all ordered pairs, and the first 3, 4, ... GPUs. Their ids
+    have the numbers in the GPUs' own ids, because a GPU that does not answer is missing among `members`."""
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))

@@ -77,10 +77,11 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float  # speedup / ranks
     efficiency_lo: float  # the lower end of the interval of efficiency
     efficiency_hi: float  # the upper end of the interval of efficiency
-    weak: float | None  # of a training: time of one GPU with one rank's part of the batch / time of the group
-    weak_lo: float | None  # the lower end of the interval of weak
-    weak_hi: float | None  # the upper end of the interval of weak
-    balance: float | None  # the fastest rank's time / the slowest's, each alone with its share
+    # of a training: time of one GPU with one rank's part of the batch / time of the group; null: unknown
+    weak: float | None
+    weak_lo: float | None  # the lower end of the interval of weak; null without weak
+    weak_hi: float | None  # the upper end of the interval of weak; null without weak
+    balance: float | None  # the fastest rank's time / the slowest's, each alone with its share; null: not timed
     host_limited: bool  # whether the host's launches take most of the time
     row: CaseResult  # the case of the device group
     single: CaseResult  # the case of the best single GPU
@@ -99,8 +100,8 @@ class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int  # the number of GPUs in the group
     verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
     n: float | None  # the size from which on it is faster, or null
-    lo: int | None  # the lower end of the 95 % interval of n
-    hi: int | None  # the upper end of the 95 % interval of n
+    lo: int | None  # the lower end of the 95 % interval of n; null unless the verdict is `at`
+    hi: int | None  # the upper end of the 95 % interval of n; null unless the verdict is `at`
     first: int  # the smallest measured size
     last: int  # the largest measured size
 
@@ -231,7 +232,7 @@ PARTS: tuple[Part, ...] = ("alone", "early", "late")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one GPU during a part of the work."""
+    """The state of one GPU during a part of the work. Quantities that the driver does not tell are null."""
 
     device_id: str  # the id of the device
     part: Part  # the part: alone, early or late

@@ -180,7 +180,7 @@ def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
 
 
 def round_numbers(value: Any) -> Any:
-    """Return `value` with every float rounded to the digits of a result file."""
+    """Return plain JSON data with every float rounded to the digits of a result file. Tuples become lists."""
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):

@@ -297,7 +297,7 @@ def stack(pictures: Sequence[str]) -> str:
 
 
 def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
-    """Return the charts of `options.sections`."""
+    """Return the charts of `options.sections` that have rows. The set is empty if no case was measured."""
     series = all_series(analysis)
     if not series:
         return ChartSet()

@@ -57,7 +57,8 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """Return each model with the ids of its devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`."""
+    """Return each model with the ids of its devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`. The model of a device
+    that the run does not list is `an unknown device`."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())

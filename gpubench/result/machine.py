@@ -2,7 +2,9 @@
 it.
 
 A `Fact` holds a value with its source, or None with the reason why there is no value. Other fields are plain
-values. Sizes are in bytes, frequencies in hertz, powers in watts. Sets of CPUs are strings in list form
+values, or None if they are unknown or do not apply.
+
+Sizes are in bytes, frequencies in hertz, powers in watts. Sets of CPUs are strings in list form
 ("0-3,8"). Every field has a default, so that a part that was not probed has the status `not_probed`, never the
 value 0.
 """
@@ -413,7 +415,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     # what it rests on: a rule alone, a test kernel on each device, or a result of this machine
     confidence: Confidence = "provisional"
     device_ids: list[str] = []  # the ids of the recommended GPUs
-    cpu_threads: int | None = None  # the number of CPU threads to use
+    cpu_threads: int | None = None  # the number of CPUs that the process may use; null: unknown
     reasons: list[Reason] = []  # the reasons for the mode
     rejected: list[Rejected] = []  # the GPUs that are not candidates
     overrides: list[str] = []  # the user's settings that it follows

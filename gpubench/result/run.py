@@ -1,7 +1,7 @@
 """The result file `gpubench-result`, version 4: raw samples and conditions, never an estimate.
 
-The name of a field contains its unit (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that
-was not measured is None with a reason beside it, never 0. Readers ignore unknown fields.
+A field's name contains its unit (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
+measured is None with a reason beside it, never 0. Other unknown values are None. Readers ignore unknown fields.
 """
 
 from collections.abc import Mapping
@@ -52,13 +52,13 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
     """One worker process, and the costs of its device without any work."""
 
     device_id: str  # the id of the device
-    threads: int | None = None  # the number of CPU threads
-    blas: Blas | None = None  # the BLAS that NumPy calls
+    threads: int | None = None  # the number of CPU threads that compute; None: no CPU takes part
+    blas: Blas | None = None  # the BLAS that NumPy calls; None: none is known
     env: dict[str, str] = {}  # the environment variables that set numbers of threads
-    clock_step_s: float = 0.0  # the resolution of the host's clock
-    clock_cost_s: float = 0.0  # the time of one reading of the clock
+    clock_step_s: float = 0.0  # the resolution of the host's clock; 0: not measured
+    clock_cost_s: float = 0.0  # the time of one reading of the clock; 0: not measured
     open_s: float | None = None  # the time to open the device
-    overhead_s: list[float] = []  # the times of an empty launch and its wait
+    overhead_s: list[float] = []  # the times of an empty launch and its wait; empty: not measured
 
 
 class Peak(Record, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     @property
     def contended(self) -> bool:
-        """Whether other processes took so much CPU time that the times of the session may have suffered."""
+        """Whether other processes or the hypervisor took so much CPU time that the times may have suffered."""
         return self.disturbance > BUSY_SHARE
 
 

@@ -75,9 +75,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     cpu_only_s: float  # seconds of one call with all stages on the CPU
     gpu_only_s: float  # seconds of one call with all stages on the GPU
     predicted_s: float | None  # predicted seconds, or null if the file has no prediction
-    copies_s: (
-        float | None
-    )  # the part of predicted_s that copies and launches take, or null without a prediction
+    # the part of predicted_s that copies and launches take, or null without a prediction
+    copies_s: float | None
     measured_s: float  # measured seconds of one call with the stage assignment
     better: Side  # the side that is faster alone
     reason: AssignmentReason | None  # why the stage assignment does not pay, or null if it does

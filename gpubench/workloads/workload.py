@@ -114,7 +114,7 @@ class _Stages:
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Check that every value is written before it is read and is written only once, that only states are
-        added to, and that host stages come first. Raises ValueError."""
+        added to, and that host stages come first. Raises ValueError if not."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]

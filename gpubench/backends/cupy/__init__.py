@@ -274,7 +274,8 @@ class CupySession(
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time the stages by events between them. Steps on the host come first, timed by the host's clock."""
+        """Time the stages by events between them. Steps on the host come first, timed by the host's clock. With HIP
+        each step is timed with a wait."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)

@@ -180,9 +180,9 @@ class NumpySession(
         return StageReading(seconds, sum(seconds), "host")
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """Import numba and compile the kernels of each op for its largest size. Smaller sizes use some of them,
-        too. Returns the seconds of loading and compiling, or 0 if the cache had all kernels or numba does not
-        work."""
+        """Import numba and compile the kernels of each op for its largest size, for about AHEAD_S seconds at
+        most. Smaller sizes use some of them, too. Returns the seconds of loading and compiling kernels, without
+        the import. Returns 0 if the cache had all kernels, if there are none, or if numba does not work."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)

@@ -397,7 +397,7 @@ def _side(itemsize: int) -> int:
 
 @intrinsic
 def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
-    """Call the kernel whose address is `function`."""
+    """Call the kernel whose address is `function`, with four addresses of arrays and five integers."""
 
     def codegen(context, builder, signature, args):
         byte = ir.IntType(8).as_pointer()

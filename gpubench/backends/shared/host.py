@@ -331,9 +331,10 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of the steps of a chain. First the steps on the host are timed by the host's clock, and
-    then `timed(launches)` times the others. If `timed` is None, the host's clock times each step together with
-    a wait. Returns None if `timed` does."""
+    """Return the times of the steps of a chain: first those of the steps on the host, then those of `launches`,
+    which are all other steps in order. The host's clock times the steps on the host, and `timed(launches)` the
+    others. If `timed` is None, the host's clock times each step together with a wait. Returns None if `timed`
+    does."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(

@@ -147,7 +147,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
     """Return the float64 reference of each output. Each is computed once per workload for all workers.
 
     References are memory-mapped files in `folder`. The first worker writes them, and the others read them.
-    `key` identifies the workload and its inputs.
+    `key` identifies the workload and its inputs. Raises BackendError if the files cannot be written.
     """
     import numpy as np
 

@@ -46,11 +46,11 @@ class GpuTarget(Protocol):
 
     @property
     def uuid(self) -> str | None:
-        """The uuid of the GPU, with or without dashes and prefix."""
+        """The uuid of the GPU, with or without dashes and prefix. None if it is unknown."""
 
     @property
     def pci(self) -> str | None:
-        """The PCI address of the device."""
+        """The PCI address of the device. None if it is unknown."""
 
 
 GpuReader = Callable[[], Mapping[str, Any]]
@@ -87,7 +87,7 @@ class Handle:
 
     @property
     def bdf(self) -> str | None:
-        """The PCI address as NVML writes it."""
+        """The PCI address as NVML writes it. None if NVML does not give it."""
         return text(getattr(self.value("nvmlDeviceGetPciInfo"), "busId", None))
 
     @property

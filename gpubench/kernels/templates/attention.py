@@ -43,7 +43,7 @@ _MOST_PARTS = 8
 
 
 class Heads(msgspec.Struct, frozen=True):
-    """The numbers of sequences, tokens, heads and elements."""
+    """The shape of the inputs of an attention."""
 
     n: int  # tokens of a sequence
     heads: int  # heads of a token
@@ -57,7 +57,7 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of a token and a token that it sees, over all sequences."""
+        """The number of pairs of a token and a token that it sees (itself or one before it), over all sequences."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property

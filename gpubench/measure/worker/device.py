@@ -555,7 +555,8 @@ class OpenDevice:
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
         """Check the inputs, the output of the last launch and that of one more. Regimes with data on the device
-        share a launch, so its output is checked only once after the last sample."""
+        share a launch, so its output is checked only once after the last sample. Returns None if it was checked
+        already. Raises Wrong and ChangedInput."""
         timed, suspects = self._timer_of(request.case_id), self.kept.suspects
         self.kept.end()
         suspects.judge(request.case_id)

@@ -125,7 +125,7 @@ class CallWorkspace(Workspace):
         return []
 
     def fetch(self, output: Buffer, way: Any, *, travels: bool | None = None) -> None:
-        """Download the whole result."""
+        """Download the whole result, unless `travels` is False."""
         if travels is not False:
             way.download(output, self.host_outputs[0])
 

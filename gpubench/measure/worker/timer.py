@@ -50,12 +50,13 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """Base class of timers, which take samples of one case with a repeat count."""
+    """Base class of timers, which take samples of one case with a repeat count. What a case does not use is
+    None."""
 
     case: Case  # the case that is sampled
     session: Session  # the session that runs it
     repeat = 1
-    hot_repeat: int | None = None  # launches of a sample on the device's clock
+    hot_repeat: int | None = None  # launches of a sample on the device's clock; None: it is not read
     single = False  # nothing has to be warmed up
     adjusts = False  # a block may correct the repeat count
     settled = True  # a block has confirmed the repeat count
@@ -72,7 +73,8 @@ class Timed:
 
     @abstractmethod
     def verify(self) -> Check | None:
-        """Check the result. Raises Wrong."""
+        """Check the result. Returns the check of an overhead, and None for other cases, whose workspace has the
+        check. Raises Wrong."""
 
     @abstractmethod
     def release(self) -> None:

@@ -579,7 +579,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with the backends that gave no GPU and the reasons, or an empty text without any."""
+    """Return a line with the backends (torch, numpy and hybrid aside) that gave no GPU, and why, or else ""."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

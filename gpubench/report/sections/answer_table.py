@@ -44,7 +44,8 @@ def bare_table(
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """Return a table with a row for each op: `pays from` and the gain, in the regimes of the answer.
+    """Return a table with a row for each row of the answer: `pays from` and the gain, in the regimes of the
+    answer.
 
     The heading has the most common size of the gains, and a gain at another size has its size beside it. If
     most gains have other sizes, each row has its own size.

@@ -244,7 +244,7 @@ _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the roofline, with a picture for each dtype. In a picture, each op on each device is
-    a point below the peaks of the device."""
+    a point below the peaks of the device, at its largest size. Ops without FLOPs have no point."""
     fastest = {point.id for point in chart_cases(analysis)}
     rows: ChartRows = {}
     marks: ChartRows = {}

@@ -129,7 +129,8 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """Return the tables of a TOML text in UTF-8. Raises ValueError if the text is invalid or too large."""
+    """Return the tables of a TOML text in UTF-8. Raises ValueError if the text is invalid, too large or nested
+    too deeply."""
     if len(data) > MAX_TOML_BYTES:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
     import tomllib
@@ -512,7 +513,7 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 def result_3(data: Plain) -> Plain:
     """Upgrade a result to version 3. The blocks of a search for a break-even go, and so do cases that have no
-    other blocks. The settings get `protocol`."""
+    other blocks. Settings without `protocol` get protocol 1."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {

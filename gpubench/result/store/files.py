@@ -392,8 +392,8 @@ def result_name(run: Run) -> str:
 
 
 def machine_name(machine: Machine, fingerprint: str) -> str:
-    """Return a folder name for a machine: the CPU model, the GPU model and six hex digits of the machine's
-    fingerprint."""
+    """Return a folder name for a machine: the CPU model (`cpu` if unknown), the model of the first GPU (`no-gpu`
+    if unknown or absent) and six hex digits of the machine's fingerprint."""
     gpu = machine.gpus[0].name.value if machine.gpus else None
     words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
     slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]

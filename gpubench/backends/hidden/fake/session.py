@@ -276,7 +276,7 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned case that has no kernel."""
+        """Return why the case cannot run: a tuned case without a kernel. Return None for all others."""
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -351,7 +351,8 @@ class FakeSession(
         return fits and same_bytes(got, copy.array.reshape(-1)[: got.size].reshape(shape))
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
-        """Return a launch of the expression, with the cost that the model gives for this device."""
+        """Return a launch of the expression, with the cost that the model gives for this device. Raises BuildError
+        on `fake:build`."""
         if self._word == "build":
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np

@@ -135,7 +135,8 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the device's limits allow. Raises Unsupported if there is none."""
+    """Return the tiles that the device's limits allow. `tiles` end with the smallest. Raises Unsupported if none
+    is allowed."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]

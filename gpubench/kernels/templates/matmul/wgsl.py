@@ -255,7 +255,8 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or `TILED`."""
+    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or `TILED`. Raises
+    Unsupported for several or transposed products, for other dtypes than float32, and beyond the limits."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"

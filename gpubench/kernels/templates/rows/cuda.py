@@ -292,7 +292,7 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
             f"a row of {columns} elements takes {units} loads; the kernel counts up to {_MOST_UNITS}",
             reason="limit",
         )
-    unit_bytes = arrays * max(4, itemsize * width)  # half a register is not to be had
+    unit_bytes = arrays * max(4, itemsize * width)  # there is no half register
     most = max(1, HELD_BYTES // unit_bytes)
     least_units = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
     spread = power_of_two_at_least(ceil_div(units, least_units))

@@ -71,7 +71,8 @@ _GROUPS = {
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one page for all runs. The same files and the same installed extras give the same bytes."""
+    """Return one page for all runs. The same files and the same installed extras give the same bytes. A page
+    that would have MAX_BYTES or more drops kinds of content, up to three, and may still be larger then."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
