@@ -113,8 +113,8 @@ class Result:
         if it is unknown; `text` and `verdict` say why.
 
         `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device, and
-        `dtype` a name or an object with a name, such as a NumPy dtype. If there are still several GPUs, dtypes or
-        params, the smallest size counts, and the result names them. Raises UsageError for an unknown op or
+        `dtype` a name or an object with a name, such as a NumPy dtype. None means any. If there are several GPUs,
+        dtypes or params, the smallest size counts, and the result names them. Raises UsageError for an unknown op or
         situation, and for a missing op if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold

@@ -186,8 +186,8 @@ class Policy:
     ) -> GpuThreshold:
         """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
-        if it is unknown. `backend` is the id of a backend or device, and `dtype` as in `choose`. If
-        there are still several GPUs, dtypes or params, the smallest size counts, and the result names them.
+        if it is unknown. `backend` is the id of a backend or device, and `dtype` as in `choose`. None
+        means any. If there are several GPUs, dtypes or params, the smallest size counts, and the result names them.
         Raises UsageError for an op that was not measured and for an unknown situation.
         """
         return find_threshold((measured.run for measured in self._runs), op, situation, backend, dtype)

@@ -317,7 +317,7 @@ def find_threshold(
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
     sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device, and `dtype`
-    is as in `dtype_name`; None means any. If there are still several GPUs, dtypes or params, the smallest size
+    is as in `dtype_name`; None means any. If there are several GPUs, dtypes or params, the smallest size
     counts. Raises UsageError for an unknown situation, for an op that no run has measured, and for None if the
     runs have several ops."""
     runs, regime = list(runs), situation_regime(situation)

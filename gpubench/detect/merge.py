@@ -423,8 +423,8 @@ def is_layer(record: DeviceRecord) -> bool:
 
 
 def _may_repeat(record: DeviceRecord) -> bool:
-    """Tell whether the record's list may have a GPU once more than it is there, as D3D12's has and so those of
-    layers over it. Other lists are heard first."""
+    """Tell whether the record's list may name a GPU twice. D3D12's list may, and so may the lists of layers over
+    it, so all other lists are merged before them."""
     return record.source.endswith(":dx12") or is_layer(record)
 
 
