@@ -38,6 +38,8 @@ def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last
     (lambda m, x: x - (x > 1), "x - select(0.0, 1.0, x > 1.0)"),
     (lambda m, x: (x > 0) * (x < 1) * x, "select(0.0, 1.0, ((x > 0.0) && (x < 1.0))) * x"),
     (lambda m, x: m.where((x > 0) + (x / 2), x, 0), "select(0.0, x, select(0.0, 1.0, x > 0.0) + x / 2.0 != 0.0)"),
+    (lambda m, x: m.where(m.where(x > 0, x < 1, x < 2) + (x > 3), x, 0),
+     "select(0.0, x, ((select(select(0.0, 1.0, x < 2.0), select(0.0, 1.0, x < 1.0), x > 0.0) != 0.0) || (x > 3.0)))"),
     (lambda m, x: m.where(m.logical_or(x, x > 1), x, 0), "select(0.0, x, ((x != 0.0) || (x > 1.0)))"),
     *((f, "let step_0 = select(0.0, 1.0, x > 0.0);\nstep_0 * step_0") for f in (lambda m, x: (x > 0) ** 2, lambda m, x: m.square(x > 0))),
     (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),

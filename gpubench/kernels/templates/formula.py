@@ -282,7 +282,8 @@ class Namespace:
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if not isinstance(condition, Symbol):
         return a if condition else b
-    return Symbol("where", (_truth(condition), _number_of(a), _number_of(b)))
+    choice = Symbol("where", (_truth(condition), _number_of(a), _number_of(b)))
+    return _truth(choice) if _is_truth(a) and _is_truth(b) else choice
 
 
 def _limit(name: str, a: Any, b: Any) -> Symbol:
