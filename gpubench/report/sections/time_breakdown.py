@@ -38,7 +38,7 @@ _PARTS = {
 _RANKS = {"sync": 3, "alloc": 2, "launch": 1}
 _MEANING = (
     "Shares of the wall time of one call that copies both ways; the clock is read between its steps. A rest "
-    "below 0: parts that overlap, as those of earlier versions do, which timed each part alone."
+    "below 0 means that parts overlap, because an earlier version timed each of them alone."
 )
 _DERIVED = "* derived: single launch - launch - sync, without a device clock"
 _LARGEST = "The largest size of each op; all sizes: --sections breakdown or --format markdown."
