@@ -197,9 +197,6 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
         request, one_of_each=not {*chosen.sizes, *_preset_ops(options)}.issuperset(declared), spares=spares,
         threads=how.threads, tell=waiting(options.quiet), trial=None if options.dry_run else adapters.try_adapter,
     )  # fmt: skip
-    if not choice.targets:
-        why = "; ".join(warning.message for warning in choice.warnings)
-        raise RequiredUnavailable("unavailable", "none of the backends that were named has a device", why=why)
     if not any(target.device.backend == DEVICE_GROUP for target in choice.targets):
         if all(op.collective is not None for op in declared.values()):
             raise RequiredUnavailable(
@@ -207,6 +204,11 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
                 why="CuPy lists fewer, or the devices that were named are no device group",
                 hint="`gpubench detect` shows the GPUs; --devices group:numpy:4 tries the program without one",
             )  # fmt: skip
+        if not choice.targets:
+            why = "; ".join(warning.message for warning in choice.warnings)
+            raise RequiredUnavailable(
+                "unavailable", "none of the backends that were named has a device", why=why
+            )
         if words.HEALTH in words.find_presets(options.ops):
             owner.select(ops=[name for name in declared if name not in words.LINKS])
     spec = owner.on(choice, machine)
