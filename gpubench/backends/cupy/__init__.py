@@ -435,7 +435,8 @@ class CupyBackend(Backend, Joins):
         for device in self.devices():
             if device.id == device_id:
                 try:
-                    return CupySession(device, int(device_id.rpartition(":")[2]))
+                    with vendor_errors():
+                        return CupySession(device, int(device_id.rpartition(":")[2]))
                 except RuntimeError as error:  # CuPy finds no NVRTC, cuBLAS or headers
                     raise BackendUnavailable(
                         f"CuPy lacks a library of CUDA: {error}", hint=_install()

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import backends, detect, kernels
 from gpubench.base import AMD
-from gpubench.base.errors import BackendUnavailable, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.detect.probes.libraries import probe_cuda as probe
 from gpubench.result.case import Case
 from tests.detect.recorded import last_answer
@@ -51,7 +51,7 @@ def rocm(monkeypatch):
         {name: getattr(np, name) for name in ("empty", "zeros", "float32", "uint8", "uint64", "add", "copyto", "arange")}
     )  # fmt: skip
     module.__version__ = "14.0.0"
-    module.RawModule = refuse
+    module.RawModule, module.ElementwiseKernel = refuse, lambda *words: None
     module.get_default_memory_pool = module.get_default_pinned_memory_pool = lambda: pool
     module.cuda = SimpleNamespace(
         runtime=runtime, Event=Event, get_current_stream=lambda: stream, nvrtc=SimpleNamespace(getSupportedArchs=refuse),
@@ -128,6 +128,8 @@ def test_a_cupy_that_does_not_load_or_lacks_a_library_says_what_to_install(rocm,
     rocm.cuda.device = SimpleNamespace(get_cublas_handle=fail)
     refused = raised(BackendUnavailable, backends.load("cupy").open, "cupy:0")
     assert ("libcublas.so.13" in refused.detail, "cuda13" in refused.hint) == (True, True)
+    rocm.cuda.runtime.CUDARuntimeError = RuntimeError
+    assert raised(BackendError, backends.load("cupy").open, "cupy:0").hint == "", "the GPU itself refuses"
     (tmp_path / "cupy.py").write_text("raise AttributeError('numpy has no attribute core')")
     monkeypatch.delitem(sys.modules, "cupy")
     monkeypatch.syspath_prepend(tmp_path)
