@@ -53,6 +53,11 @@ class Budget:
         return max(0.0, self.left_s()) + LAST_S
 
     @property
+    def longest(self) -> Budget:
+        """This budget, with all seconds of work done once that it would not count."""
+        return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
+
+    @property
     def over(self) -> bool:
         """Whether no time is left."""
         return self.left_s() <= 0

@@ -265,9 +265,8 @@ class WorkerPool:
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
-        self._called: set[tuple[str, str]] = (
-            set()
-        )  # the devices that built a function of the user's, and its op
+        # The workers that built a function of the user's, with its op and dtype.
+        self._called: set[tuple[Worker, str, str]] = set()
         self.records: list[WorkerRecord] = []
         self.clocks: dict[str, DeviceClock] = {}
         self._peaks: list[Peak] = []
@@ -380,17 +379,18 @@ class WorkerPool:
 
         The first device of each workload also makes the reference. With `choosing`, devices that must choose a
         kernel by trials do that one after the other, then build. An error is not reported here, but when the
-        case is prepared. Waiting ends with the budget, but not for the first call of a user's function on a
-        device, which may compile: those seconds are added to `once_s` of the budget.
+        case is prepared. Waiting ends with the budget. The first call of a user's function in a worker may
+        compile, so its seconds are added to `once_s`, and waiting for it ends with `budget.longest`.
         """
         own = {
-            (device_id, case.op)
+            (self.workers[device_id], case.op, case.dtype)
             for cases in workloads
             for device_id, chosen in cases.items()
             for case in chosen
-            if case.group == FUNCTIONS and device_id in self.workers  # others are opened later
+            if case.group == FUNCTIONS and device_id in self.workers
         }
-        began, counted, budget = time.monotonic(), budget, budget if own <= self._called else ENDLESS
+        began, first = time.monotonic(), own - self._called
+        patience = budget.longest if first else budget
         self._called |= own
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
@@ -402,20 +402,20 @@ class WorkerPool:
                 inputs.setdefault(device_id, []).append(
                     protocol.Load(id=number, case=case, reference=not place)
                 )
-        self._ask_all(inputs, budget)
+        self._ask_all(inputs, patience)
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}
         for cases in workloads:
             for device_id, chosen in cases.items():
                 every.setdefault(device_id, []).extend(chosen)
-        undecided = self._build(every, budget)
+        undecided = self._build(every, patience)
+        budget.once_s += time.monotonic() - began if first else 0.0
         for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
             if device_id in self.workers and choosing and not budget.over:
                 choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
                 self._ask_all({device_id: [choice]}, budget)
         if choosing and not budget.over:
             self._build(undecided, budget)
-        counted.once_s += time.monotonic() - began if budget is not counted else 0.0
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
         """Build these cases at the same time. Returns the cases whose kernels must be chosen by trials."""

@@ -277,20 +277,25 @@ def test_what_is_built_is_not_waited_for_when_the_budget_is_over(script, monkeyp
     assert deadlines[-1] == Settings().case_timeout_s
 
 
-def test_the_first_call_of_a_users_function_on_a_device_may_compile_and_counts_for_nothing(script, monkeypatch):
-    pool, deadlines = opened(devices=DEVICES), []
+def test_the_first_call_of_a_users_function_in_a_worker_may_compile_and_counts_for_nothing(script, monkeypatch):
+    pool, deadlines = opened(devices=DEVICES[:1]), []
     wait = ScriptedWorker.wait
     monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
     own = {device: [replace(case, group=FUNCTIONS) for case in built] for device, built in cases().items()}
-    budget = Budget(8.0, time.monotonic() - 7.0, most_once_s=60.0)
-    pool.workers, workers = {}, pool.workers  # they are opened later
-    pool.load([own], budget)
-    pool.workers = workers
-    for of, first in (("a:0", True), ("a:0", False), ("b:0", True)):
+    doubles = {"a:0": [replace(case, dtype="float64") for case in own["a:0"]]}
+    budget = Budget(8.0, time.monotonic() - 7.0, most_once_s=20.0)
+    turns = [(own, "a:0", True), (own, "a:0", False), (own, "b:0", True), (doubles, "a:0", True)]
+    for work, opens, first in turns:
+        pool.worker(opens)
         deadlines.clear()
         before_s = budget.once_s
-        pool.load([{of: own[of]}], budget)
-        assert (min(deadlines) == Settings().case_timeout_s, budget.once_s > before_s) == (first, first)
+        pool.load([work], budget)
+        assert (max(deadlines) > 2, max(deadlines) < 22, budget.once_s > before_s) == (first, True, first)
+    pool.drop("a:0")
+    pool.worker("a:0")
+    deadlines.clear()
+    pool.load([own], budget)
+    assert max(deadlines) > 2, "another worker compiles anew"
 
 
 def importing(script, *, sessions=1, cpus=8):
