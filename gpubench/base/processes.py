@@ -443,22 +443,25 @@ def read_cpu_times() -> CpuTimes | None:
 
 
 def _of_living_children() -> float:
-    """Return the CPU seconds that running workers have used.
-
-    Linux lists the children of each thread. On other systems all processes are searched, with the children's
-    own: in a virtual environment on Windows, python.exe starts the interpreter as its child.
-    """
+    """Return the CPU seconds that running workers and their descendants have used. A worker has children if a
+    user's function keeps a pool of processes, or in a virtual environment on Windows."""
     import psutil
 
-    listed = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
-    numbers = [int(number) for text in listed for number in text.split()]
     taken = 0.0
-    for child in (
-        [psutil.Process(number) for number in numbers] if listed else psutil.Process().children(recursive=True)
-    ):
+    for number in _children("self") or [child.pid for child in psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
-            taken += sum(child.cpu_times()[:4])  # its own, and of its children that have ended
+            taken += sum(psutil.Process(number).cpu_times()[:4])  # its own, and of its children that have ended
     return taken
+
+
+def _children(number: int | str) -> list[int]:
+    """Return the ids of a process's descendants, of which Linux lists those of each thread. Returns an empty list
+    if it has none, and on systems without such lists."""
+    own: list[int] = []
+    for file in Path(f"/proc/{number}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            own += map(int, file.read_text().split())
+    return [*own, *(child for parent in own for child in _children(parent))]
 
 
 def no_cpu_times() -> None:

@@ -247,8 +247,8 @@ class Runner:
             companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget))
         self._warn_telemetry(pool)
         self._tell_once()
+        foreign, steal = processes.load_between(before, self.spec.load())  # while all of our processes live
         pool.close()
-        foreign, steal = processes.load_between(before, self.spec.load())
         record = msgspec.structs.replace(
             pool.enter_into(record), foreign_cpu_share=foreign, steal_share=steal,
             superseded=record.superseded or unused,
