@@ -301,14 +301,14 @@ def _seed_others(seed: int) -> None:
 
     random.seed(seed)
     np.random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
 
 
 def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
     """Call the user's function for inputs. Parameters with the names in `arguments` get these values, in any order.
-    If it has other names, a single parameter is n, and several are the values in their order. A parameter with
-    a default is the user's own, as k in `lambda rng, n, k=k: ...`, unless it is called `dtype`."""
+    If it has other names, a single parameter is n, and several are the values in their order. A parameter of
+    another name with a default is the user's own, as k in `lambda rng, n, k=k: ...`."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature
@@ -317,7 +317,7 @@ def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
         p
         for p in parameters
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        and (p.default is p.empty or p.name == "dtype")
+        and (p.default is p.empty or p.name in arguments)
     ]
     if taken and all(p.name in arguments and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken):
         return make(**{p.name: arguments[p.name] for p in taken})

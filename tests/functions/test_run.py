@@ -135,7 +135,7 @@ called = gpubench.pair(cpu=Scale(), gpu=Scale())
 ordered = gpubench.function(
     lambda xp, x: int(x.flags.f_contiguous), inputs=lambda rng, n, k=3: [np.asfortranarray(rng.random((n, k)))])
 of_n = gpubench.function(lambda xp, x: x.sum(), inputs=lambda size: np.random.random(size))  # seeded for it
-swapped = gpubench.function(lambda xp, x: x.max(), inputs=lambda n, rng: [rng.random(n)])
+swapped = gpubench.function(lambda xp, x: x.max(), inputs=lambda n=9, rng=None: [rng.random(n)])
 levels = gpubench.function(lambda xp, x: xp.unique(x), inputs=lambda rng, n: [rng.integers(0, 9, n) * np.float32(1)])
 codes = gpubench.function(lambda xp, i: xp.unique(i) / 2, inputs=lambda rng, n: [rng.integers(0, 9, n)])
 locked = gpubench.function(lambda xp, x, lock: x, inputs=lambda rng, n: [rng.random(n), threading.Lock()])
