@@ -247,9 +247,9 @@ def bench(
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
 
     The settings are those of `gpubench.run`. For a function that was not declared, and for two programs,
-    `bench` also takes the options of `gpubench.function`. Ctrl-C ends the run early, and the result has what was
-    measured until then. Raises UsageError for a function that cannot be measured and for a wrong setting, and
-    RequiredUnavailable for a named device that is absent.
+    `bench` also takes the options of `gpubench.function`. Ctrl-C acts as in `gpubench.run`. Raises UsageError for
+    a function that cannot be measured and for a wrong setting, and RequiredUnavailable for a named device that
+    is absent.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -292,8 +292,8 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
       `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
 
-    Ctrl-C ends the run early and raises nothing: the result has what was measured until then, and its
-    `run.complete` is False.
+    Ctrl-C while it measures ends the run early and raises nothing: the result has what was measured until then,
+    and its `run.complete` is False.
 
     Raises UsageError for an unknown name and for a wrong setting, and RequiredUnavailable for a named device
     that is absent.

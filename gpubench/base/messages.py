@@ -161,7 +161,7 @@ WARNINGS: dict[str, Entry] = {
         "the largest size of an op takes too long on this machine, so a smaller one stands for it",
         "raise --budget, or name the size with --sizes"),
     "chosen-once": Entry(
-        "the first run on a machine compiles and tries its kernels, and takes up to a quarter, or 8 s, longer for it;"
+        "the first run on a machine compiles and tries its kernels, and takes up to a quarter, or 10 s, longer for it;"
         " the first call of a function of yours may compile too, up to a minute longer",
         "nothing to do: the choices of kernels are remembered, and the next run takes its usual time"),
     "unavailable": Entry(

@@ -83,7 +83,7 @@ class _Part(NamedTuple):
             part.fail("this number is too long; the largest size is 2^40")
         match = _NUMBER.fullmatch(part.text)
         if not match:
-            words = re.split(r"[\s;]+", part.text)
+            words = re.findall(r"[^\s;]+", part.text)
             if len(words) > 1:
                 part.fail("a comma separates sizes", f"write {','.join(words)}")
             if re.fullmatch(r"\d+([x*]\d+)+", part.text):

@@ -48,7 +48,7 @@ def report(options: ReportOptions) -> int:
     if whole is not None:
         return whole
     runs = options.runs(documents)
-    sources = _runs(documents) if runs is None else [("", run) for run in runs]
+    sources = _runs(documents, quiet=options.quiet) if runs is None else [("", run) for run in runs]
     gates = ci.parse_gates(options.min_speedup, options.fail_on)
     analyses = reports.analyse_runs(
         [run for _, run in sources],
@@ -104,9 +104,9 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
     return documents, damaged
 
 
-def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:
+def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> list[tuple[str, Run]]:
     """Return the runs of all documents, each with its file. A run that an earlier file holds, too, is left out,
-    and stderr says so. Raises InputError if there is no run."""
+    and stderr says so unless `quiet` is true. Raises InputError if there is no run."""
     from gpubench.result.run import Run
 
     runs: list[tuple[str, Run]] = []
@@ -115,7 +115,7 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, 
             twin = next((other for other, earlier in runs if earlier.id == run.id and earlier == run), None)
             if twin is None:
                 runs.append((path, run))
-            else:
+            elif not quiet:
                 print(printable(f"left out: {path} holds the same run as {twin}"), file=sys.stderr)
     if runs:
         return runs

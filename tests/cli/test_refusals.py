@@ -34,7 +34,7 @@ NO_THRESHOLDS = [
 SIZES = [
     ("0", "at least 1"), ("-1", "'-1'"), ("-5:10", "'-5'"), ("99999999999999", "at most 2^40"), ("2^99", "at most 2^40"),
     ("1e400", "at most 2^40"), ("junk", "'junk'"), ("1k,,4k", "missing"), ("", "missing"), ("1k:", "missing"), ("4k:1k", "ascends"),
-    ("1k:4k:x1", "at least 2"), ("1.3", "whole"), ("1T", "'1T'"), ("'1k;4k'", "write 1k,4k"), ("30x40", "rows of a square"), ("nan", "'nan'"), ("١٢", "'١٢'"),
+    ("1k:4k:x1", "at least 2"), ("1.3", "whole"), ("1T", "'1T'"), ("'1k;4k'", "write 1k,4k"), ("'1k;'", "a number is 1000"), ("30x40", "rows of a square"), ("nan", "'nan'"), ("١٢", "'١٢'"),
     ("addd=1k", "did you mean 'add'?"), ("matmul=1k", "'matmul'"), ("add=0", "at least 1"),
 ]  # fmt: skip
 OF_RUN = [

@@ -385,7 +385,7 @@ def _field_notes(module: str) -> dict[str, dict[str, str]]:
             for above, name, after in re.findall(r"(?m)^((?:    # .+\n)*)    (\w+): (?:.*  # (.+))?", match[0])
             if (note := " ".join([*above.replace("    # ", "").splitlines(), after]).strip())
         }
-        for match in re.finditer(r"(?m)^class (\w+).*\n(?:(?:[\s)#].*)?\n)*", text)
+        for match in re.finditer(r"(?m)^class (\w+).*\n(?:(?:[ \t)#].*)?\n)*", text)
     }
 
 

@@ -32,10 +32,10 @@ def test_a_folder_stands_for_its_results_oldest_first(report, folder):
     for day in (2, 1, 3):
         run = replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
         save(run, folder / "results" / "machine" / f"2026010{day}T000000Z-0000000{day}.json")
-    done = report("results", "results/machine/20260102T000000Z-00000002.json", "--format", "json", cwd=folder)
-    assert done.stderr.startswith(
-        "left out: results/machine/20260102T000000Z-00000002.json holds the same run as "
-    )
+    twice = ("results", "results/machine/20260102T000000Z-00000002.json", "--format", "json")
+    done = report(*twice, cwd=folder)
+    assert done.stderr.startswith(f"left out: {twice[1]} holds the same run as ")
+    assert not report(*twice, "--quiet", cwd=folder).stderr
     assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["1", "2", "3"]
     full = report("results", "--full", cwd=folder).stdout
     assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in full
