@@ -23,5 +23,5 @@ CACHES = (
     {"n": 600, "width": 48, "heads": 1},
     {"n": 1000, "width": 96, "heads": 3},
     {"n": 33, "width": 256, "heads": 1},
-    {"n": 40, "width": 255, "heads": 1},
+    {"n": 40, "width": 67, "heads": 1},
 )
