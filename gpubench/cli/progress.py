@@ -60,10 +60,12 @@ _MOST_NAMES = 3
 
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
-    """Return `Measuring 14 ops, at most 45 seconds`. A run ends earlier if all results are precise enough."""
+    """Return `Measuring 14 ops, at most 45 seconds`. A run ends earlier if all results are precise enough. The
+    first calls of a user's functions, which may compile, are not counted."""
     whole = math.ceil(seconds)
     most = units.count_noun(whole // 60, "minute") if whole % 60 == 0 else units.count_noun(whole, "second")
-    return f"Measuring {_ops_text(ops)}, at most {most}"
+    beyond = " after the first calls" if any("." in op for op in ops) else ""
+    return f"Measuring {_ops_text(ops)}, at most {most}{beyond}"
 
 
 def counted_plan(spec: RunSpec) -> str:
