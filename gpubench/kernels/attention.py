@@ -38,7 +38,7 @@ from gpubench.kernels.templates.attention import (
     torch_attention,
     weights_by_blocks,
 )
-from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
+from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernels, numba_candidates, numba_prelude
 
 # Least and most rows of the float64 reference at a time, and numbers of a block, of which a core's cache holds
 # two.
@@ -277,7 +277,7 @@ OPS = (
         tolerance=Tolerance(8, scale=partial(head_by_head, _scale)),
         slow=SLOW_HALVES,
         tuned=by_backend(
-            compiled_kernel(_with_heads(_compile)), _with_heads(build_cuda), _with_heads(build_wgsl)
+            compiled_kernels(_with_heads(_compile)), _with_heads(build_cuda), _with_heads(build_wgsl)
         ),
     ),
 )

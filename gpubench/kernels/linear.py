@@ -55,7 +55,7 @@ from gpubench.kernels.contract.op import (
     counted_by,
 )
 from gpubench.kernels.templates import require_bindings, rows
-from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, compiled_kernel, widen
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, compiled_kernels, widen
 from gpubench.kernels.templates.elementwise import gelu_on_arrays, gelu_scale
 from gpubench.kernels.templates.matmul import BIAS, GELU, GELU_SLOPE, Epilogue, few_rows, norms, wgsl
 from gpubench.kernels.templates.rows import cpu, cuda, layernorm, row_formula
@@ -268,7 +268,7 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
         library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_normed_scale, plain, slope)),
         tuned=by_backend(
-            compiled_kernel(partial(_compile, epilogue)),
+            compiled_kernels(partial(_compile, epilogue)),
             partial(_normed_cuda, epilogue),
             wgsl.chosen_from(partial(_candidates, epilogue)),
         ),

@@ -48,7 +48,7 @@ from gpubench.kernels.templates import (
     require_storage,
     shader,
 )
-from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernel, numba_candidates, numba_prelude
+from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernels, numba_candidates, numba_prelude
 from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, layernorm, rowwise
 
 
@@ -500,7 +500,7 @@ OPS = (
         expr=_expr,
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=_loss_scale),
-        tuned=by_backend(compiled_kernel(_compile), _cuda, _wgsl),
+        tuned=by_backend(compiled_kernels(_compile), _cuda, _wgsl),
     ),
     Op(
         name="argmax",

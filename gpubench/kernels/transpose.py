@@ -36,7 +36,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
-    compiled_kernel,
+    compiled_kernels,
     numba_candidates,
     numba_prelude,
     numba_signature,
@@ -381,7 +381,7 @@ OPS = (
         tolerance=EXACT,
         split=Split({"x": 1}, _columns),
         tuned=by_backend(
-            compiled_kernel(lambda params, dtype, limits: numba_transposes(*sides(params), dtype, limits)),
+            compiled_kernels(lambda params, dtype, limits: numba_transposes(*sides(params), dtype, limits)),
             lambda params, dtype, limits: build_cuda(*sides(params), dtype),
             lambda params, dtype, limits: build_wgsl(*sides(params), dtype, limits),
         ),

@@ -15,7 +15,7 @@ from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import Candidate, NumbaProgram
-from gpubench.kernels.templates.cpu import compiled_kernel
+from gpubench.kernels.templates.cpu import compiled_kernels
 from gpubench.result.case import Case
 
 RUN = "run --devices numpy:0 --ops add --sizes 64k --quick -o r.json".split()
@@ -71,8 +71,8 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
 def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_implementation_in_its_place():
     op = kernels.load("add")
     program = NumbaProgram("a_function_of_cuda(x)", ())
-    kernel = compiled_kernel(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
-    broken = msgspec.structs.replace(op, tuned={"numpy": (kernel,)})
+    kernel = compiled_kernels(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
+    broken = msgspec.structs.replace(op, tuned={"numpy": kernel})
     session = backends.load("numpy").open("numpy:0", 2)
     try:
         x, output = np.ones(1000, np.float32), np.empty(1000, np.float32)

@@ -26,7 +26,7 @@ STREAMED_BYTES = 8 * 1024 * 1024
 MOST_INPUTS = 3
 
 
-def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
+def compiled_kernels(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
     """Return the numba kernel that chooses among the results of `candidates`, or no kernel if the op has more than
     MOST_INPUTS `inputs`."""
     return (choose_kernel("numba", candidates, dtypes=tuple(_REAL)),) if inputs <= MOST_INPUTS else ()

@@ -64,7 +64,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
-    compiled_kernel,
+    compiled_kernels,
     numba_arguments,
     numba_candidates,
     numba_operands,
@@ -168,7 +168,7 @@ def elementwise(
         tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
-            compiled_kernel(
+            compiled_kernels(
                 lambda params, *rest: element_candidates(trace_at(params), params["n"], *rest), len(names)
             ),
             lambda params, dtype, _: build_cuda(name, trace_at(params), params["n"], dtype),

@@ -47,7 +47,7 @@ from gpubench.kernels.templates import (
     windows,
 )
 from gpubench.kernels.templates.cpu import (
-    compiled_kernel,
+    compiled_kernels,
     numba_arguments,
     numba_candidates,
     numba_operands,
@@ -97,7 +97,7 @@ def reduction(
         tolerance=tolerance, library=library or {},
         split=Split(dict.fromkeys(element.names, 0), counted_by("n"), join=join),
         tuned=by_backend(
-            compiled_kernel(partial(reduction_candidates, element, join), len(inputs)),
+            compiled_kernels(partial(reduction_candidates, element, join), len(inputs)),
             partial(build_cuda, name, element, join),
             partial(build_wgsl, element, join),
         ),

@@ -28,7 +28,7 @@ from gpubench.kernels.contract.op import (
     always_fits,
     counted_by,
 )
-from gpubench.kernels.templates.cpu import compiled_kernel
+from gpubench.kernels.templates.cpu import compiled_kernels
 from gpubench.kernels.templates.rows import cpu, cuda, wgsl
 from gpubench.kernels.templates.rows.formula import RowArrays, RowFormula, trace_row
 
@@ -112,7 +112,7 @@ def rowwise(
         flops=lambda params: flops_per_element * math.prod(of.shape(params)),
         expr=lambda xp, *arrays: formula(RowArrays(xp), *arrays), split=Split(dict.fromkeys(traced.inputs, 0), of.part),
         tuned=by_backend(
-            compiled_kernel(by_shape(cpu.candidates)), by_shape(partial(cuda.program, name)), by_shape(wgsl.program)
+            compiled_kernels(by_shape(cpu.candidates)), by_shape(partial(cuda.program, name)), by_shape(wgsl.program)
         ),
         **declaration,
     )  # fmt: skip
