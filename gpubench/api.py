@@ -7,7 +7,6 @@ import functools
 import html
 import importlib
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -377,15 +376,15 @@ def _measure(options: Any, began: float) -> Result:
     from gpubench.measure import runner
 
     options = options.replace(quiet=options.quiet or not shows_progress())
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    restorers = containment.handler_restorers()
     try:
         with progress.show(options, os.environ) as display:
             spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
             finished = runner.run(spec, display, lambda _: None)
         return Result(delivery.read_back(finished))
     finally:  # an interrupted run ignores further signals
-        for number, handler in handlers.items():
-            containment.set_handler(number, handler)
+        for restore in restorers:
+            restore()
 
 
 def shows_progress() -> bool:

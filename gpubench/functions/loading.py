@@ -55,6 +55,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) or (getattr(value, "shape", None) == () and kind in "biufc")
 
 
+def is_tensor(value: Any) -> bool:
+    """Tell whether an object is a tensor of PyTorch, without importing it."""
+    return hasattr(value, "detach")
+
+
 def columns(value: Any) -> Any:
     """Return a frame as its columns by name, because each has a dtype and a scale of its own. Return any other
     object unchanged."""
@@ -75,7 +80,7 @@ def on_host(value: Any) -> Array:
         return np.asarray(value)
     if isinstance(value, list):  # of numbers, which may be arrays without axes
         value = [on_host(x) if hasattr(x, "dtype") else x for x in value]
-    if hasattr(value, "detach"):  # PyTorch
+    if is_tensor(value):
         value = value.detach().cpu()
         return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):  # CuPy
@@ -290,7 +295,7 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         if isinstance(x, Stays):
             return Stays(cast(x.value))
         # Each library's session makes arrays of its own of NumPy's.
-        return _cast(on_host(x) if function.gpu is None and hasattr(x, "detach") else x, dtype)
+        return _cast(on_host(x) if function.gpu is None and is_tensor(x) else x, dtype)
 
     return list(map(cast, made))
 

@@ -19,6 +19,7 @@ from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import (
     columns,
     differences,
+    is_tensor,
     leaves,
     namespace,
     on_host,
@@ -107,11 +108,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         assert self._to_device is not None
         with Translated(self.function):
             buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
-        if (
-            self.function.gpu is not None
-            and self._inner.device.backend == "cupy"
-            and hasattr(buffer.value, "detach")
-        ):
+        if self.function.gpu is not None and self._inner.device.backend == "cupy" and is_tensor(buffer.value):
             raise Unsupported(
                 "the GPU's program takes tensors: PyTorch measures it", reason="no-implementation"
             )
@@ -283,15 +280,9 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
     if function.to_gpu is not None and inner.device.kind != "cpu":
         return function.to_gpu
     move = arrays.get(backend)
-    if move is None:
-        return None
-    return lambda x: (
-        move(x)
-        if isinstance(x, np.ndarray)
-        or backend in ("numpy", "fake")
-        or (backend == "torch" and hasattr(x, "detach"))
-        else x
-    )
+    if move is None or backend in ("numpy", "fake"):
+        return move
+    return lambda x: move(x) if isinstance(x, np.ndarray) or (backend == "torch" and is_tensor(x)) else x
 
 
 def _tensor(inner: Session, array: Any) -> Any:

@@ -122,10 +122,13 @@ def _restorers() -> list[Callable[[], Any]]:
     os.umask(mask)
     restorers.append(partial(os.umask, mask))
     if threading.current_thread() is threading.main_thread():
-        restorers += [
-            partial(set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()
-        ]
+        restorers += handler_restorers()
     return restorers
+
+
+def handler_restorers() -> list[Callable[[], Any]]:
+    """Return functions that set the handlers of all signals to those of now."""
+    return [partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()]
 
 
 def _set_environment(environ: dict[str, str]) -> None:
@@ -134,7 +137,7 @@ def _set_environment(environ: dict[str, str]) -> None:
     os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
 
 
-def set_handler(number: int, handler: Any) -> None:
+def _set_handler(number: int, handler: Any) -> None:
     """Set the handler of a signal if it differs. None means a handler that was not set in Python and cannot be
     set."""
     if handler is not None and signal.getsignal(number) is not handler:
