@@ -36,10 +36,7 @@ LIMIT = 0.05
 REPORTS = (
     *(
         f"tests/unit/report/test_{name}.py"
-        for name in (
-            "decisions", "several_files", "time_breakdown", "functions", "cpu_side", "plausibility",
-            "formats",
-        )
+        for name in ("decisions", "several_files", "estimate", "answer", "formats")
     ),
     "tests/functions/test_python.py::test_an_answer_tells_what_it_rests_on",
 )  # fmt: skip
@@ -55,7 +52,7 @@ PARTS = {
             f"gpubench/curves/{name}.py"
             for name in ("relatives", "threshold", "time_curve")
         ),
-        ("tests/unit/curves",), ("tests/unit/report/test_speedup.py", "tests/unit/report/test_advise.py"),
+        ("tests/unit/curves",), ("tests/unit/report/test_derived.py", "tests/unit/report/test_advise.py"),
     ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "points")),
@@ -65,20 +62,17 @@ PARTS = {
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
     "compare": (
         tuple(f"gpubench/compare/{name}.py" for name in ("judge", "pairing", "two_runs")),
-        tuple(
-            f"tests/unit/report/test_{name}.py"
-            for name in ("verdict_rule", "compare_gates", "noise", "compare")
-        ),
+        ("tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
         REPORTS,
     ),
     "estimate": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("estimate", "speedup")),
-        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup")),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "derived")),
         REPORTS,
     ),
     "advice": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("advice", "contenders", "policy", "claims")),
-        tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims", "policy", "cost_curves")),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims")),
         REPORTS,
     ),
     "report": (
@@ -86,14 +80,12 @@ PARTS = {
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in (
-                "formats", "sentences", "sections", "answer", "answer_so_far", "map", "speedup", "cost_curves",
-                "cpu_side", "hybrid", "roofline", "time_breakdown", "functions", "claims", "amortization", "derived",
-                "recommendation", "several_files", "compare_command", "ci", "plausibility", "html", "widths",
+                "formats", "answer", "sections", "charts", "derived", "estimate", "advise", "claims", "several_files",
+                "command", "ci", "html",
             )
         ),
         (
-            "tests/unit/report/formats", "tests/unit/report/test_charts.py", "tests/consumers/test_go_text.py",
-            "tests/consumers/test_pytest_benchmark.py", "tests/unit/workloads/test_stages_report.py",
+            "tests/consumers/test_go_text.py", "tests/consumers/test_pytest_benchmark.py", "tests/unit/workloads/test_stages_report.py",
             "tests/unit/multi/test_answer_device_groups.py",
             "tests/unit/fleet/test_fleet_report.py",
             "tests/functions/test_reports.py::test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results",
@@ -147,8 +139,7 @@ PARTS = {
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in (
-                "estimate", "speedup", "policy", "answer", "map", "amortization", "hybrid", "roofline", "derived",
-                "recommendation", "several_files", "plausibility", "ci",
+                "estimate", "derived", "advise", "answer", "charts", "several_files", "ci",
             )
         ),
         REPORTS,
@@ -163,7 +154,7 @@ PARTS = {
     ),
     "workloads": (
         ("gpubench/workloads",), ("tests/unit/workloads",),
-        ("tests/fake/workloads", "tests/unit/report/test_hybrid.py"),
+        ("tests/fake/workloads", "tests/unit/report/test_derived.py"),
     ),
     "multi": (("gpubench/multi",), ("tests/unit/multi",), ("tests/fake/multi",)),
     "fleet": (("gpubench/fleet",), ("tests/unit/fleet", "tests/cli/fleet"), ("tests/unit/report/test_decisions.py",)),

@@ -60,7 +60,7 @@ def test_a_program_without_wings_measures_and_reports(without: Path) -> None:
 
 # What plans, measures, derives and shows, in seconds.
 SAMPLE = (
-    "tests/unit/kernels/test_declarations.py", "tests/unit/measure/test_plan.py", "tests/unit/report/test_hybrid.py",
+    "tests/unit/kernels/test_declarations.py", "tests/unit/measure/test_plan.py", "tests/unit/report/test_derived.py",
     "tests/unit/report/test_formats.py::test_golden",
 )  # fmt: skip
 

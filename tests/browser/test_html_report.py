@@ -24,7 +24,7 @@ from tests.unit.report.answer_runs import (
     suite_run,
 )
 from tests.unit.report.builders import CPU, GPU, run_of
-from tests.unit.report.formats.hostile import NAMES, hostile_run
+from tests.unit.report.hostile import NAMES, hostile_run
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
 
 pytestmark = pytest.mark.chromium

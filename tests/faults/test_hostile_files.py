@@ -94,7 +94,7 @@ def test_a_plan_with_an_unknown_word(in_process, tmp_path, where, value, part):
     "report FILE --format json", "report FILE --format jsonl", "compare FILE FILE --advisory --format json",
     "advise matmul --size 1k --from FILE --format json", "noise FILE FILE", "merge FILE FILE -o m.json"])  # fmt: skip
 def test_what_is_printed_shows_in_its_order(in_process, tmp_path, command):
-    """The formats alone: tests/unit/report/formats/test_hostile.py."""
+    """The formats alone: tests/unit/report/test_formats.py."""
     run = plain_run()
     name = f"GPU {DIRECTION_MARKS}{UNSEEN} name"
     devices = [device | {"name": name} for device in run["devices"]]

@@ -32,12 +32,15 @@ from tests.unit.report.answer_runs import (
     ALWAYS,
     SECOND,
     WAITED,
+    WRITTEN,
     answer_run,
+    function_run,
     named_run,
     no_gpu_run,
     one_op_run,
     op_case,
     op_rows,
+    seconds,
     suite_run,
 )
 from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, run_of
@@ -65,8 +68,6 @@ from tests.unit.report.samples import (
 from tests.unit.report.screens import BY_DEVICE, ENDS, LOSES, SCREENS, WINS, beside, two_backends
 from tests.unit.report.sides import CASES as SIDES
 from tests.unit.report.sides import COMPARISONS, pair, with_first
-from tests.unit.report.test_functions import WRITTEN, seconds
-from tests.unit.report.test_functions import run as function_run
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"

@@ -87,3 +87,22 @@ def no_gpu_run():
         RunWarning(code="unavailable", severity="info", message="cupy was left out: there is no NVIDIA driver", data={"backend": "cupy"}),
     ]  # fmt: skip
     return answer_run(found, devices=(CPU,), warnings=warnings, with_machine=False)
+
+
+def seconds(fixed_s, each_s):
+    """Times of a function by size."""
+    return {n: fixed_s + n * each_s for n in (2**k for k in range(8, 24, 2))}
+
+
+WRITTEN = {("numpy:0", "library"): seconds(1e-6, 1e-8), ("cupy:0", "library"): seconds(1e-4, 1e-10)}
+
+
+def function_run(code, on_gpu=WAITED):
+    """A run of `mine.f` with these times by device and implementation, in one situation on a GPU."""
+    rows = []
+    for (device, implementation), times in code.items():
+        for n, time in times.items():
+            regime = "resident" if device in ("numpy:0", "torch:cpu") else on_gpu
+            what = case("mine.f", n=n, implementation=implementation, device=device, regime=regime)
+            rows.append(measured(replace(what, group="function"), time))
+    return run_of(rows)

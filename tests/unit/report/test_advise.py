@@ -1,19 +1,32 @@
-"""Which device is advised, when nothing is, and what `gpubench advise` prints."""
+"""Which device is advised, when nothing is, and what `gpubench advise` prints; `gpubench.Policy`, which says the same."""
 
+import copy
 import json
+import pickle
 import shlex
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import jsonschema
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+import gpubench
+from gpubench import kernels
+from gpubench.analysis import machine
 from gpubench.analysis.advice import Advice, answer
-from gpubench.analysis.contenders import Key
-from gpubench.analysis.policy import Policy
-from gpubench.base.errors import InputError
+from gpubench.analysis.contenders import Key, call_time, case_groups, contenders
+from gpubench.analysis.estimate import case_results, time_breakdown
+from gpubench.analysis.policy import UNKNOWN, Policy, size_and_others
+from gpubench.base.errors import InputError, UsageError
 from gpubench.base.streams import columns
+from gpubench.detect.host import this_host
 from gpubench.report.advice import render
+from gpubench.result.run import Parts
+from gpubench.result.store import save
+from tests.architecture.test_imports import HEAVY, NEVER
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -288,3 +301,281 @@ def test_a_narrow_terminal_gets_lines_of_its_width(n):
         assert max(map(len, text.splitlines())) <= width
         assert all((name in text) == (name in wide) for name in ("numpy:0", "cupy:0"))
     assert render(ask(RISING, n), "table", 200) == wide
+
+
+# ---------------------------------------------------------------- what a call takes, between sizes and numbers of calls
+
+
+def contender(seconds):
+    """A CPU with these times by size."""
+    (group,) = case_groups(run_of([measured(case(n=n), s) for n, s in seconds.items()])).values()
+    (found,) = contenders(group, "resident-waited")
+    return found
+
+
+@pytest.mark.parametrize("n", [255, 256, 300, 5000, 4**11, 3_000_000, 4**11 + 1])
+def test_a_time_is_that_of_its_size_between_sizes_that_of_its_curve_and_beyond_them_none(n):
+    found = contender({4**i: 1e-6 * 4 ** (i * 0.6) for i in range(4, 12)})
+    expected = found.expect(n)
+    assert (found.first, found.last, found.is_timed_at(n)) == (256, 4**11, n in (256, 4**11))
+    assert (expected is None) == (found.seconds(n) is None) == (not 256 <= n <= 4**11)
+    if expected is not None:
+        assert found.seconds(n) == expected.time.estimate == pytest.approx(1e-6 * n**0.6, rel=0.05)
+        assert expected.time.low <= expected.time.estimate <= expected.time.high
+        assert (expected.basis == "measured") == (expected.between == (n, n)) == found.is_timed_at(n)
+        assert expected.between[0] <= n <= expected.between[1]
+
+
+def test_the_interval_is_wider_far_from_the_sizes_and_holds_a_step_anywhere_in_its_gap():
+    straight = contender({4**i: 1e-9 * 4**i for i in (4, 5, 6, 7, 12)})
+    near, far = straight.expect(2000), straight.expect(4**9)
+    bent = contender({64: 1e-6, 256: 1e-6, 1024: 1e-3, 4096: 1e-3}).expect(512)
+    assert far.time.high / far.time.low > 1.2 * near.time.high / near.time.low
+    assert bent.time.low <= 1.02e-6
+    assert bent.time.high >= 0.98e-3
+
+
+def times(*, upload_s=9.8e-3, **seconds):
+    """Cases of one size by regime id; an allocation is part of transfer-always."""
+    parts = Parts(
+        session=0, alloc_s=[1e-4], upload_s=[upload_s], launch_s=[1e-5], sync_s=[1e-5], download_s=[1e-4]
+    )
+    split = {"transfer_always": replace(parts, single_s=[1e-3])}
+    cases = {name: case(regime=name.replace("_", "-"), device="cupy:0") for name in seconds}
+    outcomes = [measured(cases[name], s, parts=split.get(name)) for name, s in seconds.items()]
+    return {row.case.regime_id: row for row in case_results(run_of(outcomes))}
+
+
+ALL = {"resident": 1e-3, "transfer_once": 2e-3, "transfer_always": 11e-3}
+
+
+@pytest.mark.parametrize(("regimes", "calls", "expected"), [
+    (ALL, None, 1e-3), (ALL, 1, 11e-3), (ALL, 10, 2e-3), (("transfer_once", "transfer_always"), 11, None),
+    (("resident", "transfer_once"), 5, None), (("resident",), 1, None), (("transfer_always",), None, None), ((), 3, None),
+])  # fmt: skip
+def test_calls_that_were_measured_are_given_back_as_they_are_and_those_outside_are_unknown(
+    regimes, calls, expected
+):
+    point = call_time(times(**{name: ALL[name] for name in regimes}), regime_of(calls))
+    assert (point is None) == (expected is None)
+    assert point is None or (point.time.estimate, point.measured) == (pytest.approx(expected), True)
+
+
+@pytest.mark.parametrize("resident", [1e-3, 3e-3])
+@pytest.mark.parametrize("calls", [2, 5, 9])
+def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
+    """T(calls) = a + b calls, with T1 less its allocation, whatever a call on data that stays takes."""
+    t1, tn = 11e-3 - 1e-4, 10 * 2e-3
+    b = (tn - t1) / 9
+    point = call_time(times(**ALL | {"resident": resident}), regime_of(calls))
+    assert (point.time.estimate, point.measured) == (pytest.approx(((t1 - b) + b * calls) / calls), False)
+
+
+def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
+    # Of 11 ms 8, 12 and 88 % are missing.
+    for upload_s, misses in ((8.92e-3, False), (8.48e-3, True), (1e-4, True)):
+        found = times(upload_s=upload_s, **ALL)
+        assert ("transfer-mismatch" in found["transfer-always"].findings) == misses
+    b = (10 * 2e-3 - 11e-3) / 9
+    assert call_time(found, regime_of(5)).time.estimate == pytest.approx(((11e-3 - b) + b * 5) / 5)
+
+
+@pytest.mark.parametrize(("single_s", "misses"), [(2.0, False), (1.99, True)])
+def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
+    """Of 10 s the parts without the kernel, which takes 1 s less than the single call, take 8 s."""
+    parts = Parts(session=0, alloc_s=[1.0], upload_s=[5.0], launch_s=[0.5], sync_s=[0.5], download_s=[1.0])
+    parts = replace(parts, single_s=[single_s])
+    what = measured(case(regime="transfer-always", device="cupy:0"), 10.0, parts=parts)
+    assert time_breakdown(run_of([what]), what, 10.0, None, {}).mismatch == misses
+
+
+# ---------------------------------------------------------------- gpubench.Policy: the same answers, without their cost
+
+
+RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
+RUN = run_of([
+    *curve(RATIOS, regime="transfer-always"),
+    *(measured(case(n=n, regime=regime, device="cupy:0"), s) for n in RATIOS for regime, s in (("transfer-once", 1e-4), ("resident", 5e-5))),
+    skipped(case("mine.pairwise")), *(measured(case("relu", n=n), 1e-3) for n in (2**10, 2**20)),
+    *(measured(case("relu", n=n, regime="transfer-always", device="cupy:0"), 1e-4) for n in (2**10, 2**20)),
+])  # fmt: skip
+POLICY = Policy([RUN])
+QUEUED = "resident-queued"
+NAME = "20260101T000000Z-00000001.json"
+
+
+def agreed(run, op, n, regime=QUEUED, **words):
+    """The answer of the policy, which has to be that of `advise`."""
+    found = Policy([run]).choose(op, shape=n, regime=regime, **words)
+    want = answer([run], Key(op, "float32"), n, regime)
+    assert (found.device_id, found.basis) == (want.device_id, want.basis)
+    assert found.expected_s == (pytest.approx(want.time.estimate, rel=1e-12) if want.time else None)
+    assert (found.gain is None) == (want.gain is None)
+    assert found.advice == want
+    return found, want
+
+
+def test_the_answer_at_a_measured_size():
+    found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
+    place = (found.device_id, found.backend, found.implementation, found.basis)
+    assert place == ("cupy:0", "cupy", "library", "measured")
+    assert (found.expected_s, found.gain) == (pytest.approx(5e-4), pytest.approx(2.0))
+    for n, calls in ((700, 1), (2048, 3), (2048, None), (256, 700), (5000, 10)):
+        agreed(RUN, "matmul", n, regime_of(calls))
+    assert POLICY.ops == ("matmul", "relu")
+    seconds = {"resident-waited": 2e-3, "resident-queued": 5e-4}
+    rows = [measured(case(regime=name, device="cupy:0"), s) for name, s in seconds.items()]
+    waited = Policy([run_of([measured(case(), 1e-3), *rows])]).choose("matmul", shape=1024, regime="resident")
+    assert waited.device_id == "numpy:0", "a call on data that stays is waited for"
+    with pytest.raises(AttributeError):
+        found.device_id = "numpy:0"
+
+
+def test_a_device_that_won_where_its_sizes_end_is_missed_beyond():
+    """wgpu:0 goes on to 4096, cupy:0 was the fastest at 2048: nobody knows who is at 3000."""
+    rows = [
+        (device, n, s * n) for device, s in (("numpy:0", 1e-6), ("wgpu:0", 0.5e-6)) for n in (1024, 2048, 4096)
+    ]
+    rows += [("cupy:0", 1024, 1e-4), ("cupy:0", 2048, 1e-4)]
+    cases = [measured(case("relu", n=n, device=device), seconds) for device, n, seconds in rows]
+    run = run_of(cases, devices=[CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")])
+    assert (agreed(run, "relu", 1500)[0].device_id, agreed(run, "relu", 3000)[0]) == ("cupy:0", UNKNOWN)
+
+
+@pytest.mark.parametrize(("op", "shape", "params"), [
+    ("matmul", [(512, 512), (512, 512)], {"n": 512}), ("matmul", ((1024, 1024), (1024, 16)), {"n": 16, "m": 1024, "k": 1024}),
+    ("matmul", [(16, 1024), (1024, 1024)], {"n": 1024, "m": 16}), ("matmul", [(8, 64, 64), (8, 64, 64)], {"n": 64, "batch": 8}),
+    ("matmul", [(2, 3, 5), (2, 5, 7)], {"n": 7, "m": 3, "k": 5, "batch": 2}), ("matmul", (8, 64, 64), {"n": 64, "batch": 8}),
+    ("gemv", (100, 30), {"n": 30, "m": 100}), ("gemv", [(100, 30), (30,)], {"n": 30, "m": 100}), ("transpose", [(7, 9)], {"n": 9, "m": 7}),
+    ("softmax", (2, 3, 50), {"n": 300, "columns": 50}), ("softmax", (4, 1024), {"n": 4096}), ("add", [(3, 4), (3, 4)], {"n": 12}),
+    ("relu", (), {"n": 1}),
+])  # fmt: skip
+def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
+    n, others = size_and_others(op, shape)
+    assert {"n": n, **dict(others)} == params
+    declared = kernels.load(op)
+    assert declared.fits(params) is None
+    assert n == size_and_others(op, [operand.shape(params) for operand in declared.inputs])[0]
+
+
+@pytest.mark.parametrize(("op", "shape"), [
+    ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
+    ("matmul", [(16, 64), (32, 16)]), ("matmul", [(4, 4), (4, 4), (4, 4)]), ("matmul", (0, 0)), ("gemv", [(100, 30), (31,)]),
+    ("gemv", (100,)), ("options.pairwise", (1024, 64)),  # what the axes of a function are its file says
+])  # fmt: skip
+def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
+    assert size_and_others(op, shape)[0] == 0
+    found = POLICY.choose("relu" if "." in op else op, {"n": 0})
+    assert (found, found.command, found.advice, found.confidence) == (UNKNOWN, None, None, "none")
+
+
+@pytest.mark.parametrize("shape", [
+    None, "1M", "1024", 2.5, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5},
+])  # fmt: skip
+def test_what_is_no_shape_is_refused(shape):
+    with pytest.raises(UsageError, match="names no size"):
+        POLICY.choose("matmul", shape)
+
+
+def test_dtypes_by_name_or_as_numpy_has_them():
+    tensors = type("dtype", (), {"__str__": lambda self: "torch.float32"})()
+    for dtype in ("float32", "f32", SimpleNamespace(name="float32"), type("float32", (), {}), tensors):
+        assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
+
+
+def test_the_threshold_of_several_dtypes_names_its_own():
+    ratios = {"float16": {256: 2.0, 1024: 4.0, 4096: 8.0}, "float32": {256: 0.25, 1024: 1.0, 4096: 4.0}}
+    run = run_of([row for dtype, own in ratios.items() for row in curve(own, dtype=dtype)])
+    for words, dtype in (
+        ({}, "float16"),
+        ({"dtype": "f32"}, "float32"),
+        ({"dtype": SimpleNamespace(name="float32")}, "float32"),
+    ):
+        found = Policy([run]).threshold("matmul", "queued", **words)
+        assert (found.dtype, found.params, found.n == 256) == (dtype, {}, dtype == "float16")
+    assert "for 'float64 queued'" in str(Policy([run]).threshold("matmul", "queued", dtype="float64"))
+
+
+def test_policies_and_answers_are_sent_to_other_processes():
+    assert pickle.loads(pickle.dumps(POLICY)).choose("matmul", 1024).basis == "measured"
+    for n in (1024, 4097):
+        answer = POLICY.choose("matmul", n)
+        for copied in (pickle.loads(pickle.dumps(answer)), copy.copy(answer)):
+            assert (copied, copied.why, copied.command) == (answer, answer.why, answer.command)
+
+
+@pytest.mark.parametrize("words", [
+    {"shape": 255}, {"shape": 4097}, {"shape": 0}, {"shape": (512, 1024)}, {"shape": [(1024, 1024), (1024, 16)]},
+    {"shape": {"n": 512, "m": 4}}, {"shape": 512, "dtype": "int8"}, {"op": "softmax", "shape": 512},
+    {"op": "pairwise", "shape": 1024},
+])  # fmt: skip
+def test_what_was_not_measured_is_unknown(words):
+    assert POLICY.choose(**{"op": "matmul"} | words) == UNKNOWN
+
+
+@pytest.mark.parametrize("regime", ["hot", *(f"transfer-once{end}" for end in ("", "-0", "-x", "--1"))])
+def test_unknown_regimes_are_refused(regime):
+    with pytest.raises(UsageError, match="there is no regime"):
+        POLICY.choose("matmul", shape=1024, regime=regime)
+
+
+def test_a_caller_that_can_split_gets_the_split_and_its_share():
+    agreed(run_of(splitting(0.78e-3), **SPLIT), "matmul", 1024, QUEUED, hybrid=True)
+    agreed(run_of(splitting(1.2e-3), **SPLIT), "matmul", 1024, QUEUED, hybrid=True)
+    policy = Policy([run_of(splitting(0.78e-3), **SPLIT)])
+    found = policy.choose("matmul", shape=(1024, 1024), regime=QUEUED, hybrid=True)
+    assert (found.device_id, found.backend, found.implementation) == ("hybrid:cupy:0", "hybrid", "tuned")
+    assert (found.basis, found.gpu_share, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))
+    assert found.gain == pytest.approx(1 / 0.78)
+    for words in ({}, {"hybrid": False}):
+        alone = policy.choose("matmul", shape=1024, regime=QUEUED, **words)
+        assert (alone.device_id, alone.gpu_share) == ("cupy:0", None)
+
+
+def test_load_from_a_file_and_from_nothing(tmp_path):
+    save(RUN, tmp_path / "run.json")
+    assert gpubench.Policy.load(tmp_path / "run.json").choose("relu", shape=2**20).device_id == "cupy:0"
+    (tmp_path / "empty").mkdir()
+    for name, why in (("missing.json", "cannot be read"), ("empty", "no result to answer from")):
+        with pytest.raises(InputError, match=why):
+            gpubench.Policy.load(tmp_path / name)
+
+
+def test_a_folder_speaks_for_its_own_machine_alone(tmp_path):
+    save(RUN, tmp_path / NAME)  # of a CPU that is called Test CPU
+    with pytest.raises(InputError) as error:
+        Policy.load(tmp_path)
+    assert (error.value.code, "Test CPU" in error.value.why) == ("other-machine", True)
+
+
+@pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}])
+def test_a_folder_leaves_experiments_out_and_a_file_does_not(tmp_path, odd):
+    here = replace(RUN, machine=this_host())
+    save(replace(here, settings=replace(RUN.settings, **odd)), tmp_path / NAME)
+    with pytest.raises(InputError, match="no result of this machine"):
+        Policy.load(tmp_path)
+    assert Policy.load(tmp_path / NAME).choose("matmul", shape=1024).basis == "measured"
+    every_cpu = replace(RUN.settings, threads=this_host().cpu.available.value)  # as `run` writes it
+    save(replace(here, settings=every_cpu), tmp_path / "20250101T000000Z-00000002.json")
+    assert Policy.load(tmp_path).choose("matmul", shape=1024).basis == "measured"
+
+
+def test_a_folder_speaks_through_its_newest_files_alone(tmp_path, monkeypatch):
+    """Of three files the oldest alone knows relu; two are read, then one."""
+    here = replace(RUN, machine=this_host())
+    for year, op in ((2024, "relu"), (2025, "matmul"), (2026, "matmul")):
+        rows = [row for row in here.outcomes if row.case.op == op]
+        save(replace(here, outcomes=rows), tmp_path / f"{year}0101T000000Z-00000001.json")
+    for most, ops in ((3, ("matmul", "relu")), (2, ("matmul",))):
+        monkeypatch.setattr(machine, "MOST_FILES", most)
+        assert Policy.load(tmp_path).ops == ops
+
+
+def test_asking_imports_nothing_heavy(tmp_path):
+    save(RUN, tmp_path / "run.json")
+    choose = f"gpubench.Policy.load({str(tmp_path / 'run.json')!r}).choose('matmul', shape=(1024, 1024))"
+    program = f"import sys, gpubench\nassert {choose}.device_id == 'cupy:0'\nprint(*sys.modules)"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    ours = {"typer", "psutil", "gpubench.measure", "gpubench.cli", "gpubench.backends"}
+    assert not set(done.stdout.split()) & (HEAVY | NEVER | ours)

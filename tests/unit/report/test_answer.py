@@ -1,5 +1,7 @@
-"""The final screen: word for word of many small runs, and that it stays on one screen."""
+"""The final screen: it stays on one screen, fills while a run goes on, and names the CPU's code. Its sentences stand in
+tests/golden/screens.txt."""
 
+import functools
 import re
 
 import pytest
@@ -8,21 +10,47 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from gpubench import kernels
+from gpubench.analysis import analyse as analysing
+from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.answer import answer
-from gpubench.analysis.thresholds import range_text, size_text
+from gpubench.analysis.contenders import Key
+from gpubench.analysis.findings import findings
+from gpubench.analysis.policy import Policy
+from gpubench.analysis.speedup import CpuCode, cpu_codes
+from gpubench.analysis.thresholds import find_threshold, range_text, size_text
 from gpubench.cli.delivery import report_command
 from gpubench.report import analyse_runs, render
+from gpubench.report.advice import render as render_advice
+from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import Screen, answer_screen, answer_sentences, screen_lines
 from gpubench.report.sections.answer_text import asked_size_text, factor_text, rough_size_text
 from gpubench.result import store
+from gpubench.result.run import RunWarning, Selection, Settings
 from tests.examples import examples
 from tests.unit.report import screens
-from tests.unit.report.answer_runs import ALWAYS, SUITE, WAITED, WEBGPU, answer_run, op_case, op_rows, suite_run
-from tests.unit.report.builders import CPU, GPU, curve, failed, measured, run_of, skipped
-from tests.unit.report.samples import analysed
-from tests.unit.report.screens import ENDS
+from tests.unit.report.answer_runs import (
+    ALWAYS,
+    SUITE,
+    WAITED,
+    WEBGPU,
+    WRITTEN,
+    answer_run,
+    function_run,
+    named_run,
+    no_gpu_run,
+    one_op_run,
+    op_case,
+    op_rows,
+    seconds,
+    suite_run,
+)
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
+from tests.unit.report.parts import CONTEST, OPENBLAS_TEXT, contest, on, without_numba
+from tests.unit.report.samples import analysed, drawn
+from tests.unit.report.screens import BOTH, ENDS, HOST
 
 
 def screen(run, **look):
@@ -160,3 +188,228 @@ def test_where_none_of_the_usual_situations_was_measured_two_others_are_shown():
     rows = [measured(replace(once, calls=calls), 1e-4, sessions=5) for calls in (10, 20, 30)]
     found = answer(analyse(answer_run([measured(op_case("add", 1024), 1e-3, sessions=5), *rows])))
     assert found.regimes == ("transfer-once-10", "transfer-once-20")
+
+
+# ---------------------------------------------------------------- the answer of a run that goes on
+
+
+def after(run, count):
+    """The run when so many of its outcomes are known."""
+    return replace(run, outcomes=run.outcomes[:count], complete=False, finished_at=None)
+
+
+def lines(run, width=80):
+    return AnswerSoFar(RenderOptions()).lines(run, width)
+
+
+def test_every_op_has_its_row_from_the_first_cell_on():
+    run = suite_run()
+    run = replace(run, selection=Selection(ops=list(SUITE)))
+    assert lines(after(run, 0)) == []
+    early = lines(after(run, 60))
+    assert [line.split()[0] for line in early[3:]] == sorted(SUITE)
+    known = (60, 200, len(run.outcomes))
+    pending = [sum(" ..." in line for line in lines(after(run, count))) for count in known]
+    assert pending[0] > pending[1] > pending[2] == 0
+
+
+def test_overheads_and_ops_that_stay_on_the_host_wait_for_no_row():
+    run = answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST])
+    run = replace(run, selection=Selection(ops=["add", "copy", "gelu", "launch", "mul"]))
+    assert [line.split()[0] for line in lines(run)[3:]] == ["add", "copy", "mul"]
+
+
+def test_the_whole_table_is_that_of_the_final_screen():
+    run = suite_run()
+    final = AnswerSoFar(RenderOptions()).lines(run, 80)
+    # The screen knows the relatives of an op, and so is surer or less sure.
+    screen = drawn(suite_run, sections=("answer",))
+    assert {line.replace("~", " ") for line in final} <= set(screen.replace("~", " ").splitlines())
+
+
+def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):
+    derived, real = [], analysing.case_results
+    monkeypatch.setattr(analysing, "case_results", lambda run: derived.append(run) or real(run))
+    run, shown = suite_run(), AnswerSoFar(RenderOptions())
+    shown.lines(after(run, len(run.outcomes) - 1), 80)
+    assert len(derived) == len(SUITE)
+    shown.lines(run, 80)
+    (last,) = derived[len(SUITE) :]
+    assert {outcome.case.op for outcome in last.outcomes} == {run.outcomes[-1].case.op}
+
+
+@pytest.mark.parametrize("run", [one_op_run(), named_run(), no_gpu_run()])
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_state_of_any_run_breaks_the_table(run, width):
+    for count in range(0, len(run.outcomes) + 1, 5):
+        assert all(len(line) <= width for line in lines(after(run, count), width))
+
+
+# ---------------------------------------------------------------- warnings about a run
+
+
+WILD = [0.5] * 5 + [1.5] * 5
+
+
+def test_a_section_that_a_run_has_nothing_for_says_so():
+    run = run_of([measured(case(), 1e-3)], devices=(CPU,), with_machine=False)
+    assert "This run has nothing for --sections map." in render([run], "plain", sections=["map"])
+    both = render([run, replace(run, id="other")], "markdown", sections=["map", "hybrid"])
+    assert "These runs have nothing for --sections map,hybrid." in both
+
+
+def codes(run):
+    return {finding.code for finding in findings(analyse(run))}
+
+
+def with_sizes(run):
+    return replace(run, selection=replace(run.selection, sizes={"matmul": [64]}))
+
+
+def test_warnings_about_the_run():
+    assert codes(run_of([measured(case(), 1e-3, sessions=5)], sessions=5)) == set()
+    few = run_of([measured(case(), 1e-6, repeat=1)])
+    assert codes(few) == set(), "a search does not warn of its own defaults"
+    assert codes(with_sizes(few)) == {"few-sessions", "too-short"}
+    assert "budget" not in codes(run_of([measured(case(), 1e-3)]))
+
+
+def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given():
+    rows = [measured(case(), 1e-3, factors=WILD), measured(case(device="wgpu:0"), 1e-6, repeat=1)]
+    found = findings(analyse(with_sizes(run_of(rows, threads=1, devices=(CPU, SOFTWARE)))))
+    assert {finding.code for finding in found} >= {"unstable", "software-device", "too-short", "cpu-limited"}
+    assert all(finding.hint for finding in found)
+    rigorous = Settings(preset="rigorous")
+    run = run_of([measured(case(), 1e-3, factors=WILD, sessions=10)], sessions=10, settings=rigorous)
+    assert not [finding for finding in findings(analyse(run)) if "--rigorous" in finding.hint]
+
+
+# ---------------------------------------------------------------- the CPU side has a name
+
+
+@functools.cache
+def analyse_contest(name="Test GPU"):
+    return analyse_runs([CONTEST if name == "Test GPU" else contest(gpu=replace(GPU, name=name))])
+
+
+def sides(analyses, width=80):
+    drawn = answer_screen(analyses[0], RenderOptions(width=width))
+    lines = ["".join(cell.text for cell in line) for line in drawn]
+    return next(line for line in lines if "CPU thread" in line), lines
+
+
+@pytest.mark.parametrize(("row", "code"), [
+    (on(case("add", implementation="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
+    (on(case("add", implementation="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")), (on(case("add"), 1.0), CpuCode("numpy", "")),
+    (on(case("mine.pca"), 1.0, "sklearn"), CpuCode("numpy", "sklearn", own=True)), (on(case(), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
+    (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")), (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
+    (on(case(dtype="float16", implementation="tuned"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)),
+    (on(case(device="torch:cpu"), 1.0), CpuCode("torch", "MKL 2024.2")), (on(case("add", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+    (on(case("conv2d"), 1.0), CpuCode("numpy", OPENBLAS_TEXT)), (on(case("conv2d", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+    # Of an op that nobody knows the file says whether the BLAS computes it.
+    (replace(on(case("an-op-of-a-package"), 1.0), blas=True), CpuCode("numpy", OPENBLAS_TEXT)),
+    (replace(on(case("an-op-of-a-package"), 1.0), blas=False), CpuCode("numpy", "")), (on(case(device="cupy:0"), 1.0), None),
+])  # fmt: skip
+def test_a_case_says_what_computes_it(row, code):
+    (found,) = analyse(replace(CONTEST, outcomes=[row])).cases
+    assert cpu_codes(CONTEST, [found]) == ((code,) if code else ())
+
+
+def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
+    for op in map(kernels.load, kernels.names()):
+        if op.stages:
+            assert {*op.blas} == {name for stage in op.stages for name in kernels.load(stage.op).blas}
+
+
+def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width():
+    line, _ = sides(analyse_contest(), 120)
+    assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32."
+    for width in range(60, 125):
+        line, lines = sides(analyse_contest("NVIDIA H200"), width)
+        assert max(map(len, lines)) <= width
+        assert line.startswith("NVIDIA H200 (CuPy) ")
+        assert " 55 s." in " ".join(map(str.strip, lines))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [("library", "library, OpenBLAS"), ("tuned", "tuned, numba, OpenBLAS"), ("library@numpy:0", "library, OpenBLAS")],
+)  # fmt: skip
+def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
+    assert analyse(CONTEST, baseline=baseline).baseline.startswith(f"vs numpy {said}")
+
+
+@pytest.mark.parametrize(("op", "n", "said"), [
+    ("add", 65536, "CPU: numba (numpy:0, 16 threads)."),
+    ("relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
+    ("matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
+    ("matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."),
+    ("add", 2**26, None),
+])  # fmt: skip
+def test_advice_names_it_where_it_has_a_time_of_a_cpu(op, n, said):
+    text = " ".join(render_advice(advice([CONTEST], Key(op, "float32"), n, WAITED), "table").split())
+    assert text.startswith(f"{op} float32, n = {n}, data on the device, waited: ")
+    assert said in text if said else "CPU: " not in text
+
+
+def test_advice_says_that_numba_is_absent():
+    text = render_advice(advice([without_numba()], Key("add", "float32"), 65536, WAITED), "table")
+    assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(text.split())
+
+
+# ---------------------------------------------------------------- a user's own function
+
+
+COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seconds(2e-5, 1e-10)}
+
+
+def screen_text(run):
+    (analysis,) = analyse_runs([run])
+    lines = answer_screen(analysis, RenderOptions(command=""))
+    return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
+
+
+def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
+    compiled = "f: compiled as one kernel 10x as fast as NumPy at n = 4 M"
+    assert f"{compiled}; at the best of both sides the GPU pays from" in screen_text(
+        function_run(WRITTEN | COMPILED)
+    )
+    (curve,) = analyse(function_run(WRITTEN | COMPILED)).best_code
+    assert curve.n == pytest.approx(2.1e4, rel=0.2)
+
+
+def test_pytorch_on_the_cpu_is_other_code():
+    text = screen_text(function_run(WRITTEN | {("torch:cpu", "library"): seconds(1e-6, 5e-9)}))
+    assert "f: by PyTorch 2.0x as fast as NumPy" in text
+
+
+def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
+    compiled = function_run({("numpy:0", "library"): seconds(1e-6, 1e-8)} | COMPILED)
+    assert find_threshold([compiled], "f", "waited").n == pytest.approx(2.1e4, rel=0.2)
+
+
+def test_advice_is_about_code_that_the_caller_has():
+    answer = Policy([function_run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
+    assert (answer.device_id, answer.implementation) == ("cupy:0", "library")
+    assert answer.gain == pytest.approx((1e-6 + 2**20 * 1e-8) / (1e-4 + 2**20 * 1e-10), rel=0.1)
+
+
+LEFT_OUT = [
+    RunWarning(code="bad-function", message=f"{name} is left out: it returns nothing: return the result")
+    for name in ("first", "second")
+]
+
+
+@pytest.mark.parametrize(("count", "words"), [
+    (1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second."),
+])  # fmt: skip
+def test_the_screen_names_functions_that_were_left_out(count, words):
+    assert words in screen_text(replace(function_run(WRITTEN), warnings=LEFT_OUT[:count]))
+
+
+def test_the_screen_says_from_which_size_on_a_function_raises():
+    detail = "it raises ValueError: too large (mine.py, line 5)"
+    raised = [skipped(case("mine.f", n=n), "bad-function", detail) for n in (2**26, 2**25)]
+    shown = function_run(WRITTEN)
+    text = screen_text(replace(shown, outcomes=[*shown.outcomes, *raised]))
+    assert f"f at n = 32 M: {detail}." in text

@@ -1,4 +1,4 @@
-"""Comparing: verdicts that are known beforehand, invariances, false alarms and power by simulation."""
+"""Comparing: verdicts that are known beforehand, each clause of their rule, invariances, power by simulation, and gates."""
 
 import math
 import random
@@ -10,10 +10,20 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from gpubench.analysis.findings import MinSpeedup
 from gpubench.base.errors import InputError
+from gpubench.cli import ci
+from gpubench.cli.ci import of_comparison
+from gpubench.cli.compare import check
+from gpubench.cli.options import ComparisonOptions
 from gpubench.compare import judge
 from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.judge import MAX_RELABELLINGS, max_t
 from gpubench.compare.pairing import print_differences, take_turns
+from gpubench.curves import stats
+from gpubench.report.comparison import render
+from gpubench.report.layout import RenderOptions
+from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
@@ -25,9 +35,12 @@ from tests.unit.report.sides import (
     compared,
     contended,
     gate,
+    noisy,
     pair,
     started_late,
+    throttled,
     timed,
+    untrue,
     verdicts,
     with_blocks,
     with_first,
@@ -285,3 +298,294 @@ def test_four_of_five_comparisons_find_the_smallest_effect():
     typical = statistics.median(row.smallest_effect for _ in range(4) for row in compared(*sides()).cases)
     hits = sum(verdicts(compared(*sides(1 + typical)))[0] == "SLOWER" for _ in range(runs))
     assert 0.70 <= hits / runs <= 0.97
+
+
+# ---------------------------------------------------------------- each clause of the rule
+
+
+OTHERS = tuple(case(n=n) for n in (128, 256, 512))
+WHAT = case(n=64)
+STEADY = (1.0, 1.001, 1.002, 1.003, 1.004)
+
+
+def judge_pair(base, new):
+    """The verdict on one case among three that do not change, sessions of both sides in turns."""
+    rest = [timed(other, STEADY) for other in OTHERS]
+    return judged(*(a_run([timed(WHAT, side), *rest], second=i) for i, side in enumerate((base, new))))
+
+
+def judged(base, new, **options):
+    return next(row for row in compared(base, new, CompareOptions(**options)).cases if row.id == WHAT.id)
+
+
+def test_the_joint_test_alone_does_not_call_a_case_slower():
+    """One slow session of BASE is left out of the joint statistic; among all ranks it is what makes 5 of 25 pairs."""
+    row = judge_pair((*STEADY[:4], 3.0), (1.2, 1.201, 1.202, 1.203, 1.204))
+    assert row.p_adjusted <= 0.05 < row.p
+    assert (row.verdict, row.reason) == ("UNSURE", "noise")
+    far = judge_pair((*STEADY[:4], 3.0), (2.9, 2.901, 2.902, 2.903, 2.904))
+    assert (far.verdict, far.sessions_needed) == ("UNSURE", 6), "one session more is the least advice"
+
+
+def test_the_exact_test_alone_does_not_call_a_case_slower():
+    """Among sixty unchanged cases some have their sessions in an improbable order: the joint test knows how many there are."""
+    sides = pair(cases=[case(n=n) for n in range(1, 61)], sigma=0.02, seed=3)
+    rows = compared(*sides, CompareOptions(thresholds=((None, 1e-6),))).cases
+    improbable = {(row.verdict, row.p_adjusted > 0.05) for row in rows if row.ratio > 1 and row.p <= 0.05}
+    assert improbable == {("UNSURE", True)}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(1.049, "SAME"), (1.051, "SLOWER"), (1 / 1.049, "SAME"), (1 / 1.051, "FASTER")]
+)
+def test_a_change_has_to_exceed_the_threshold_either_way(ratio, verdict):
+    steady = (1.0, 1.0001, 1.0002, 1.0003, 1.0004)
+    row = judge_pair(steady, tuple(seconds * ratio for seconds in steady))
+    assert (row.p, row.verdict) == (pytest.approx(1 / 252), verdict)
+
+
+@pytest.mark.parametrize(("slow", "at", "below"), [(1.2, "UNSURE", "SLOWER"), (1.01, "SAME", "UNSURE")])
+def test_a_limit_is_exceeded_by_more_than_it_alone(slow, at, below):
+    """A ratio at the threshold is no change, and an interval that ends there is SAME."""
+    base, new = (a_run([timed(WHAT, [t * f for t in STEADY])], second=i) for i, f in enumerate((1.0, slow)))
+    lows = [[min(block.wall_s) for block in run.outcomes[0].blocks] for run in (base, new)]
+    reached = stats.shift_ratio(*lows, 0.10)[1 if slow > 1.1 else 2]
+    for limit, verdict in ((reached, at), (math.nextafter(reached, 0), below)):
+        row = judged(base, new, thresholds=((None, limit - 1),))
+        assert (1 + row.threshold, row.verdict) == (limit, verdict)
+
+
+@pytest.mark.parametrize(("low", "verdict"), [(0.951, "UNSURE"), (0.953, "SAME")])
+def test_same_ends_at_the_reciprocal_of_the_upper_limit(low, verdict):
+    """1 / 1.05 = 0.9524: what is SAME stays SAME when the files change places. Two ties keep it from being FASTER."""
+    there, back = (
+        judge_pair((1.0,) * 5, (low, low, low, 1.0, 1.0)),
+        judge_pair((low, low, low, 1.0, 1.0), (1.0,) * 5),
+    )
+    assert there.p > 0.05
+    assert (there.verdict, back.verdict) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(("cycles", "verdict"), [(1.02, "UNSURE"), (1.03, "SLOWER")])
+def test_the_ratio_in_cycles_has_to_exceed_half_of_the_threshold(cycles, verdict):
+    """10 % more seconds on a clock that was lower."""
+    base, new = (a_run([timed(WHAT, [t * f for t in STEADY])], second=i) for i, f in enumerate((1.0, 1.1)))
+    row = judged(clocked(base, 2e9), clocked(new, 2e9 * cycles / 1.1))
+    assert (row.verdict, row.reason) == (verdict, "clock-limited" if verdict == "UNSURE" else None)
+
+
+def test_a_muted_case_takes_no_part_in_the_correction():
+    """The joint p of the others is that of a comparison without it, and smaller than with it."""
+    muted, family = case(n=32), [WHAT, *(case(n=n) for n in (128, 256, 512, 1024, 2048))]
+    runs = pair({WHAT.id: 1.06}, sigma=0.04, seed=9, cases=[*family, muted])
+    without = [replace(run, outcomes=[row for row in run.outcomes if row.case != muted]) for run in runs]
+    row = judged(*runs, ignored=(selector("matmul/n=32"),))
+    assert row == judged(*without)
+    assert row.p_adjusted < judged(*runs).p_adjusted
+
+
+@pytest.mark.parametrize(("short", "p"), [((), 1 / 924), ((case(n=32),), 2 / 924)])
+def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_of_alpha(short, p):
+    """One of 13 cases missed a session: 12 are relabelled jointly, that one by itself, and every p counts twice."""
+    runs = []
+    for second, factor in enumerate((1.0, 1.2)):
+        sessions, cases = (*STEADY, 1.005), (WHAT, *(case(n=n) for n in range(1, 12)), *short)
+        rows = [timed(what, [t * (factor if what == WHAT else 1.0) for t in sessions]) for what in cases]
+        if short:
+            rows[-1] = replace(rows[-1], blocks=rows[-1].blocks[: 6 - second])
+        runs.append(a_run(rows, 6, second=second))
+    assert judged(*runs).p_adjusted == pytest.approx(p)
+
+
+@pytest.mark.parametrize(
+    ("k", "least"), [(5, 1 / 252), (6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))]
+)
+def test_the_smallest_p_is_that_of_one_permutation(k, least):
+    draw = random.Random(k)
+    base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
+    assert max_t(base, new) == [(pytest.approx(least), 1.0)]
+    assert max_t(new, base) == [(1.0, pytest.approx(least))]
+
+
+# ---------------------------------------------------------------- what medians and slow ends say
+
+
+def a_side(second, chance, factor, *, k=5, blocks=4, samples=5):
+    """A run of one case; `factor(session, block, sample)` is by how much that sample differs."""
+
+    def seconds(session, block):
+        return [1e-3 * (1 + chance.gauss(0, 0.01)) * factor(session, block, i) for i in range(samples)]
+
+    measured = [
+        Block(session=session, round=block, position=0, repeat=10, wall_s=seconds(session, block))
+        for session in range(k)
+        for block in range(blocks)
+    ]
+    return a_run([replace(timed(WHAT, [1e-3] * k), blocks=measured)], k, second=second)
+
+
+def unchanged(*_):
+    return 1.0
+
+
+def judge_shape(factor, base=unchanged, *, seed=1, **sizes):
+    chance = random.Random(seed)
+    (row,) = compared(*(a_side(i, chance, which, **sizes) for i, which in enumerate((base, factor)))).cases
+    return row
+
+
+@pytest.mark.parametrize("by", [0.7, 1.3])
+def test_where_only_some_sessions_moved_the_verdict_is_not_same(by):
+    assert judge_shape(lambda session, *_: by if session < 3 else 1.0).verdict != "SAME"
+
+
+@pytest.mark.parametrize(
+    ("factor", "median"), [(lambda _, block, __: 2.0 if block < 3 else 1.0, 2.0), (lambda _, __, i: 2.0 if i == 0 else 1.0, 1.0)]
+)  # fmt: skip
+def test_medians_or_a_slow_end_that_moved_are_no_same(factor, median):
+    """Three quarters of the blocks; a quarter of the samples, whose medians stand still."""
+    found = judge_shape(factor)
+    assert (found.verdict, found.reason, found.sessions_needed) == ("UNSURE", "shape", None)
+    ratios = (found.low_end_ratio, found.median_ratio, found.slow_end_ratio)
+    assert ratios == pytest.approx((1.0, median, 2.0), rel=0.03)
+
+
+@pytest.mark.parametrize("by", [0.6, 1.6])
+def test_low_ends_that_the_medians_deny_are_no_change_of_the_case(by):
+    """One block of four moved on one side alone: its minima, and nothing that a report shows."""
+
+    def moved(_, block, __):
+        return by if block == 0 else 1.0
+
+    assert {judge_shape(moved).verdict, judge_shape(unchanged, moved).verdict} == {"UNSURE"}
+
+
+# ---------------------------------------------------------------- gates
+
+
+DOUBLED = {case.id: 2.0 for case in CASES}
+ASKED = CompareOptions(fail_on=("slower",))
+LOST = {"failed": failed(CASES[0]), "skipped": skipped(CASES[0])}
+
+
+def test_where_every_case_is_throttled_the_gate_on_regressions_is_not_passed():
+    base, new = pair(DOUBLED)
+    result = compared(base, throttled(new), ASKED)
+    assert {(row.verdict, row.reason) for row in result.cases} == {("UNSURE", "throttled")}
+    assert (result.exit_code, gate(result, "slower").impossible) == (4, True)
+    (notice,) = [notice for notice in result.warnings if notice.code == "no-gate"]
+    assert "cooling" in notice.hint
+    assert {row.reason for row in compared(base, contended(throttled(new))).cases} == {"throttled"}
+    some = compared(base, throttled(new, {FIRST}), ASKED)
+    assert (some.exit_code, gate(some, "slower").ids) == (3, tuple(case.id for case in CASES[1:]))
+
+
+@pytest.mark.parametrize(("k", "alpha", "possible"), [
+    (5, 0.003, False), (5, 1 / 252, True), (6, 0.003, True), (10, 1e-3, True), (8, 1 / 2000, True),
+    (8, 1 / 2002.5, False),
+])  # fmt: skip
+def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possible):
+    options = CompareOptions(fail_on=("slower",), alpha=alpha)
+    alike = compared(*pair(k=k, cases=CASES[:1]), options)
+    assert gate(alike, "slower").impossible is not possible
+    slow = compared(*pair({FIRST: 3.0}, k=k, cases=CASES[:1]), options)
+    assert (slow.exit_code, slow.cases[0].verdict) == ((3, "SLOWER") if possible else (4, "UNSURE"))
+
+
+def test_cases_of_other_sessions_cost_the_gate_their_part_of_alpha():
+    base, new = pair({what.id: 3.0 for what in CASES}, k=6)
+    short = with_first(new, replace(new.outcomes[0], blocks=new.outcomes[0].blocks[1:]))
+    strict = CompareOptions(fail_on=("slower",), alpha=1.5 / 924)
+    whole, apart = compared(base, new, strict), compared(base, short, strict)
+    assert (whole.exit_code, gate(whole, "slower").impossible) == (3, False)
+    assert (apart.exit_code, gate(apart, "slower").impossible) == (4, True)
+
+
+def speedups(*texts, **more):
+    return CompareOptions(fail_on=(), min_speedups=ci.parse_gates(list(texts), None).min_speedups, **more)
+
+
+@pytest.mark.parametrize("in_base", [*LOST, "absent", "number"])
+@pytest.mark.parametrize("in_new", [*LOST, "number"])
+def test_a_selected_case_without_a_number_on_any_side_fails_the_gate(in_base, in_new):
+    sides = []
+    for run, lost in zip(pair(), (in_base, in_new), strict=True):
+        first = {"absent": [], "number": run.outcomes[:1]}.get(lost) if lost not in LOST else [LOST[lost]]
+        sides.append(with_first(run, *first))
+    result = compared(*sides, speedups("matmul/n=64=0.5", "matmul/n=128=0.5"))
+    both = in_base == in_new == "number"
+    assert [gate.missing for gate in result.gates] == [() if both else (FIRST,), ()]
+    assert result.exit_code == (0 if both else 3)
+
+
+def test_every_new_file_needs_the_ratio_and_what_is_ignored_does_not():
+    base, new = pair()
+    less, only = with_first(new), (selector("matmul/n=64"),)
+    assert compared(base, new, speedups("matmul=0.5"), new).exit_code == 0
+    assert compared(base, new, speedups("matmul=0.5"), less).gates[0].missing == (FIRST,)
+    assert compared(base, new, speedups("matmul=0.5", ignored=only), less).exit_code == 0
+    assert compared(base, new, speedups("matmul=2", advisory=True)).exit_code == 0
+    nothing = compared(base, new, speedups("matmul/n=64=0.5", ignored=only))
+    assert (nothing.exit_code, nothing.gates[0].impossible) == (4, True)
+    assert "min-speedup matmul/n=64=0.5: not applied" in render(nothing, "plain", RenderOptions())
+
+
+@pytest.mark.parametrize(("place", "outcome", "word"), [(-0.01, "passed", "ok"), (0.5, "near", "unsure"), (1.01, "low", "failed")])  # fmt: skip
+def test_a_demand_is_met_told_or_failed_by_the_interval_of_base_over_new(place, outcome, word):
+    base, new = pair({FIRST: 0.5}, sigma=0.05, cases=CASES[:1])
+    (row,) = compared(base, new).cases
+    least = 1 / row.hi + place * (1 / row.lo - 1 / row.hi)
+    demand = MinSpeedup(text="matmul/n=64", selects=selector("matmul/n=64"), least=least)
+    result = compared(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
+    (only,) = result.gates
+    ends = (only.passed, bool(only.near), bool(only.ids))
+    assert ends == (outcome != "low", outcome == "near", outcome == "low")
+    assert (only.name, only.selector, only.least) == ("min-speedup", "matmul/n=64", least)
+    assert of_comparison(result).verdict == word
+
+
+@pytest.mark.parametrize("name", ["slower", "unsure", "failed", "missing", "noisy"])
+def test_a_gate_whose_every_case_is_ignored_is_not_passed(name):
+    everything = CompareOptions(fail_on=(name,), ignored=(selector("*"),))
+    result = compared(*pair(), everything)
+    assert (result.exit_code, gate(result, name).impossible, gate(result, name).passed) == (4, True, False)
+    assert of_comparison(result).verdict == "unsure"
+    base, new = pair()
+    loud = compared(base, contended(noisy(new, {FIRST})), CompareOptions(fail_on=("noisy",)))
+    assert (loud.exit_code, gate(loud, "noisy").ids) == (3, (FIRST,)), "another label hides no noise"
+    assert compared(*pair(), replace(everything, fail_on=None)).exit_code == 0, "nobody has asked for it"
+    assert compared(*pair(), replace(everything, ignored=(selector("matmul/n=64"),))).exit_code == 0
+
+
+@pytest.mark.parametrize(("thresholds", "shares"), [
+    (["20"], [0.2] * 4), (["matmul/n=64=20"], [0.2, 0.05, 0.05, 0.05]),
+    (["matmul/n<=128=20", "matmul/n=64=30"], [0.3, 0.2, 0.05, 0.05]), (["matmul/n=64=30", "matmul/n<=128=20"], [0.2, 0.2, 0.05, 0.05]),
+    (["matmul/n=64=30", "20"], [0.3, 0.2, 0.2, 0.2]), (["10", "20"], [0.2] * 4), (["3"], [0.03] * 4),
+])  # fmt: skip
+def test_the_last_threshold_of_a_case_holds_and_one_for_some_outweighs_one_for_all(thresholds, shares):
+    asked = check(ComparisonOptions(base="base.json", new=["new.json"], threshold=thresholds))
+    assert [row.threshold for row in compared(*pair(), asked).cases] == shares
+
+
+@pytest.mark.parametrize(
+    ("base_lies", "new_lies", "code"), [(True, True, 0), (True, False, 0), (False, True, 3)]
+)
+def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies, code):
+    lies = (base_lies, new_lies)
+    sides = [untrue(run, {FIRST}) if lie else run for run, lie in zip(pair(), lies, strict=True)]
+    result = compared(*sides)
+    row = result.cases[0]
+    assert (row.verdict, row.reason) == ("not-comparable", "implausible")
+    assert (row.base_s is None, row.new_s is None) == (base_lies, new_lies)
+    assert (result.exit_code, bool(gate(result, "missing").ids)) == (code, code == 3)
+    for lost in ([], [LOST["failed"]], [LOST["skipped"]]):
+        gone = compared(sides[0], with_first(sides[1], *lost))
+        listed = [row.id for row in (*gone.missing, *gone.failed)]
+        assert (listed, gone.exit_code) == (([], 0) if base_lies else ([FIRST], 3))
+        assert [row.reason for row in gone.cases if row.k_new == 0] == ["implausible"] * base_lies
+
+
+def test_one_number_that_cannot_be_true_is_nothing_in_common():
+    base, new = pair(cases=CASES[:1])
+    with pytest.raises(InputError, match="no case in common"):
+        compared(untrue(base), with_first(new, failed(CASES[0])))

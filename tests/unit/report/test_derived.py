@@ -1,19 +1,392 @@
-"""Numbers derived from a run beside its estimates: geometric means, overheads, variants and scatter."""
+"""What is derived from estimates: speedups over a baseline that has a name, break-evens, amortization, splits, means,
+overheads, scatter and the mode that a file recommends."""
 
 import json
 import math
 import random
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse, means
+from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.samples import components
-from gpubench.analysis.winners import evidence
+from gpubench.analysis.speedup import about_equal, blas_text, cpu_limit, cpu_line, cpu_threads, earliest
+from gpubench.analysis.thresholds import amortizations, threshold_text
+from gpubench.analysis.winners import evidence, recommend_mode
+from gpubench.base.errors import ExitCode, InputError
 from gpubench.report import render
+from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
-from tests.unit.report.builders import case, curve, failed, measured, run_of, skipped
+from gpubench.report.sections.break_even import calls_text
+from gpubench.result.machine import Fact, Recommendation
+from gpubench.result.run import Blas, Device, Parts, RunWarning
+from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, failed, measured, run_of, skipped, split
+
+ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
+TUNED_CPU, QUICK_GPU = measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4)
+TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
+
+
+def headlines(run, **words):
+    return [row for row in analyse(run, **words).speedups if row.kind == "headline"]
+
+
+def test_a_ratio_uses_the_sessions_that_both_sides_have():
+    gpu, first = replace(ON_GPU, blocks=ON_GPU.blocks[1:2]), replace(ON_CPU, blocks=ON_CPU.blocks[:1])
+    assert analyse(run_of([ON_CPU, gpu])).speedups[0].ratio == pytest.approx(2)
+    assert not analyse(run_of([first, gpu])).speedups
+
+
+def test_the_baseline_names_implementation_blas_and_threads():
+    blas = "OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+    assert analyse(run_of([ON_CPU, ON_GPU])).baseline == f"vs numpy library, {blas}"
+    for own, other, compiler in (("numba, 2 threads", None, "numba, "), (None, "numba", "")):
+        named = run_of([replace(ON_CPU, kernel=own), replace(ON_GPU, kernel=other)])
+        assert cpu_line(named) == f"numpy, {compiler}{blas}"
+    bare = replace(run_of([ON_CPU, ON_GPU], with_machine=False), sessions=[])
+    assert analyse(bare).baseline == "vs numpy library, BLAS unknown, threads unknown"
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("library", 40.0), ("numpy:0", 20.0), ("tuned@numpy", 20.0), ("library@numpy:0", 40.0), ("tuned", 20.0),
+])  # fmt: skip
+def test_the_baseline_can_be_chosen(name, expected):
+    run = run_of([measured(case(), 4e-3), TUNED_CPU, QUICK_GPU])
+    assert [row.ratio for row in headlines(run, baseline=name)] == [pytest.approx(expected)]
+
+
+def test_a_baseline_that_was_not_measured_is_an_input_error():
+    with pytest.raises(InputError) as caught:
+        analyse(run_of([ON_CPU]), baseline="tpu:0")
+    assert (caught.value.exit_code, "library@numpy:0" in caught.value.hint) == (ExitCode.INPUT, True)
+
+
+def two_cpus(**options):
+    """PyTorch is the faster CPU at 128, NumPy's tuned implementation at 64."""
+    times = {"numpy:0": (1e-3, 4e-3), "torch:cpu": (2e-3, 2e-3), "cupy:0": (1e-4, 1e-4)}
+    codes = {"numpy:0": "tuned"}
+    cases = [
+        measured(case(n=n, device=device, implementation=codes.get(device, "library")), seconds)
+        for device, by_size in times.items()
+        for n, seconds in zip((64, 128), by_size, strict=True)
+    ]
+    return run_of(cases, devices=(CPU, TORCH, GPU), **options)
+
+
+def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
+    run, mkl = two_cpus(), Blas(library="mkl", version="2024.2")
+    rows = {row.n: row for row in headlines(run)}
+    assert [rows[n].baseline.case.device_id for n in (64, 128)] == [CPU.id, TORCH.id]
+    workers = [replace(one, blas=mkl) if one.device_id == TORCH.id else one for one in run.sessions[0].workers]
+    run = replace(run, sessions=[replace(one, workers=workers) for one in run.sessions])
+    numpy, torch = analyse(run).baseline.removeprefix("vs ").split("; ")
+    assert numpy.startswith("numpy tuned, OpenBLAS")
+    assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
+    others = (Blas(library="blis"), Blas(library="Accelerate", kernel="AMX"))
+    assert [*map(blas_text, others)] == ["BLIS", "Accelerate (AMX)"]
+
+
+@pytest.mark.parametrize(("warnings", "said"), [
+    ([RunWarning(code="cpu-not-compiled", message="the CPU is not at its best (numba is not installed)")], "numba"),
+    ([RunWarning(code="unavailable", message=f"{name} was left out", data={"backend": name, "reason": "unavailable"})
+      for name in ("torch", "cupy")], "torch"), ([], None),
+])  # fmt: skip
+def test_what_would_make_the_cpu_faster_is_named_beside_the_baseline(warnings, said):
+    ending = f"; not installed: {said}, with which the CPU may be faster"
+    baseline = analyse(two_cpus(warnings=warnings)).baseline
+    assert baseline.endswith(ending) if said else "not installed" not in baseline
+
+
+@pytest.mark.parametrize(("threads", "quota", "limit", "said"), [
+    (2, None, None, "2 of 2 threads"), (1, None, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
+    (2, 1.5, "a quota leaves 1.5 of 2 CPUs to the baseline", "2 of 2 threads (cpu-limited)"), (2, 2.0, None, "2 of 2 threads"),
+    (2, 3.0, None, "2 of 2 threads"), (None, None, None, "threads unknown"), (3, "none", None, "3 of 2 threads"),
+    (1, 1.0, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
+])  # fmt: skip
+def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit, said):
+    run = run_of([ON_CPU, ON_GPU], threads=threads)
+    usable = replace(run.machine.cpu, quota_cpus=Fact(quota, "ok", "cgroup"))
+    run = replace(run, machine=replace(run.machine, cpu=usable))
+    assert (cpu_limit(run), cpu_line(run)) == (limit, f"numpy, OpenBLAS 0.3.29 (Haswell), {said}")
+    assert cpu_threads(run) == cpu_threads(run, "numpy:0") == threads
+    assert cpu_threads(run, "cupy:0") is None
+
+
+def test_the_fewest_threads_of_all_sessions_and_cpus_count():
+    run = two_cpus()
+    workers = [replace(one, threads=1) if one.device_id == TORCH.id else one for one in run.sessions[3].workers]
+    fewer = [*run.sessions[:3], replace(run.sessions[3], workers=workers), *run.sessions[4:]]
+    run = replace(run, sessions=fewer)
+    assert [cpu_threads(run, name) for name in (None, CPU.id, TORCH.id)] == [1, 2, 1]
+    assert cpu_limit(run) == "the baseline uses 1 of 2 usable CPUs"
+    assert cpu_line(replace(run, devices=[])) == "numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+
+
+@pytest.mark.parametrize(("ratio", "lo", "hi", "state", "equal"), [
+    (1.1, 1.0, 1.2, "tie", True), (1.1, math.nextafter(1, 2), 1.2, "win", True), (0.9, 0.8, 1.0, "tie", True), (0.9, 0.8, math.nextafter(1, 0), "loss", True),
+    (1.15, 1.1, 1.2, "win", True), (math.nextafter(1.15, 2), 1.1, 1.2, "win", False), (1 / 1.15, 0.8, 0.9, "loss", True), (math.nextafter(1 / 1.15, 0), 0.8, 0.9, "loss", False),
+    (1.0, 1 / 1.5, 1.5, "tie", True), (1.0, math.nextafter(1 / 1.5, 0), 1.5, "tie", False), (1.0, 1 / 1.5, math.nextafter(1.5, 2), "tie", False),
+])  # fmt: skip
+def test_a_speedup_is_a_win_a_loss_or_about_none_at_its_very_limits(ratio, lo, hi, state, equal):
+    (row,) = headlines(run_of([ON_CPU, ON_GPU]))
+    row = replace(row, ratio=ratio, lo=lo, hi=hi)
+    assert (row.state, row.about_equal) == (state, equal)
+    assert about_equal(ratio) or not equal
+
+
+# ---------------------------------------------------------------- break-evens
+
+WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
+BEATEN = measured(case(n=128, device="cupy:0"), 9e-4, factors=WIDE, discarded={"1": "throttled"})
+
+
+def verdict(ratios, **kind):
+    (found,) = analyse(run_of(curve(ratios, **kind))).break_even
+    return found
+
+
+@pytest.mark.parametrize(("ratios", "n", "mixed"), [
+    ({64: 0.25, 256: 4.0, 1024: 30.0}, 128, False), ({100: 0.5, 400: 8.0}, 100 * 4 ** (1 / 4), False),  # a power of the size
+    # Of several crossings the last one counts; the last curve wins at first, too.
+    ({64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0}, 2048, True), ({64: 4.0, 256: 0.25, 1024: 4.0}, 529, True),
+])  # fmt: skip
+def test_a_threshold_lies_where_the_curves_cross(ratios, n, mixed):
+    found, sizes = verdict(ratios), sorted(ratios)
+    assert (found.verdict, found.mixed) == ("at", mixed)
+    assert found.n == pytest.approx(n, rel=0.03)
+    assert sizes[0] < found.lo < found.n < found.hi < sizes[-1]
+    assert threshold_text(found).endswith(", mixed") == mixed
+
+
+@pytest.mark.parametrize(("ratios", "text"), [
+    ({64: 0.25, 128: 0.98, 256: 4.0}, "129² (116-147²)"), ({64: 0.25, 256: 0.5}, "> 256²"), ({64: 2.0, 256: 4.0}, "< 64²"),
+    ({64: 1.0, 256: 1.0}, "about equal"), ({64: 4.0, 256: 0.25}, "? (wins and loses by turns)"),
+])  # fmt: skip
+def test_the_document_says_it_as_tables_do(ratios, text):
+    assert [row.text for row in report_document([analyse(run_of(curve(ratios)))]).break_even] == [text]
+
+
+@pytest.mark.parametrize(("outcomes", "reason", "more"), [
+    *((curve(ratios), reason, {}) for ratios, reason in (
+        ({64: 0.5, 16384: 4.0}, "few-sizes"), ({64: 1.0, 256: 1.0}, "about-equal"), ({64: 0.5, 256: 1.0}, "about-equal"), ({64: 1.0, 256: 4.0}, "noise"),
+        ({64: 4.0, 256: 0.25}, "loses-again"))),
+    ([*curve({16: 0.8, 4096: 1.3}), failed(case(n=64, device="cupy:0"))], "failed-cases", {}),
+    (curve({64: 0.8, 16384: 1.3}), "budget", {"exit_reason": "budget"}),
+    *(([*curve({64: 0.8, 16384: 1.3}), skipped(case(n=512, device="cupy:0"), why)], reason, {}) for why, reason in (
+        ("budget", "budget"), ("out-of-memory", "few-sizes"))),
+    ([*curve({64: 0.9}), measured(case(n=128), 1e-3), BEATEN], "throttled", {}),
+])  # fmt: skip
+def test_undecided(outcomes, reason, more):
+    (found,) = analyse(run_of(outcomes, **more)).break_even
+    assert (found.verdict, found.reason) == ("undecided", reason)
+
+
+def test_a_bracket_below_a_threshold_is_the_earlier_one():
+    wide, late, none = map(verdict, ({64: 0.5, 16384: 4.0}, {4096: 0.5, 8192: 4.0}, {64: 0.25, 256: 0.5}))
+    assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
+    assert earliest([none, late, wide]) is wide
+    assert earliest([none, late]) is late
+    assert earliest([verdict({64: 1.0, 256: 4.0}), late]) is late, "where it lies is known"
+
+
+# ---------------------------------------------------------------- from how many calls a transfer the GPU pays
+
+
+UNSTABLE = (0.5, 0.7, 1.0, 1.0, 1.4, 1.6)
+CALLS = 10  # of the builders' transfer-once
+TIGHT = (0.999, 1.001, 1.0, 1.0, 0.9995, 1.0005)
+ALWAYS, ONCE = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
+
+
+def gpu(transfer_s, launch_s, *, timed_s=None, alloc_s=0.0, single_s=None, factors=TIGHT, sessions=1):
+    """Both transfer regimes of a device on which a copy costs `transfer_s` and a call `launch_s`.
+
+    `timed_s`: what the copies cost when they are timed singly. `single_s`: one call that is waited for.
+    """
+    timed = transfer_s if timed_s is None else timed_s
+    parts = Parts(
+        session=0, alloc_s=[alloc_s], upload_s=[timed * 0.6], launch_s=[launch_s / 2], sync_s=[timed * 0.1],
+        single_s=[single_s or launch_s], download_s=[timed * 0.3],
+    )  # fmt: skip
+    kept = {"factors": factors, "sessions": sessions}
+    always = measured(ALWAYS, alloc_s + transfer_s + launch_s, parts=parts, **kept)
+    return [always, measured(ONCE, (transfer_s + CALLS * launch_s) / CALLS, **kept)]
+
+
+def amortization(cpu_s, *outcomes, factors=TIGHT, sessions=1):
+    cpu = measured(case(), cpu_s, factors=factors, sessions=sessions)
+    (row,) = amortizations(analyse(run_of([cpu, *outcomes], sessions=sessions)))
+    return row
+
+
+# 1 ms to copy and 0.1 ms a call, where nothing else is said.
+@pytest.mark.parametrize(("cpu_s", "words", "verdict", "calls", "text"), [
+    (4e-4, {}, "at", 4, None),  # 1 / (0.4 - 0.1) = 3.33
+    (5e-3, {}, "already", 1, "1"), (1e-4 + 1e-3 / 1.5, {}, "at", 2, None), (5e-5, {"sessions": 5}, "never", None, "never"),
+    (4e-4, {"alloc_s": 5e-4}, "at", 4, None),  # an allocation is no transfer
+    # Past the calls that were measured the parts bear the count out: 20 calls, where ten were measured and are too few.
+    *((1.52e-4, {"timed_s": s, "sessions": 5}, verdict, 20 if verdict == "at" else None, None if verdict == "at" else "> 10")
+      for s, verdict in ((1.0e-3, "at"), (0.95e-3, "at"), (1.2e-3, "beyond"), (0.8e-3, "beyond"))),
+    # Up to them nothing has to: four calls lie between one and ten.
+    (4e-4, {"timed_s": 0.5e-3}, "at", 4, None), (4e-4, {"timed_s": 2e-3}, "at", 4, None),
+    # Never stands whatever the parts leave open: spread over nine calls it cannot make up for a call that is too slow.
+    (5e-5, {"timed_s": 1.2e-3, "sessions": 5}, "never", None, "never"), (9.9e-5, {"timed_s": 1.2e-3}, "beyond", None, "> 10"),
+    # An unstable side gives the count of its interval, and one that ends before it matters is told.
+    (1.9e-4, {"factors": UNSTABLE}, "at", 11, None), (1e-2, {"factors": UNSTABLE}, "already", 1, "1"),
+])  # fmt: skip
+def test_the_count_is_what_the_costs_say(cpu_s, words, verdict, calls, text):
+    row = amortization(cpu_s, *gpu(1e-3, 1e-4, **words), sessions=words.get("sessions", 1))
+    assert (row.verdict, row.reason, row.shared_by) == (verdict, None, CALLS)
+    assert row.calls == (calls if "factors" not in words or calls == 1 else row.calls)
+    if calls is None:
+        assert verdict == "beyond" or (row.lo, row.hi) == (None, None)
+    elif "factors" not in words:
+        assert row.lo <= calls <= row.hi
+        assert (row.transfer_s, row.launch_s) == (pytest.approx(1e-3, rel=0.01), pytest.approx(1e-4, rel=0.02))
+    assert text is None or calls_text(row) == text
+
+
+def test_a_fortieth_of_the_counts_lies_beyond_each_end():
+    row = amortization(2.2e-4, *gpu(1e-3, 1e-4))
+    assert (row.lo, row.calls, row.hi) == (5, 9, 55)
+
+
+def test_the_fastest_implementation_of_either_side_counts():
+    tuned = measured(case(implementation="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
+    row = amortization(4e-4, tuned, *gpu(1e-3, 1e-4))
+    assert (row.baseline_id, row.cpu_s, row.calls) == (tuned.id, pytest.approx(3.2e-4), 5)
+    quicker = [(row, replace(row.case, implementation="tuned")) for row in gpu(0.5e-3, 1e-4)]
+    quicker = [replace(row, id=what.id, case=what) for row, what in quicker]
+    row = amortization(4e-4, *gpu(1e-3, 1e-4), *quicker)
+    assert (row.implementation, row.calls) == ("tuned", 2)
+
+
+@pytest.mark.parametrize(("cpu_s", "outcomes", "verdict", "reason"), [
+    # A transfer of 1 ms beside calls of 5 ms: a fifth of the transfer is 3 % of the whole, whose parts add up.
+    (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.08e-3), "at", None), (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.2e-3), "undecided", "parts-differ"),
+    # The copies agree; but what is said of the kernel cannot be, and so nothing is built on the allocation either.
+    (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=2.1e-4), "at", None),
+    (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=6.1e-4), "undecided", "parts-differ"),
+    # Without parts there is nothing to check against: about ten calls, whose interval ends past those and begins before.
+    (2e-4, [replace(row, parts=[]) for row in gpu(1e-3, 1e-4)], "undecided", "no-parts"),
+    (4e-4, [replace(row, parts=[]) for row in gpu(1e-3, 1e-4)], "at", None),
+])  # fmt: skip
+def test_a_count_is_withheld_where_parts_miss_the_whole(cpu_s, outcomes, verdict, reason):
+    row = amortization(cpu_s, *outcomes)
+    assert (row.verdict, row.reason) == (verdict, reason)
+
+
+def test_missing_sides_give_no_row_and_rows_follow_the_selection():
+    (always, once), base = gpu(1e-3, 1e-4), measured(case(), 4e-4)
+    for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
+        assert amortizations(analyse(run_of(outcomes))) == ()
+    run = run_of([base, always, once])
+    for regime, count in (("resident", 0), ("transfer-once", 1)):
+        assert len(amortizations(analyse(run, keep=lambda what, regime=regime: what.regime == regime))) == count
+
+
+# ---------------------------------------------------------------- where splitting an op pays
+
+
+DEVICES = (CPU, GPU, HYBRID)
+STARVED = {"cpu_alone_s": [7e-4], "cpu_beside_s": [1.2e-3]}
+
+
+def run_with(
+    cpu_s, gpu_s, both_s, *, op="matmul", n=1024, regime="resident", sessions=6, resident_s=None, **words
+):
+    what = case(op, n, "tuned", regime, "hybrid:cupy:0")
+    found = [
+        measured(case(op, n), cpu_s, sessions=sessions), measured(case(op, n, regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
+        split(what, (cpu_s, gpu_s), both_s, sessions=sessions, **words),
+    ]  # fmt: skip
+    if resident_s is not None:
+        found.append(measured(case(op, n, device="cupy:0"), resident_s, sessions=sessions))
+    return run_of(found, devices=DEVICES, sessions=sessions)
+
+
+def only(run):
+    (row,) = hybrids(analyse(run))
+    return row
+
+
+@pytest.mark.parametrize(("beside_s", "gain", "better", "device"), [
+    ({"gpu": 0.6e-3}, 0.6 / 0.5, "gpu", "cupy:0"), ({"gpu": 0.6e-3, "cpu": 0.55e-3}, 0.55 / 0.5, "cpu", "numpy:0"),
+    ({"gpu": 2e-3, "cpu": 4e-3}, 1 / 0.5, "gpu", "cupy:0"),
+])  # fmt: skip
+def test_a_side_that_is_faster_alone_beside_the_split_is_what_the_gain_is_over(beside_s, gain, better, device):
+    run = run_with(3e-3, 1e-3, 0.5e-3)
+    *alone, chosen = run.outcomes
+    blocks = [replace(b, gpu_pieces=8, beside_s=beside_s) if b.phase == "main" else b for b in chosen.blocks]
+    row = only(replace(run, outcomes=[*alone, replace(chosen, blocks=blocks)]))
+    assert row.gain == pytest.approx(gain, rel=0.02)
+    assert (row.gpu_pieces, row.better, row.baseline_device) == (8, better, device)
+    assert only(run).gpu_pieces == 1
+
+
+def test_the_session_that_chose_the_share_does_not_estimate_the_gain():
+    run = run_with(3e-3, 1e-3, 0.78e-3)
+    *alone, chosen = run.outcomes
+    blocks = [replace(b, wall_s=[v / 10 for v in b.wall_s]) if b.session == 0 else b for b in chosen.blocks]
+    assert only(replace(run, outcomes=[*alone, replace(chosen, blocks=blocks)])).gain == only(run).gain
+
+
+def test_one_session_is_marked_and_never_recommended_unless_another_file_chose_the_share():
+    row = only(run_with(3e-3, 1e-3, 0.5e-3, sessions=1))
+    assert (row.selected_in_sample, row.reason, row.recommended) == (True, "selected-in-sample", False)
+    row = only(run_with(3e-3, 1e-3, 0.6e-3, sessions=1, sweep=False))
+    assert (row.selected_in_sample, row.recommended) == (False, True)
+
+
+@pytest.mark.parametrize(("reported", "seconds", "words"), [
+    ("gpu-dominates", (1.0, 1e-2, 1.1e-2), {}), ("cpu-dominates", (1e-2, 1.0, 1.1e-2), {}),
+    ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}), ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {}),
+    ("cpu-starved", (3e-3, 1e-3, 1.2e-3), {"sides": STARVED}),
+    ("shared-bandwidth", (3e-3, 1e-3, 1.2e-3), {"op": "add", "n": 1 << 20, "regime": "transfer-always", "sides": STARVED}),
+    ("transfer-bound", (3e-3, 1e-3, 1.2e-3), {"regime": "transfer-always", "resident_s": 1e-4}),
+])  # fmt: skip
+def test_where_it_loses_the_report_says_why(reported, seconds, words):
+    run = run_with(*seconds, **words)
+    row = only(run)
+    assert (row.reason, row.recommended) == (reported, False)
+    assert all(reported in render([run], name, sections=["hybrid"]) for name in ("plain", "markdown"))
+
+
+def test_an_adapter_that_is_the_cpu_is_never_recommended():
+    run = run_with(3e-3, 1e-3, 0.5e-3)
+    assert only(replace(run, devices=[CPU, GPU, replace(HYBRID, kind="software")])).reason == "software"
+
+
+@given(*[st.floats(1e-6, 1.0)] * 3, st.floats(0.1, 0.9), st.floats(0.5, 2.0))
+def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
+    cpu_s, gpu_s, both_s, gpu_share, scale
+):
+    row = only(run_with(cpu_s, gpu_s, both_s, gpu_share=gpu_share))
+    assert row.ideal_gain == pytest.approx(1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s))
+    assert row.gain == pytest.approx(min(cpu_s, gpu_s) / both_s)
+    assert row.efficiency == pytest.approx(max(gpu_share * gpu_s, (1 - gpu_share) * cpu_s) / both_s)
+    assert row.recommended == (row.lo > 1.05)
+    scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, gpu_share=gpu_share))
+    assert scaled.gain == pytest.approx(row.gain)
+
+
+@pytest.mark.parametrize(("both_s", "end"), [
+    (0.78e-3, "; split over CPU and GPU it is 1.28x as fast as the better of the two."), (0.99e-3, "CPU and GPU are about equal."),
+])  # fmt: skip
+def test_the_first_sentence_tells_a_split_that_pays(both_s, end):
+    run = run_with(1e-3, 1e-3, both_s, regime="transfer-always", gpu_share=0.5)
+    run = replace(run, selection=replace(run.selection, ops=["matmul"], sizes={"matmul": [1024]}))
+    first = answer_sentences(analyse(run))[0]
+    assert first.startswith("matmul at side 1024, copied at every call: CPU and GPU are about equal")
+    assert first.endswith(end)
+
+
+# ---------------------------------------------------------------- means, overheads and variants
 
 
 def both(gains, *, regime="resident", device="cupy:0", sessions=3):
@@ -124,3 +497,81 @@ def test_the_section_is_shown_where_it_is_asked_for_and_the_rows_are_in_the_docu
     assert "between blocks" not in render([run], "plain", width=100)
     (row,) = json.loads(render([run], "json"))["noise"]
     assert (row["launches"], row["cases"], row["source"]) == ("long", 1, 0)
+
+
+# ---------------------------------------------------------------- which mode a file recommends
+
+
+WAITED = "resident-waited"
+
+
+def recommended(run, **words):
+    return recommend_mode(analyse(run, **words))
+
+
+def of(rows, **words):
+    return evidence(analyse(run_of(rows, **words)))
+
+
+def pair(op, n, gpu_s, regime="resident", **words):
+    """1 ms on the CPU beside `gpu_s`."""
+    on_gpu = measured(case(op, n=n, device="cupy:0", regime=regime), gpu_s, **words)
+    return [measured(case(op, n=n), 1e-3), on_gpu]
+
+
+def later(run, month, name):
+    return replace(run, id=f"00000000-0000-4000-8000-{name:012}", started_at=f"2026-{month:02}-01T00:00:00Z")
+
+
+def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
+    matmul = curve({64: 1 / 8, 128: 4.0}, regime=WAITED)
+    rows = [*matmul, measured(case(n=4096), 1.0), *pair("relu", 64, 4e-3, WAITED)]
+    assert of([*rows, *curve({256: 100.0}, regime="transfer-always")]).s == pytest.approx(1.0)
+
+
+def test_the_break_evens_are_those_of_the_report():
+    sizes = (64, 256, 1024)
+    copied = curve(dict.fromkeys(sizes, 0.1), regime="transfer-always")[1::2]
+    rows = [*curve({64: 0.5, 256: 2.0, 1024: 8.0}), *copied, *pair("relu", 64, 1e-4), *pair("relu", 256, 1e-4)]
+    rows += [*curve({64: 0.2, 2**14: 8.0}, op="add"), *curve({64: 0.2, 256: 0.6, 1024: 1.0}, op="mul")]
+    found = {(p.op, p.regime): p for p in of(rows).break_even}
+    (at,) = (row for row in analyse(run_of(rows)).break_even if row.verdict == "at")
+    here, never, always = (found[key] for key in (
+        ("matmul", "resident-queued"), ("matmul", "transfer-always"), ("relu", "resident-queued")))  # fmt: skip
+    assert (here.size, here.note, here.backend) == (at.n, f"measured up to n = {at.last}", "cupy")
+    assert (here.cpu_s, here.gpu_s) == (pytest.approx(1e-3), pytest.approx(5e-4))
+    assert (never.size, never.note, never.gpu_s) == (None, "no size up to n = 1024", pytest.approx(1e-2))
+    assert (always.size, always.note) == (64, "the smallest size measured, up to n = 256")
+    wide, equal = (found[op, "resident-queued"] for op in ("add", "mul"))
+    assert (64 < wide.size < 2**14, wide.note[:13]) == (True, "somewhere in ")
+    assert (equal.size, equal.note) == (None, "about equal")
+
+
+def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
+    run = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
+    assert recommended(run) is None
+    said = msgspec.convert({"mode": "gpu", "reasons": [{"code": "VRAM_GE_4GIB"}]}, Recommendation)
+    assert recommended(replace(run, machine=replace(run.machine, recommendation=said))) == said
+
+
+@pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 2}])
+def test_an_experiment_recommends_nothing(odd):
+    """As for `gpubench detect`: it shows something else than what a call usually takes."""
+    run = run_of(curve({64: 0.5, 256: 20.0}, regime=WAITED))
+    cpu = replace(run.machine.cpu, available=Fact(8, "ok", "proc"))
+    run = replace(run, machine=replace(run.machine, cpu=cpu))
+    usual, changed = recommended(run), replace(run, settings=replace(run.settings, **odd))
+    assert usual.confidence == "measured"
+    assert (recommended(changed), evidence(analyse(changed))) == (None, None)
+    assert json.loads(render([run, later(changed, 2, 2)], "json"))["recommendation"]["mode"] == usual.mode
+
+
+def test_of_several_files_the_newest_that_measured_speaks_and_of_several_machines_none():
+    old, new = (run_of(curve({64: ratio}, regime=WAITED)) for ratio in (20.0, 0.1))
+    new, newest = later(new, 2, 2), later(run_of([measured(case(n=64), 1e-3)]), 3, 3)
+    for runs in ([old, new, newest], [newest, old, new]):
+        found = json.loads(render(runs, "json"))["recommendation"]
+        assert (found["mode"], found["measured"]["date"]) == ("cpu", "2026-02-01T00:00:00Z")
+    mark = replace(old.fingerprint.machine, hash="f" * 12)
+    elsewhere = replace(old, fingerprint=replace(old.fingerprint, machine=mark))
+    assert json.loads(render([new, elsewhere], "json"))["recommendation"] is None

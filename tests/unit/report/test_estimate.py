@@ -1,16 +1,40 @@
-"""Which samples count, what the estimate is, and which label a case gets."""
+"""Which samples count, what the estimate is, which label a case gets; numbers that cannot be true, the parts of a call, peaks."""
 
+import csv
+import io
+import json
 import math
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import analyse
-from gpubench.analysis.findings import findings
+from gpubench.analysis.analyse import analyse, means
+from gpubench.analysis.findings import find_waiting, findings
+from gpubench.analysis.hybrid import hybrids
+from gpubench.analysis.roofline import overheads, roofline
+from gpubench.analysis.thresholds import amortizations
 from gpubench.curves import stats
+from gpubench.report import draw_report, render
+from gpubench.report.charts import chart_cases
+from gpubench.report.sections.time_breakdown import rest_text
 from gpubench.result.machine import Fact, Gpu, Link
-from gpubench.result.run import DeviceClock, Parts, Peak, SessionRecord, Settings, Stop, Theoretical
+from gpubench.result.run import (
+    DeviceClock,
+    Measurement,
+    Parts,
+    Peak,
+    SessionRecord,
+    Settings,
+    Stop,
+    Theoretical,
+)
+from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
+from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S, copied, multiplied
+from tests.unit.report.samples import full_run, hybrid_run
 
 ONE = measured(case(), 1e-3)
 ON_GPU = measured(case(n=1000, device="cupy:0"), 1e-3)  # 2 TFLOP/s
@@ -65,7 +89,7 @@ def scattered(width, noisy):
     return replace(ONE, blocks=[replace(b, wall_s=wall_s) if b.session in noisy else b for b in ONE.blocks])
 
 
-def copied(seconds, regime="transfer-always", *, n=2**20, calls=None, device="cupy:0", **fields):
+def carried(seconds, regime="transfer-always", *, n=2**20, calls=None, device="cupy:0", **fields):
     """relu of n elements: as many bytes up as down, in one iteration of `seconds`."""
     what = replace(case("relu", n, device=device), regime=regime, calls=calls)
     return replace(measured(what, seconds / (calls or 1)), bytes=8 * n, output_bytes=4 * n, **fields)
@@ -122,15 +146,15 @@ LABELS = [
     ("implausible", relu(2**24, 1e-3), {"devices": (CPU, replace(GPU, cache_bytes=40 * 2**20)), "peaks": memory()}),
     ("ok", relu(2**24, 1e-3), {"peaks": memory()}), ("ok", relu(1000, 1e-6), {"peaks": memory()}), ("implausible", relu(2**30, 1e-3), {"peaks": memory()}),
     # Links: both ways one after the other, at most at the rate of the better direction; parts have each their own
-    *((label, copied(2**23 / 5e10 / share, regime, calls=calls), {"peaks": [LINK]}) for share, label in ((1.2, "implausible"), (1.05, "ok"))
+    *((label, carried(2**23 / 5e10 / share, regime, calls=calls), {"peaks": [LINK]}) for share, label in ((1.2, "implausible"), (1.05, "ok"))
       for regime, calls in (("transfer-always", None), ("transfer-once", 10))),
-    ("ok", copied(1e-3, parts=parts(2**22 / 5e10, 2**22 / 4e10)), {"peaks": [LINK]}),
-    ("implausible", copied(1e-3, parts=parts(2**22 / 6e10, 2**22 / 4e10)), {"peaks": [LINK]}),
-    ("implausible", copied(1e-3, parts=parts(2**22 / 5e10, 2**22 / 5e10)), {"peaks": [LINK]}),
+    ("ok", carried(1e-3, parts=parts(2**22 / 5e10, 2**22 / 4e10)), {"peaks": [LINK]}),
+    ("implausible", carried(1e-3, parts=parts(2**22 / 6e10, 2**22 / 4e10)), {"peaks": [LINK]}),
+    ("implausible", carried(1e-3, parts=parts(2**22 / 5e10, 2**22 / 5e10)), {"peaks": [LINK]}),
     # Where the file does not say what came back, both directions share one time: 8 MiB in 80 us are 105 GB/s.
-    ("implausible", replace(copied(1e-3, parts=parts(4e-5, 4e-5)), output_bytes=None), {"peaks": [LINK]}),
-    ("too-short", copied(1e-9, n=2**16), {"peaks": [LINK]}), ("ok", copied(1e-6, "resident"), {"peaks": [LINK]}),
-    ("implausible", copied(1e-4, device="wgpu:0"), {"devices": (CPU, CARD, VULKAN), "peaks": [LINK]}),
+    ("implausible", replace(carried(1e-3, parts=parts(4e-5, 4e-5)), output_bytes=None), {"peaks": [LINK]}),
+    ("too-short", carried(1e-9, n=2**16), {"peaks": [LINK]}), ("ok", carried(1e-6, "resident"), {"peaks": [LINK]}),
+    ("implausible", carried(1e-4, device="wgpu:0"), {"devices": (CPU, CARD, VULKAN), "peaks": [LINK]}),
     ("implausible", upload(2**26 / 7e10), {"peaks": [LINK]}), ("ok", upload(2**26 / 5e10), {"peaks": [LINK]}),
     # Clocks: a hundred steps, an empty launch, a device time surely above the wall time; a few percent are chance
     ("implausible", measured(case(), 1e-3, repeat=1), {"session": clock_step(1.1e-5)}),
@@ -148,7 +172,7 @@ def test_labels(label, outcome, more):
 
 @pytest.mark.parametrize(("detail", "outcome", "more"), [
     ("2e+12 FLOP/s is above 1.10 x the measured peak of 1.5e+12", ON_GPU, {"peaks": flops(1.5e12)}),
-    ("6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10", copied(2**23 / 6e10), {"peaks": [LINK]}),
+    ("6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10", carried(2**23 / 6e10), {"peaks": [LINK]}),
     ("a sample takes 0.001 s, less than 100 steps of its clock (1.1e-05 s)", measured(case(), 1e-3, repeat=1),
      {"session": clock_step(1.1e-5)}),
 ])  # fmt: skip
@@ -162,7 +186,7 @@ def test_what_cannot_be_true_says_why(detail, outcome, more):
 def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
     """PCIe 5.0 with 16 lanes: 63 GB/s."""
     fifth, lanes = (Fact(value, "ok", "sysfs") for value in (5, 16))
-    run = run_of([copied(2**23 / rate)], devices=(CPU, CARD))
+    run = run_of([carried(2**23 / rate)], devices=(CPU, CARD))
 
     def label_of(gpu, **session):
         sessions = [replace(one, **session) for one in run.sessions]
@@ -285,3 +309,212 @@ def test_what_is_derived_from_wall_times_does_not_contradict_them(hot_s):
     row = row_of(outcome, devices=(CPU, MUTE), peaks=peak)
     assert (row.label, row.findings) == ("ok", ("no-device-clock",))
     assert row_of(outcome, peaks=peak).label == "implausible"
+
+
+# ---------------------------------------------------------------- a number that cannot be true takes part in nothing
+
+
+STEP_S = 1.1e-5  # of the clock: a sample of one launch of a millisecond is shorter than a hundred of them
+TOOLS = ("gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark", "go")
+QUEUED = "resident-queued@cupy:0"
+
+
+def doubtful(run, case_id):
+    """The run in which samples of this case are shorter than the clock can tell."""
+
+    def spoiled(outcome):
+        if outcome.id != case_id or not isinstance(outcome, Measurement):
+            return outcome
+        short = [[min(value, 1e-3) for value in block.wall_s] for block in outcome.blocks]
+        both = zip(outcome.blocks, short, strict=True)
+        return replace(outcome, blocks=[replace(block, repeat=1, wall_s=wall_s) for block, wall_s in both])
+
+    workers = [replace(worker, clock_step_s=STEP_S) for worker in run.sessions[0].workers]
+    sessions = [replace(session, workers=workers) for session in run.sessions]
+    return replace(run, outcomes=[*map(spoiled, run.outcomes)], sessions=sessions)
+
+
+def derived(analysis):
+    """All that was derived from the cases, as text."""
+    nouns = (means, amortizations, hybrids, roofline, overheads)
+    parts = (analysis.speedups, analysis.break_even, *(noun(analysis) for noun in nouns))
+    return json.dumps([msgspec.to_builtins(part) for part in parts])
+
+
+@pytest.mark.parametrize(("make", "case_id"), [
+    *((full_run, f"matmul/n=1024/float32/{name}") for name in (
+        "library/resident@numpy:0", f"library/{QUEUED}", "library/transfer-once-10@cupy:0", "library/transfer-always@cupy:0")),
+    (full_run, f"copy/n=67108864/float32/library/{QUEUED}"), (full_run, "allocate/n=4194304/float32/tuned/resident@cupy:0"),
+    (hybrid_run, "matmul/n=1024/float32/tuned/resident-queued@hybrid:cupy:0"),
+])  # fmt: skip
+def test_it_takes_part_in_nothing_that_is_derived_and_has_no_estimate(make, case_id):
+    assert f'"{case_id}"' in derived(analyse(make())), "as long as it is plausible, something is made of it"
+    found = analyse(doubtful(make(), case_id))
+    assert f'"{case_id}"' not in derived(found)
+    (row,) = [row for row in found.cases if row.id == case_id]
+    assert (row.label, row.reason) == ("implausible", "implausible")
+    assert (row.time, row.rates, row.time_breakdown) == (None, None, None)
+    assert "less than 100 steps of its clock (1.1e-05 s)" in row.detail
+    assert case_id not in {shown.id for shown in chart_cases(found)}
+
+
+def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it():
+    case_id = f"matmul/n=1024/float32/library/{QUEUED}"
+    analyses = [analyse(doubtful(full_run(), case_id))]
+    assert not [format for format in TOOLS if case_id in draw_report(analyses, format)]
+    table = csv.DictReader(io.StringIO(draw_report(analyses, "csv")))
+    row = next(row for row in table if row["case_id"] == case_id)
+    assert not [name for name, value in row.items() if value and name.endswith(("_s", "speedup", "peak"))]
+    assert (row["label"], row["reason"]) == ("implausible", "implausible")
+    row = next(row for row in json.loads(draw_report(analyses, "json"))["cases"] if row["id"] == case_id)
+    assert (row["time"], row["label"], row["device_cold_s"], row["rates"]) == (None, "implausible", None, None)
+    assert "excluded, implausible: a sample takes" in draw_report(analyses, "plain")
+
+
+# ---------------------------------------------------------------- the parts of a GPU call add up to the whole
+
+
+ALWAYS = case(regime="transfer-always", device="cupy:0")
+
+
+def always(seconds, parts=CALL, **more):
+    return analyse(run_of([measured(ALWAYS, seconds, parts=parts, **more)])).cases[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "mismatch", "text"),
+    [(1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%")],
+)  # fmt: skip
+def test_a_residual_above_ten_percent_is_a_finding_in_both_directions(factor, mismatch, text):
+    """Of parts that miss the whole nothing is predicted."""
+    row = always(SUM_S * factor, cold_s=1e-4)
+    found = row.time_breakdown
+    differs = ("transfer-mismatch" in row.findings, found.mismatch)
+    assert (differs, found.kernel_derived) == ((mismatch, mismatch), False)
+    first_s = 0.2 + 0.3 + 2e-3 + 1e-5 + 4e-4 + 2e-4  # pays for everything once
+    assert found.first_result_s == (None if mismatch else pytest.approx(first_s))
+    assert rest_text(found) == text
+    parts = (found.alloc_s, found.upload_s, found.launch_s, found.kernel_s, found.sync_s, found.download_s)
+    assert sum(parts) + found.residual_s == pytest.approx(found.whole_s) == pytest.approx(SUM_S * factor)
+    assert found.residual_s == pytest.approx(SUM_S * (factor - 1), abs=1e-9)
+
+
+def test_the_kernel_time_may_stand_in_the_resident_case():
+    rows = [measured(ALWAYS, SUM_S, parts=CALL), measured(case(device="cupy:0"), 1.2e-4, cold_s=1e-4)]
+    found = next(row.time_breakdown for row in analyse(run_of(rows)).cases if row.id == ALWAYS.id)
+    assert (found.kernel_s, found.kernel_derived) == (pytest.approx(1e-4), False)
+
+
+def test_parts_of_superseded_sessions_do_not_count():
+    """Where no session is known, all parts do."""
+    late = replace(measured(ALWAYS, SUM_S, cold_s=1e-4), parts=[CALL, replace(CALL, session=1, alloc_s=[3e-5])])
+    run = run_of([late])
+    again = replace(run, sessions=[replace(one, superseded=one.index == 1) for one in run.sessions])
+    runs = (run, again, replace(run, sessions=[]))
+    shown = [analyse(run).cases[0].time_breakdown.alloc_s for run in runs]
+    assert shown == pytest.approx([2e-5, 1e-5, 2e-5])
+
+
+@pytest.mark.parametrize(
+    ("result_s", "kernel_s", "download_s"), [(3.5e-4, 1e-4, 2.3e-4), (5e-5, 5e-5, 0.0), (1.1e-4, 1e-4, 0.0)]
+)
+def test_a_fetch_that_waits_for_the_kernel_is_less_the_kernel_and_the_wait(result_s, kernel_s, download_s):
+    found = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s])).time_breakdown
+    assert (found.kernel_s, found.download_s) == pytest.approx((kernel_s, download_s))
+    unheard = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s], sync_s=[]))
+    assert unheard.time_breakdown is None
+
+
+def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
+    """The middle of the used sessions; where the data travels every call is waited for anyway."""
+    what = case(device="cupy:0")
+    sessions = [replace(CALL, session=i, single_s=[s]) for i, s in enumerate((3e-4, 1.3e-4, 1e-4))]
+    resident = replace(measured(what, 1e-4), parts=sessions)
+    run = run_of([measured(case(), 1e-3), resident, measured(ALWAYS, SUM_S, parts=CALL)])
+    found = {row.id: row.single_s for row in analyse(run).cases}
+    assert found == {case().id: None, what.id: pytest.approx(1.3e-4), ALWAYS.id: None}
+    document = json.loads(render([run], "json"))
+    assert {row["id"]: row["single_s"] for row in document["cases"]} == found
+
+
+@pytest.mark.parametrize(
+    ("small_s", "large_s", "waits"),
+    [(1e-5, 9.5e-4, 1), (1e-5, 1e-5, 0), (9.0e-4, 9.5e-4, 0)],  # the last: many launches, whatever the size
+)
+def test_a_call_that_waits_by_itself_is_told_by_its_time(small_s, large_s, waits):
+    rows = []
+    for n, launch_s in ((1000, small_s), (10**6, large_s)):
+        what = replace(case("mine.f", n=n, regime="transfer-always", device="cupy:0"), group="function")
+        rows.append(measured(what, 5e-3, parts=replace(CALL, launch_s=[launch_s], single_s=[1e-3])))
+    assert len(find_waiting(run_of(rows))) == waits
+
+
+# ---------------------------------------------------------------- peaks from copy and matmul alone, never clipped
+
+
+def peaks_of(*outcomes, devices=SHARED):
+    return roofline(analyse(run_of(outcomes, devices=devices)))
+
+
+def test_backends_of_one_device_share_its_peak():
+    webgpu = copied(4200, implementation="tuned", device="wgpu:0")
+    found = peaks_of(copied(4000, device="cupy:0"), webgpu, multiplied(50, device="cupy:0"))
+    (peak,) = found.peaks
+    assert peak.device_ids == ("cupy:0", "wgpu:0")
+    assert (peak.bytes_per_s, peak.flops_per_s) == (pytest.approx(4.2e12), pytest.approx(5e13))
+    assert peak.ridge == pytest.approx(5e13 / 4.2e12)
+    shares = {row.case.id: row.share for row in found.rows}
+    assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
+    found = peaks_of(
+        copied(80),
+        copied(100, device="torch:cpu"),
+        devices=[CPU, replace(CPU, id="torch:cpu", backend="torch")],
+    )
+    assert ([peak.device_ids for peak in found.peaks], found.rows[0].share) == (
+        [("numpy:0", "torch:cpu")],
+        pytest.approx(0.8),
+    )
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
+@settings(max_examples=examples(50), deadline=None)
+def test_the_peak_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
+    found = peaks_of(
+        measured(case("copy", LARGE, device="cupy:0"), 1e6, hot_s=8 * LARGE / bytes_per_s),
+        measured(case(n=8192, device="cupy:0"), 1e6, hot_s=2 * 8192**3 / flops_per_s),
+        measured(case("add", LARGE, device="cupy:0"), 1e6, hot_s=seconds),
+    )
+    row = next(row for row in found.rows if row.case.case.op == "add")
+    memory_s, compute_s = 12 * LARGE / bytes_per_s, LARGE / flops_per_s
+    assert row.share == pytest.approx(max(memory_s, compute_s) / seconds, rel=1e-6)
+    assert row.bound == ("memory" if memory_s >= compute_s else "compute")
+
+
+def test_a_cached_copy_is_no_peak_where_a_larger_one_was_measured():
+    small = copied(9000, 2**20, device="cupy:0")
+    found = peaks_of(small, copied(4000, device="cupy:0"))
+    (peak,) = found.peaks
+    assert (peak.bytes_per_s, peak.cache_sized) == (pytest.approx(4e12), False)
+    rows = {row.case.id == small.id: row for row in found.rows}
+    assert rows[True].share == pytest.approx(9 / 4)  # more than all of it: marked, and not clipped
+    assert (rows[True].in_cache, rows[False].in_cache) == (True, False)
+
+
+def test_no_dtype_takes_the_compute_peak_of_another():
+    double = multiplied(58, dtype="float64", device="cupy:0")
+    single = measured(case(n=64, device="cupy:0", implementation="tuned"), 1.0, hot_s=1.0)
+    found = peaks_of(copied(4000, device="cupy:0"), double, replace(single, flops=10**15))
+    peaks = {peak.dtype: peak for peak in found.peaks}
+    flops_per_s = {dtype: peak.flops_per_s for dtype, peak in peaks.items()}
+    assert flops_per_s == pytest.approx({"float64": 5.8e13, "float32": 1e15})
+    assert peaks["float64"].bytes_per_s == peaks["float32"].bytes_per_s  # bytes are bytes
+    without = peaks_of(copied(4000, device="cupy:0"), double)
+    assert {peak.dtype: peak.flops_per_s for peak in without.peaks}["float32"] is None
+
+
+def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
+    library = measured(case("add", LARGE, device="cupy:0"), 9.0, hot_s=4e-4)
+    ours = measured(case("add", LARGE, implementation="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)
+    host = measured(case("add", LARGE), 1.0)
+    ratios = {row.case.case.device_id: row.to_library for row in peaks_of(library, ours, host).rows}
+    assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}

@@ -28,7 +28,7 @@ from gpubench.result.store import cache
 from tests.examples import examples
 from tests.unit.report.answer_runs import VECTOR, WAITED, WEBGPU, answer_run, op_rows, rising, suite_run
 from tests.unit.report.builders import CPU, GPU, curve, run_of
-from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
+from tests.unit.report.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import drawn, full_run
 
 VOID = {"meta", "link", "input", "br", "wbr"}
