@@ -1,17 +1,36 @@
-"""`gpubench detect` as users start it."""
+"""`gpubench detect` as users start it: exit codes, what people see, and what a live detection asks and waits for."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
-from gpubench import cli
-from gpubench.detect.facts import Root, TouchedFiles
+from gpubench import cli, detect
+from gpubench.base import processes
+from gpubench.base.errors import UsageError
+from gpubench.base.installation import install_command
+from gpubench.detect import inspection, picture
+from gpubench.detect.cpu import blas_warnings, doubtful_blas
+from gpubench.detect.facts import ABSENT, Root, TouchedFiles, make_fact, parse_record
 from gpubench.detect.host import read_files
-from gpubench.result.machine import NOT_PROBED
-from tests.detect.trees import HOST, pci
+from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
+from gpubench.detect.pci import name_of
+from gpubench.result.machine import (
+    NOT_PROBED,
+    Access,
+    Cpu,
+    CpuBlas,
+    Driver,
+    Gpu,
+    Machine,
+    MachineWarning,
+    Provider,
+)
+from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, under
 
 
 @pytest.fixture
@@ -110,3 +129,350 @@ def test_a_sleeping_gpu_is_left_alone(plant):
     text = "\n".join(trace.files)
     assert "runtime_status" in text
     assert not [name for name in ("link_speed", "vram_used", "/config", "busy_percent") if name in text]
+
+
+# ---------------------------------------------------------------- what people see
+
+
+VRAM = {"mem_info_vram_total": str(8 * GIB)}
+NAVI = ("1002", "744c", "amdgpu")
+LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
+          | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe",
+                max_link_width="16"))  # fmt: skip
+EQUAL = HOST | pci("0000:09:00.0", "1002", "744c", "vfio-pci")
+for number in range(8):
+    own = f"0: {500 + number}Mhz *\n1: 2371Mhz"
+    EQUAL |= pci(f"0000:{number:02x}:00.0", *NAVI, **VRAM, board_info="x", pp_dpm_sclk=own)
+CLOCKS = (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("flags", "cpu MHz : 2499.998\nflags")}
+    | under(f"{CPU}/cpufreq/policy0", {"related_cpus": "0 1", "cpuinfo_max_freq": 4800000, "base_frequency": 1400000, "scaling_governor": "powersave"})
+    | pci("0000:03:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz", hwmon__hwmon3__power1_cap="300000000")
+    | pci("0000:04:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB),
+          tile0__gt0__freq0__cur_freq="1200", tile0__gt0__freq0__rp0_freq="2850"))  # fmt: skip
+# Files of a machine, what stands in its picture, and what does not.
+PICTURES = {
+    "a laptop": (
+        LAPTOP,
+        ["Test CPU", "2 usable", "8.0 GiB, 6.0 GiB usable", "Navi 31", "25% used", "driver amdgpu", "PCIe 4 x16", "gpu on GPU 1",
+         "✓ 8.0 GiB for one process", "✗ not usable: PASSED_THROUGH.", "✗ not chosen: INTEGRATED_UNMEASURED.",
+         "not GPU 0: INTEGRATED_UNMEASURED", "not GPU 2: PASSED_THROUGH"], []),
+    "equal GPUs are one section, and clocks that differ now set none apart": (
+        EQUAL, ["GPU 0-7", "8 x AMD Navi 31", "8.0 GiB each", "\nGPU 8  ", "gpu on GPU 0-7", "clock 2.37 GHz at most"], []),
+    "two equal GPUs have their own clocks": (
+        HOST | pci("0000:03:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz")
+        | pci("0000:04:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 900Mhz *\n1: 2371Mhz"),
+        ["clock 0.50 GHz now", "clock 0.90 GHz now"], ["2 x AMD"]),
+    "caches": (
+        HOST | caches((1, "Data", "48K", "0-1"), (1, "Instruction", "64K", "0-1"), (2, "Unified", "1M", "0-1"), (3, "Unified", "1536K", "0-1")),
+        ["L1 48 KiB x1, L2 1 MiB x1, L3 1536 KiB x1"], []),
+    "nothing is known": ({"/proc/nothing": ""}, ["GPU_UNKNOWN", "number of CPUs unknown"], []),
+    "what is not known is not shown": (HOST, [], ["clock", "governor", "power limit", "ECC", "Missing"]),
+    "a sleeping GPU": (HOST | pci("0000:03:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended"), ["asleep (suspended)", "detect --wake"], []),
+    "clocks, governor, nodes and power": (
+        CLOCKS,
+        ["clock 2.50 GHz now, 1.40 GHz base, 4.80 GHz at most", "governor powersave", "NUMA node 0: CPUs 0-1, 8.0 GiB",
+         "clock 0.50 GHz now, 2.37 GHz at most, power limit 300 W, ECC on", "clock 1.20 GHz now, 2.85 GHz at most"], []),
+    "kinds of cores": (HOST | big_little(["0xd05"] * 4 + ["0xd41"] * 2, "0-5"), ["kinds: 4 cores on CPUs 0-3; 2 cores on CPUs 4-5"], []),
+    "many nodes": (HOST | {f"{NODE}/node{n}/cpulist": "" for n in range(1, 20)}, ["NUMA ... 20 nodes in all"], ["node 8"])}  # fmt: skip
+
+
+@pytest.fixture
+def draw(monkeypatch):
+    def render(machine, format="table", columns=100, **options):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        return detect.render(machine, format, **options)
+
+    return render
+
+
+@pytest.mark.parametrize("format", ["table", "plain"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(look, draw, monkeypatch, name, format):
+    tree, present, absent = PICTURES[name]
+    machine = look(tree)
+    if "power" in name:  # no file tells of ECC
+        first = replace(machine.gpus[0], compute=replace(machine.gpus[0].compute, ecc=make_fact(True, "nvml")))
+        machine = replace(machine, gpus=[first, *machine.gpus[1:]])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    text = draw(machine, format)
+    words = " ".join(text.split())
+    assert [part for part in present if part not in words and part not in text] == []
+    assert [part for part in absent if part in words] == []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert draw(machine, format).isascii(), "signs that a stream lacks are spelled"
+
+
+@pytest.mark.parametrize(("columns", "ascii", "format"), [
+    (40, True, "table"), (60, False, "plain"), (200, False, "table")])  # fmt: skip
+def test_it_fits_and_says_the_same_in_any_width(look, draw, columns, ascii, format):
+    laptop = look(LAPTOP)
+    text = draw(laptop, format, columns, ascii=ascii)
+    assert max(map(len, text.splitlines())) <= columns
+    assert " ".join(text.split()).startswith("Recommended mode: gpu, compute on the GPU (GPU 1). At least")
+    assert text.isascii() or not ascii
+    assert not {"?", "\x1b"} & set(text)
+    assert not [code for code in ("PASSED_THROUGH", "VRAM_GE_4GIB") if code not in "".join(text.split())]
+    assert "\x1b[" in draw(laptop, format, columns, color=True) or format == "plain"
+    marked = draw(laptop, "markdown", ascii=ascii)
+    assert [f"{sign} 8.0 GiB for one" in marked for sign in "✓+"] == [not ascii, ascii]
+    hostile = replace(laptop, cpu=replace(laptop.cpu, model=make_fact("a\x1b[31mb\n", "t")))
+    assert "a?[31mb?" in draw(hostile, format, columns)
+
+
+def test_the_advice_leads_in_every_mode_and_shells_get_variables(look, draw):
+    laptop = look(LAPTOP)
+    for mode, said in (("cpu", "on the CPU"), ("hybrid", "on CPU and GPU together (GPU 1)")):
+        ids = [] if mode == "cpu" else laptop.recommendation.device_ids
+        machine = replace(laptop, recommendation=replace(laptop.recommendation, mode=mode, device_ids=ids))
+        first = draw(machine, "plain").splitlines()[0]
+        assert first.startswith(f"Recommended mode: {mode}, compute {said}. At least 4 GiB")
+        variables = picture.render(machine, "env").splitlines()
+        assert f"GPUBENCH_MODE={mode}" in variables
+        assert ("GPUBENCH_GPU_USABLE_BYTES=''" in variables) == (mode == "cpu"), "what is unknown is empty"
+
+
+def test_a_machine_in_one_line(look):
+    (navi, _), (chip, _) = name_of(None, 0x1002, 0x744C), name_of(None, 0x8086, 0x46A6)
+    for tree, line in (
+        ({"/proc/nothing": ""}, "unknown CPU, ? of ? CPUs, unknown RAM, GPUs unknown"), (HOST, "Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, no GPU"),
+        (HOST | pci("0000:03:00.0", *NAVI, **VRAM) | pci("0000:00:02.0", "8086", "46a6", "i915"),
+         f"Test CPU, 2 of 2 CPUs, 8.0 GiB RAM, Intel {chip} (shares RAM, 6.0 GiB usable), AMD {navi} (8.0 GiB)")):  # fmt: skip
+        assert detect.machine_line(look(tree)) == line
+
+
+def test_every_fact_is_explained(look):
+    for tree, reason in ((HOST, "reason NO_GPU: "), (LAPTOP, "reason VRAM_GE_4GIB pci:0000:03:00.0: At least")):
+        lines = list(picture.explain_facts(look(tree)))
+        assert next(line for line in lines if line.startswith("reason ")).startswith(reason)
+    facts = [line for line in lines if not line.startswith("reason ")]
+    assert all(" = " in line for line in facts)
+    assert len(facts) > 100
+
+
+def test_what_is_missing_stands_with_the_command_that_installs_it(look, draw):
+    text = f"CuPy is not installed, so nothing can be measured through CUDA: {install_command('cuda13')}"
+    missing = f"nvidia-ml-py is not installed: {install_command()}"
+    machine = replace(look(LAPTOP), live=True, warnings=[MachineWarning(code="RUNTIME_MISSING", text=text)],
+                      providers=[Provider(name="nvml", status="absent", error_code="ImportError", hint=missing),
+                                 Provider(name="wgpu", status="timeout", hint="no answer")])  # fmt: skip
+    drawn = " ".join(draw(machine, "markdown").split())
+    for part in ("Missing", "CuPy is not installed", "nvml: nvidia-ml-py is not installed: "):
+        assert part in drawn
+    assert ("install" in drawn.partition("CUDA:")[2], "no answer" in drawn) == (True, False)
+    hint = "the NVIDIA driver's library libnvidia-ml is not installed"
+    for vendor in ("nvidia", "intel"):
+        gpus = [*machine.gpus[:2], replace(machine.gpus[2], vendor=make_fact(vendor, "test"))]
+        machine = replace(machine, providers=[Provider(name="nvml", status="absent", hint=hint)], gpus=gpus)
+        assert ("libnvidia-ml" in draw(machine)) == (vendor == "nvidia"), "missed beside its GPU alone"
+
+
+# ---------------------------------------------------------------- what a live detection asks, and how long it waits
+
+
+@pytest.fixture
+def plan(plant):
+    def ask(tree, **options):
+        files = read_files(Root(str(plant(tree))), NOT_PROBED)
+        requests, skipped = inspection.plan(files, **({"deep": False, "wake": False} | options))
+        return [request.name for request in requests], [provider.name for provider in skipped]
+
+    return ask
+
+
+def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wake_it(plan):
+    amd = HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu")
+    awake, asleep = (HOST | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status=state)
+                     for state in ("active", "suspended"))  # fmt: skip
+    nvidia = ["nvml", "cuda", "wgpu"]
+    for tree, options, asked, skipped in (
+        ({"/proc/nothing": ""}, {}, ["nvml", "wgpu"], []), (HOST, {}, [], []), (amd, {}, [], []), (HOST, {"deep": True}, ["wgpu"], []), (awake, {}, ["nvml"], []),
+        (awake, {"deep": True}, nvidia, []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
+        (asleep, {"deep": True, "wake": True}, nvidia, [])):  # fmt: skip
+        assert plan(tree, **options) == (asked, skipped)
+
+
+def test_render_nodes_are_asked_only_for_what_no_file_told(plant):
+    tree = HOST | pci("0000:03:00.0", "8086", "56a0", "i915") | pci("0000:00:02.0", "8086", "4680", "i915")
+    tree |= pci("0000:04:00.0", "1002", "15bf", "amdgpu")
+    tree |= pci("0000:05:00.0", "1002", "7fff", "amdgpu")
+    tree |= pci("0000:06:00.0", "1002", "7fff", "amdgpu", power__runtime_status="suspended")
+    for number, place in enumerate(("03:00", "00:02", "04:00", "05:00", "06:00"), 128):
+        bdf = f"0000:{place}.0"
+        tree[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
+    root = Root(str(plant(tree)))
+    records, nodes = read_files(root, NOT_PROBED).records, inspection.render_nodes(root)
+    for wake, numbers in ((False, (128, 131)), (True, (128, 131, 132))):
+        (request,) = inspection.render_queries(records, nodes, wake=wake)
+        assert [node["node"] for node in request.options["nodes"]] == [f"renderD{n}" for n in numbers]
+
+
+EXPOSED, NO_NODE = make_fact("present", "/dev/nvidia0"), make_fact("absent", "/dev/nvidiactl")
+HIDDEN = make_fact("CUDA_VISIBLE_DEVICES", "x")
+GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact("nvidia", "t")))
+
+
+@pytest.mark.parametrize(("node", "hiding", "failed", "usable", "codes", "source"), [
+    (EXPOSED, ABSENT, [], True, [], "/dev/nvidia0"), (NO_NODE, ABSENT, [], False, ["NOT_EXPOSED"], "/dev/nvidiactl"),
+    (make_fact("no_permission", "/dev/nvidia0"), ABSENT, [], False, ["NO_PERMISSION"], "/dev/nvidia0"),
+    (EXPOSED, ABSENT, ["DRIVER_MISMATCH"], False, ["DRIVER_MISMATCH"], "probe"),
+    (EXPOSED, HIDDEN, [], False, ["HIDDEN_BY_ENV"], "x"), (NOT_PROBED, NOT_PROBED, [], None, [], None),
+    (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl")])  # fmt: skip
+def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, source):
+    gpu = inspection.judge_access(GPU, Access(device_node=node, hidden_by_env=hiding), failed, True)
+    assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)
+
+
+@pytest.mark.parametrize(("name", "status", "codes"), [
+    ("nvml", "mismatch", ["DRIVER_MISMATCH"]), ("nvml", "timeout", []),
+    ("cuda", "absent", ["RUNTIME_MISSING"])])  # fmt: skip
+def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, name, status, codes):
+    monkeypatch.setattr(inspection, "node_status", lambda path: "present")
+    root = Root(str(plant(HOST | pci("0000:01:00.0", "10de", "2330", "nvidia"))))
+    gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name=name, status=status)])
+    (gpu,) = inspection.assemble(gathered, live=True).gpus
+    assert (gpu.why_not, gpu.usable.value) == (codes, not codes)
+    listed = parse_record({"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"})
+    (gpu,) = inspection.assemble(gathered, [listed], live=True).gpus
+    assert gpu.why_not == [code for code in codes if code != "RUNTIME_MISSING"], "WebGPU needs no CuPy"
+
+
+def test_this_machine_is_described_whatever_it_is():
+    software = {"source": "wgpu:vulkan", "name": "llvmpipe", "vendor_id": "10005", "adapter_type": "cpu"}
+    machine = detect.inspect(extra_records=[software])
+    assert machine.live is True
+    assert machine.cpu.available.value >= 1
+    assert machine.memory.usable_bytes.value <= machine.memory.os_total_bytes.value
+    assert machine.providers[0].name == "files"
+    assert "llvmpipe" in [renderer.name for renderer in machine.software_renderers]
+    assert detect.machine_line(machine)
+
+
+# ---------------------------------------------------------------- sources that are late
+CARDS = ("01", "41")
+RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0", "checked": True,
+            "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
+SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}, 'cuda_driver': json.loads(sys.argv[2])}}))"
+
+
+@pytest.fixture
+def machine(plant, monkeypatch):
+    """The document of two NVIDIA GPUs whose NVML answers after so many seconds, and what is told."""
+
+    def inspect(after_s, driver="nvidia", cuda=None, **options):
+        tree = dict(HOST)
+        for bus in CARDS:
+            tree |= pci(f"0000:{bus}:00.0", "10de", "20b0", driver)
+        plan = inspection.plan
+
+        def slow(files, **words):
+            requests, skipped = plan(files, **words)
+            waits = [str(after_s if request.name == "nvml" else 0) for request in requests]
+            probes = [(sys.executable, "-c", SLOW, wait, json.dumps(cuda)) for wait in waits]
+            return [r._replace(command=probe) for r, probe in zip(requests, probes, strict=True)], skipped
+
+        monkeypatch.setattr(inspection, "plan", slow)
+        monkeypatch.setattr(inspection, "node_status", lambda path: "present")
+        monkeypatch.setattr(processes, "SILENT_S", 0.2)
+        told: list[str] = []
+        gathered = inspection.gather(root=Root(str(plant(tree))), tell=told.append, **options)
+        return detect.inspect(gathered=gathered), told
+
+    return inspect
+
+
+def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
+    document, told = machine(1)
+    advice = document.recommendation
+    assert (advice.mode, advice.confidence, advice.reasons[0].code) == ("gpu", "verified", "VRAM_GE_4GIB")
+    assert told == ["waiting for NVIDIA's driver (NVML), up to 30 s"]
+
+
+@pytest.mark.parametrize(("driver", "cuda", "extras"), [
+    ("nvidia", None, ["cuda13", "cuda12"]), (None, 12090, ["cuda12"]), (None, 13000, ["cuda13"]), (None, None, [])])  # fmt: skip
+def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, extras):
+    monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
+    document, _ = machine(0, driver=driver, cuda=cuda)
+    texts = [warning.text for warning in document.warnings if warning.refs == ["cupy"]]
+    assert [extra for extra in ("cuda13", "cuda12") if extra in "".join(texts)] == extras
+
+
+def test_a_driver_that_is_too_late_costs_the_memory_alone(machine, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "500ms")
+    document, _ = machine(60)
+    (nvml,) = [provider for provider in document.providers if provider.name == "nvml"]
+    assert (nvml.status, nvml.error_code) == ("timeout", "no answer in 0.5 s")
+    assert "nvidia-smi -pm 1" in (nvml.hint or "")
+    assert LIMIT_VARIABLE in (nvml.hint or "")
+    advice = document.recommendation
+    assert (advice.mode, [reason.code for reason in advice.reasons]) == ("gpu", ["SOURCE_LATE"] * 2)
+    assert advice.device_ids == [gpu.id for gpu in document.gpus]
+
+
+def test_all_probes_end_within_the_total_and_the_users_limit_holds_for_each(machine, monkeypatch):
+    limits = {}
+
+    def note(requests, tell):
+        limits.update({request.name: request.limit_s for request in requests})
+        return []
+
+    monkeypatch.setattr(inspection, "run_probes", note)
+    machine(0, deep=True, blas=True, wake=True)
+    assert limits.keys() >= {"nvml", "cuda", "wgpu", "blas"}
+    assert min(limits["nvml"], limits["cuda"], limits["wgpu"]) >= 30
+    assert max(limits.values()) + inspection.END_S + 2 * processes.LET_GO_S <= inspection.TOTAL_S
+    ticks = iter(range(0, 1000, 10))
+    monkeypatch.setattr(inspection.time, "perf_counter", lambda: next(ticks))
+    machine(0)
+    assert 0 < limits["nvml"] < 30, "files that take long leave the probes less"
+    monkeypatch.setenv(LIMIT_VARIABLE, "5m")
+    machine(0, deep=True)
+    assert (limits["nvml"], limits["wgpu"]) == (300.0, 300.0)
+    monkeypatch.setenv(LIMIT_VARIABLE, "soon")
+    with pytest.raises(UsageError, match=LIMIT_VARIABLE):
+        machine(0)
+
+
+def test_the_screen_says_what_detect_waits_for_and_quiet_does_not(tmp_path, monkeypatch, capsys):
+    (tmp_path / "wgpu.py").write_text("import time; time.sleep(1); raise ImportError('none here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(processes, "SILENT_S", 0.3)
+    for quiet in ([], ["-q"]):
+        assert cli.main(["detect", "--deep", "--json", *quiet]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["recommendation"]
+        assert ("WebGPU (wgpu)" in err, err == "") == (not quiet, bool(quiet))
+
+
+# ---------------------------------------------------------------- BLAS and its threads
+def cpu(available=8, limited_by="online", threads=None):
+    blas = NOT_PROBED
+    if threads:
+        blas = make_fact([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
+    return Cpu(available=make_fact(available, "t"), limited_by=make_fact(limited_by, "t"), blas=blas)
+
+
+@pytest.mark.parametrize(("machine", "environ", "asked"), [
+    (cpu(), {}, False), (cpu(limited_by="affinity"), {}, False), (cpu(limited_by="quota"), {}, True), (cpu(limited_by="cpuset"), {}, True),
+    (cpu(available=96), {}, True), (cpu(), {"OMP_NUM_THREADS": "1"}, True), (cpu(), {"OMP_NUM_THREADS": ""}, False), (Cpu(), {}, False)])  # fmt: skip
+def test_the_blas_is_asked_where_its_threads_may_not_fit(machine, environ, asked):
+    assert doubtful_blas(machine, environ) is asked
+
+
+def test_threads_that_do_not_fit_are_told_with_the_variable_that_helps():
+    for threads, words in ((1, "1 thread,"), (64, "64 threads,")):
+        (warning,) = blas_warnings(cpu(threads=threads))
+        assert (warning.code, words in warning.text) == ("BLAS_THREADS", True)
+        assert "OPENBLAS_NUM_THREADS=8" in warning.text
+    assert blas_warnings(cpu(threads=8)) == []
+    for machine, part in ((Machine(cpu=cpu()), "BLAS not asked: --deep shows it"),
+                          (Machine(cpu=cpu(threads=64)),
+                           "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!")):  # fmt: skip
+        assert part in picture.render(machine, "markdown")
+    assert "BLAS" not in picture.render(Machine(live=False, cpu=cpu()), "markdown")
+
+
+def test_a_variable_brings_the_probe_and_the_warning_into_the_default_command(in_process):
+    document = json.loads(in_process("detect", "--json", env={"OPENBLAS_NUM_THREADS": "1"}).stdout)
+    (blas,) = (b for b in document["cpu"]["blas"]["value"] if b["library"] == "openblas")
+    assert blas["threads"] == 1
+    warned = any(w["code"] == "BLAS_THREADS" for w in document["warnings"])
+    assert warned is (document["cpu"]["available"]["value"] != 1)

@@ -1,8 +1,20 @@
-"""A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out."""
+"""A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out. Which GPUs the
+environment hides, and which source names them."""
 
+import zlib
+from pathlib import Path
+
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import detect
+from gpubench.detect import gpu as access
+from gpubench.detect import pci as names
+from gpubench.detect.facts import Root, make_fact
+from gpubench.detect.gpu import parse_visible
+from gpubench.result.machine import Compute, Gpu, Partition
 from tests.detect.trees import DRM, GIB, HOST, KFD, amdgpu, bank, check, kfd_node, pci
 
 ONE, CODES = {"gpu_count": 1}, "recommendation.reasons.*.code"
@@ -286,3 +298,146 @@ ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
 def test_files_of_gpus(look, plant, name):
     tree, expected, *listed = ROWS[name]
     check(detect.inspect(sysroot=plant(tree), extra_records=listed[0]) if listed else look(tree), expected)
+
+
+# ---------------------------------------------------------------- which GPUs variables hide
+
+
+UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
+CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+UNKNOWN, SHOWN = "not_probed", "absent"
+MIG = "MIG-11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize(("text", "ordinals", "uuids"), [
+    ("", (), ()), ("-1", (), ()), ("x", (), ()), ("0,0", (), ()), ("1,x,2", (1,), ()), ("2,0", (2, 0), ()), ("0,7,1", (0,), ()),
+    ("0,GPU-aaaa1111", (0,), ()), (" 1 , 2 ", (1, 2), ()), ("3", (), ()), ("GPU-bbbb", (), UUIDS[2:]), ("GPU-aaaa", (), ()),
+    ("GPU-aaaa2222,0", (), UUIDS[1:2]), ("GPU-AAAA1111", (), UUIDS[:1]), ("gpu-b", (), ()), ("GPU-", (), ()),
+    ("GPU-bbbb,GPU-bbbb3333", (), ())])  # fmt: skip
+def test_lists_of_numbers_or_uuids(text, ordinals, uuids):
+    assert parse_visible(text, 3, UUIDS) == (ordinals, tuple(uuids))
+
+
+@given(st.text(), st.integers(0, 8))
+def test_any_text_names_only_devices_that_exist(text, count):
+    seen = parse_visible(text, count, UUIDS[:count])
+    assert all(n < count for n in seen.ordinals)
+    assert set(seen.uuids) <= set(UUIDS)
+
+
+def gpus(vendor, models):
+    return [Gpu(id=f"g{n}", **{name: make_fact(value, "t") for name, value in
+                               (("vendor", vendor), ("uuid", UUIDS[n]), ("device_id", model), ("name", model))})
+            for n, model in enumerate(models)]  # fmt: skip
+
+
+def hidden(found, **environ):
+    return [fact.value or fact.status for fact in access.hidden(found, environ).values()]
+
+
+@pytest.mark.parametrize(("vendor", "models", "environ", "verdicts"), [
+    # CUDA's numbers follow speed, unless models are equal or the bus is asked for.
+    ("nvidia", "aa", {CUDA: "1"}, [CUDA, SHOWN]), ("nvidia", "ab", {CUDA: "1"}, [UNKNOWN, UNKNOWN]),
+    ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
+    # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
+    ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
+    ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]), ("nvidia", "a", {CUDA: ""}, [CUDA]), ("amd", "a", {}, [SHOWN]),
+    # HIP reads CUDA's variable where its own is empty, and an empty one hides nothing.
+    ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {HIP: "", ROCR: "0"}, [SHOWN]), ("amd", "a", {ROCR: ""}, [ROCR]),
+    ("amd", "ab", {CUDA: "1"}, [CUDA, SHOWN]), ("amd", "ab", {HIP: "0", CUDA: "1"}, [SHOWN, HIP]),
+    ("amd", "ab", {ROCR: "1", "GPU_DEVICE_ORDINAL": "1"}, [ROCR, SHOWN]),  # OpenCL's; Slurm sets both
+    ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
+    ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
+])  # fmt: skip
+def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
+    assert hidden(gpus(vendor, models), **environ) == verdicts
+
+
+def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
+    first, second = gpus("nvidia", "aa")
+    sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=MIG)]))]
+    for text, verdicts in ((MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
+                           (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
+        assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts
+
+
+# ---------------------------------------------------------------- what GPUs are called
+
+
+BOOK = """#
+#\tVersion: {date}
+#\tDate:    {date} 03:15:02
+#
+0e11  Somebody Else
+\t2330  Not this one
+10de  NVIDIA Corporation
+# a comment
+\t2330  GH100 [H100 of tomorrow]
+\t\t10de 16c1  A board
+\t2684  AD102 [GeForce RTX 4090]
+\tzz84  spoiled
+\t9999
+1af4  Red Hat
+\t2684  Wrong vendor
+C 00  Unclassified device"""
+SHIPPED = names.table().source
+NEWER, OLDER, OTHER = (BOOK.format(date=f"{year}-01-01") for year in (2099, 2001, 2098))
+MODEL = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
+BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", names.PLACES
+
+
+@pytest.fixture
+def h100(plant):
+    return lambda **files: plant(HOST | pci("0000:01:00.0", "10de", "2330", "nvidia") | files)
+
+
+def name(root):
+    (gpu,) = detect.inspect(sysroot=root).gpus
+    return gpu.name.value, gpu.name_precision, gpu.name.source
+
+
+@pytest.mark.parametrize(("files", "text", "precision", "source"), [
+    ({}, "H100", "family", SHIPPED), ({BOARD: MODEL, HWDATA: NEWER}, "NVIDIA H100 PCIe", "exact", BOARD),
+    ({HWDATA: NEWER}, "of tomorrow", "family", HWDATA), ({MISC: NEWER}, "of tomorrow", "family", MISC),
+    ({HWDATA: OTHER, MISC: NEWER}, "of tomorrow", "family", MISC), ({HWDATA: OLDER}, "H100", "family", SHIPPED),
+    *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe"))])  # fmt: skip
+def test_which_source_names_a_gpu(h100, files, text, precision, source):
+    reported = name(h100(**files))
+    assert text in reported[0]
+    assert reported[1:] == (precision, source)
+
+
+@pytest.mark.parametrize(("vendor", "device", "product"), [
+    (0x10DE, 0x2335, "H200"), (0x1002, 0x74A1, "MI300X"), (0x10DE, 0x26B9, "L40S"), (0x10DE, 0x2B85, "RTX 5090"),
+    (0x8086, 0xE20B, "Arc B580"), (0x8086, 0x56A0, "A770"), (0x10DE, 0x1EB8, "T4"), (0x1002, 0x1636, "Renoir"),
+    (0x1002, 0x744C, "Navi 31")])  # fmt: skip
+def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
+    reported, source = names.name_of(None, vendor, device) or ("", "")
+    assert product in reported
+    assert source == SHIPPED
+
+
+def test_the_notice_and_the_documentation_name_the_day_of_the_table():
+    day = names.table().date
+    assert names.TABLE.stat().st_size < 200 << 10
+    notice = " ".join((names.TABLE.parent / "pci.ids.LICENSE").read_text().split())
+    assert (f"version {day.replace('-', '.')}," in notice, f"-{day[:4]} Martin Mares" in notice) == (True, True)
+    assert f"`pci.ids` of {day}" in (Path(__file__).parents[2] / "docs/detection.md").read_text()
+
+
+def test_without_a_machine_no_file_is_read_and_a_spoiled_table_costs_the_names_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(Root, "read", lambda *_: pytest.fail("a file of the host was read"))
+    assert "H100" in names.name_of(None, 0x10DE, 0x2330)[0]
+    for content in (b"junk", zlib.compress(b"")):
+        (tmp_path / "table").write_bytes(content)
+        monkeypatch.setattr(names, "TABLE", tmp_path / "table")
+        names.books.cache_clear()
+        assert names.name_of(None, 0x10DE, 0x2330) is None
+    names.books.cache_clear()
+
+
+def test_a_recording_keeps_the_names_of_its_devices_and_no_others(h100, tmp_path, plain):
+    root = h100(**{HWDATA: NEWER})
+    detect.save_recording(tmp_path / "copy", root)
+    assert "2684" not in (tmp_path / "copy" / HWDATA.lstrip("/")).read_text()
+    assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=root))

@@ -1,16 +1,32 @@
-"""A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
+"""A row a machine: files of its processors, memory, control groups and firmware in, facts out. A container may see its CPUs
+counted from 0, while the kernel keeps its own numbers."""
 
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpubench.detect import proc
-from gpubench.detect.facts import ABSENT, make_fact
-from gpubench.detect.host import read_psutil
-from gpubench.result.machine import Cpu, Memory
+from gpubench.detect import cpu, proc
+from gpubench.detect.facts import (
+    ABSENT,
+    Root,
+    integer,
+    list_form,
+    make_fact,
+    parse_list,
+    parse_mask,
+    parse_name,
+    positive,
+    size,
+)
+from gpubench.detect.host import read_files, read_psutil
+from gpubench.result.machine import NOT_PROBED, Cpu, Memory
 from tests.detect import trees
 from tests.detect.trees import CPU, GIB, HOST, NODE, V2, check, cores, each_cpu, group, mountinfo, pci, under
+from tests.raising import raised
 
 UNLIMITED = {"memory.limit_bytes": "absent", "memory.usable_bytes": 6 * GIB}
 INNER, POD = "/docker/aaa/docker/bbb", "/kubepods/burstable/pod1234/5678"
@@ -351,3 +367,142 @@ def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, m
     assert (proc.model(info), proc.arch(info), proc.vendor(info)) == (model, arch, vendor)
     assert round((proc.clock_hz(info) or 0) / 1e6) == mhz
     assert info.cpus.keys() == {0, 1} or text != SPARC, "where only their state is listed"
+
+
+# ---------------------------------------------------------------- files below a root, and the lists and masks in them
+
+
+def test_links_stay_inside_and_only_regular_files_are_read(plant):
+    base = plant({"/a/file": b" inside\n\0", "/b": "-> /a", "/c": "-> ../../../../../a/file", "/loop": "-> loop", "/folder": None,
+                  "/big": b"x" * (17 << 20)})  # fmt: skip
+    os.mkfifo(base / "pipe")
+    root = Root(str(base))
+    for path, text, status in (("/b/file", "inside", "ok"), ("/c", "inside", "ok"), ("/loop", None, "absent"),
+                               ("/nothing", None, "absent"), ("/b/../../../etc/passwd", None, "absent"),
+                               ("/pipe", None, "invalid"), ("/folder", None, "invalid")):  # fmt: skip
+        reading = root.read(path)
+        assert (reading.text, reading.status) == (text, status), path
+    assert len(root.read("/big").text or "") == 16 << 20
+
+
+@given(st.frozensets(st.integers(0, 2000)))
+def test_lists_and_masks_are_read_back(members):
+    assert parse_list(list_form(members)) == members
+    runs = sum(1 for n in members if n - 1 not in members)
+    assert len([item for item in list_form(members).split(",") if item]) == runs, "the shortest form"
+    value = sum(1 << n for n in members)
+    words = [f"{value >> 32 * n & 0xFFFFFFFF:08x}" for n in range(value.bit_length() // 32 + 1)]
+    assert parse_mask(",".join(reversed(words))) == members
+
+
+BAD = ValueError
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), [
+    (integer, "9" * 20, 10**20 - 1), (integer, "9" * 21, BAD), (integer, "-5", -5), (integer, "+5", BAD), (integer, "1_0", BAD), (size, "0", 0),
+    (size, "-1", BAD), (positive, "0", None), (positive, "7", 7), (parse_list, "65535", {65535}), (parse_list, "65536", BAD),
+    (parse_list, "2-2,4", {2, 4}), (parse_list, "1,1", BAD), (parse_mask, "8" + "0" * 16383, {65535}), (parse_mask, "1" + "0" * 16384, BAD),
+    (parse_mask, "0x3", {0, 1}), (parse_mask, "1,3", {0, 1, 32}), (parse_mask, "1,000000003", BAD), (parse_mask, "", BAD), (parse_mask, "1,,3", BAD),
+    (parse_name, "ab" * 512, "ab" * 512), (parse_name, "ab" * 512 + "a", BAD), (parse_name, "a\nb\tc", "a\nb\tc"), (parse_name, "\ufffd", BAD),
+    (parse_name, "\a", BAD), (parse_name, "", None), (parse_name, "unknown", None), (cpu.parse_kilohertz, "100000000", 10**11),
+    (cpu.parse_kilohertz, "100000001", BAD), (cpu.parse_kilohertz, "0", None), (cpu.parse_kilohertz, "<unknown>", None), (cpu.cache_size, "0K", None),
+    (cpu.cache_size, "3", 3), (cpu.cache_size, "3K", 3 << 10), (cpu.cache_size, "3M", 3 << 20), (cpu.cache_size, "3G", 3 << 30), (cpu.cache_size, "3T", BAD),
+    *((parse_list, spoiled, BAD) for spoiled in ("3-1", "1,,2", "a", "-1", "0-99999999999", "1-", "²", "0x3")),
+], ids=lambda value: str(value)[:20])  # fmt: skip
+def test_what_a_number_a_list_or_a_name_may_be(parse, text, value):
+    if value is BAD:
+        raised(ValueError, parse, text)
+    else:
+        assert parse(text) == value
+
+
+def test_forty_links_lead_to_a_file_and_no_more(plant):
+    root = Root(str(plant({"/l0": "text"} | {f"/l{n}": f"-> l{n - 1}" for n in range(1, 42)})))
+    assert [root.read(f"/l{n}").status for n in (40, 41)] == ["ok", "absent"]
+
+
+@given(st.text())
+def test_parsers_raise_nothing_but_value_error(text):
+    for parse in (parse_list, parse_mask):
+        try:
+            parse(text)
+        except ValueError:
+            continue
+
+
+# ---------------------------------------------------------------- numbers of CPUs are counted, never intersected
+
+
+CPUINFO = "\n\n".join(f"processor : {n}\nmodel name : Test CPU\nflags : lm avx avx2" for n in range(4))
+
+
+def container(online: str, cpuset: str | None = None, *, count: int = 32, name: str = "cpuset.cpus.effective"):
+    """A machine of `count` CPUs, two on a core, whose list of online CPUs says `online`."""
+    tree = {"/proc/cpuinfo": CPUINFO, f"{CPU}/online": online, f"{CPU}/present": f"0-{count - 1}"}
+    for number in range(count):
+        folder, core = f"{CPU}/cpu{number}", number - number % 2
+        tree |= {f"{folder}/topology/core_cpus_list": f"{core}-{core + 1}", f"{folder}/online": "1"}
+        tree |= {f"{folder}/cache/index0/{file}": text for file, text in
+                 (("level", "1"), ("type", "Data"), ("size", "32K"), ("shared_cpu_list", f"{core}-{core + 1}"))}  # fmt: skip
+        tree[f"{folder}/cpufreq/cpuinfo_max_freq"] = "3000000" if number < 16 else "2000000"
+    if cpuset is not None:
+        tree |= {"/proc/self/cgroup": "0::/", "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0",
+                 f"/sys/fs/cgroup/{name}": cpuset}  # fmt: skip
+    return tree
+
+
+@pytest.fixture
+def cpu_of(plant):
+    def read(tree, affinity: str | None = None):
+        allowed = NOT_PROBED if affinity is None else make_fact(parse_list(affinity), "sched_getaffinity")
+        return read_files(Root(str(plant(tree))), allowed).cpu
+
+    return read
+
+
+@pytest.mark.parametrize(("online", "cpuset", "affinity", "available"), [
+    ("0-3", "4,9,13,24", "4,9,13,24", 4), ("0-3", "4,9,13,24", None, 4),  # a recorded machine has no affinity
+    ("0-3", None, "4,9,13,24", 4), ("2-3", None, "0-1", 2), ("0-3", "2-5", "2-5", 4), ("0-3", "2-5", None, 4),  # they overlap in part
+    ("0-3", "4,9,13,24", "9", 1), ("0-3", "1-2,8-9", "1-2", 2),  # the process has some of them
+    ("0-1", "0-31", "0-31", 2),  # a quota shown as fewer CPUs
+    ("0-31", "4,9,13,24", "4,9,13,24", 4), ("0-31", None, "8-9", 2),  # numbered alike
+])  # fmt: skip
+def test_sets_are_counted_not_intersected(cpu_of, online, cpuset, affinity, available):
+    cpu = cpu_of(container(online, cpuset), affinity)
+    assert (cpu.available.value, cpu.cpuset.value) == (available, cpuset)
+
+
+@pytest.mark.parametrize(("cpuset", "affinity"), [
+    ("4,5,13,24", "4,5,13,24"), ("4,5,13,24", None), (None, "4,5,13,24")])  # fmt: skip
+def test_what_is_told_of_cpus_is_told_of_ours(cpu_of, cpuset, affinity):
+    cpu = cpu_of(container("0-3", cpuset), affinity)
+    assert (cpu.online_cpus.value, cpu.online_cpus.status) == ("4-5,13,24", "conflict")
+    assert cpu.online_cpus.alternatives[0].value == "0-3"
+    assert (cpu.cores.value, cpu.smt.value, cpu.caches.value[0].instances) == (3, "on", 3)
+    check(cpu, {"kinds.*.cpus": ["4-5,13", "24"], "kinds.*.max_hz": [3_000_000_000, 2_000_000_000]})
+    assert "numbers otherwise" in cpu.online_cpus.note
+    assert (cpu.offline.value, cpu.offline.status) == (None, "invalid")
+    assert cpu.isa.value == ["avx", "avx2"]  # of blocks that are numbered from 0
+
+
+OLDER = container("0-2", "0-3", count=4, name="cpuset.cpus") | {f"{CPU}/cpu3/online": "0"}
+
+
+@pytest.mark.parametrize(("tree", "affinity", "expected"), [
+    (container("0-31", "4,9"), "4,9", {"online_cpus.status": "ok", "logical": 32, "offline": 0, "cores": 16}),  # numbers that agree
+    (container("0-31", "8-9"), "0-3", {"available": 4, "limited_by": "affinity", "cpuset": "invalid"}),  # a cpuset of others
+    (OLDER, None, {"cpuset": "0-2", "available": 3, "online_cpus.status": "ok"}),  # an offline CPU stays in it
+    (container("0-7", count=8) | {f"{CPU}/present": "0-3"}, None, {"logical": 8, "offline": "invalid"}),  # not of one machine
+])  # fmt: skip
+def test_lists_that_agree_or_contradict_each_other(cpu_of, tree, affinity, expected):
+    check(cpu_of(tree, affinity), expected)
+
+
+def test_blocks_that_are_numbered_otherwise_tell_no_cpu_its_part(cpu_of):
+    tree = {path: text for path, text in container("0-1", "4,9", count=16).items() if "cpufreq" not in path}
+    tree["/proc/cpuinfo"] = "\n\n".join(f"processor : {n}\nCPU architecture: 8\nCPU part : {part}"
+                                        for n, part in enumerate(("0xd05", "0xd0b")))  # fmt: skip
+    kinds = cpu_of(tree).kinds
+    assert (kinds.value, kinds.status) == (None, "invalid")
+    tree["/proc/cpuinfo"] = tree["/proc/cpuinfo"].replace("0xd0b", "0xd05")
+    assert len(cpu_of(tree).kinds.value) == 1

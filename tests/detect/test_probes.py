@@ -1,16 +1,28 @@
-"""What drivers, registries and libraries answer, in their own form, and the facts that probes make of it."""
+"""What drivers, registries and libraries answer, in their own form, and the facts that probes make of it; probes that break
+in real child processes."""
 
 import ctypes
+import json
+import os
 import struct
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gpubench import detect
+from gpubench.base import processes
+from gpubench.detect import inspection
+from gpubench.detect.inspection import ProbeRequest
 from gpubench.detect.probes import ProbeFailure, libraries, nvml
+from gpubench.measure import monitor_child
 from gpubench.measure.monitor import MonitorTarget
 from tests.detect.recorded import last_answer
 from tests.detect.trees import GIB, HOST, check, pci
+from tests.forking import is_alive
 from tests.nvml import Nvml
 from tests.raising import raised
 
@@ -204,3 +216,343 @@ def refuse():
 def test_nothing_is_too_old_without_a_source_that_says_so(served):
     (record,) = last_answer(libraries.probe_cuda, Cupy(served))["records"]
     assert "why_not" not in record
+
+
+# ---------------------------------------------------------------- providers that sleep, abort, print junk or never stop
+
+
+GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal': 0}], 'version': '1'}))"
+
+
+def run(*programs, limit=3.0):
+    commands = [(sys.executable, "-c", code) for code in programs]
+    return inspection.run_probes([ProbeRequest(f"p{n}", limit, {}, own) for n, own in enumerate(commands)])
+
+
+@pytest.mark.parametrize(("code", "status", "reported"), [
+    ("import os; os.abort()", "crashed", "signal 6"),
+    ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
+    ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
+    ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
+    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON")])  # fmt: skip
+def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
+    broken, good = run(code, GOOD)
+    assert (broken.provider.status, broken.records) == (status, [])
+    assert reported in (broken.provider.error_code or "")
+    assert (good.provider.status, [record.source for record in good.records]) == ("ok", ["nvml"])
+    assert ("ulimit -u" in (broken.provider.hint or "")) == ("thread" in code), "a limit of the system is named"
+    assert broken.provider.hint == "no such library" or "no such library" not in code
+
+
+@pytest.mark.serial
+def test_a_sleeper_costs_its_limit_and_its_group_dies_with_it(tmp_path):
+    place = tmp_path / "pid"
+    inner = f"import os, time; open({str(place)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
+    start = time.monotonic()
+    asleep, good = run(code, GOOD, limit=2.0)
+    assert time.monotonic() - start < 30, "not the minute that it sleeps"
+    assert (asleep.provider.status, good.provider.status) == ("timeout", "ok")
+    while is_alive(int(place.read_text())):
+        assert time.monotonic() - start < 30
+        time.sleep(0.01)
+
+
+def test_endless_output_costs_time_and_no_memory(monkeypatch):
+    monkeypatch.setattr(processes, "SILENT_S", 0.1)
+    (answer,) = run("import sys\nwhile True: sys.stdout.write('x' * 65536)", limit=0.5)
+    assert answer.provider.status == "timeout"
+
+
+def test_nothing_is_said_of_probes_that_answer():
+    told: list[str] = []
+    inspection.run_probes([ProbeRequest("wgpu", 30.0, {}, (sys.executable, "-c", GOOD))], told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize(("library", "text", "probe", "status", "hint"), [
+    ("threadpoolctl", "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list", "blas", "ok", ""),
+    ("cupy", "raise ImportError('libnvrtc is missing')", "cuda", "absent", "pip install")])  # fmt: skip
+def test_a_library_prints_or_lacks_a_part(tmp_path, monkeypatch, library, text, probe, status, hint):
+    (tmp_path / f"{library}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (answer,) = inspection.run_probes([ProbeRequest(probe, 20.0)])
+    assert (answer.provider.status, hint in (answer.provider.hint or "")) == (status, True)
+    assert probe != "blas" or answer.message.blas == []
+
+
+def test_providers_run_side_by_side(tmp_path):
+    """Each ends when the file of the other is there."""
+    meets = "import pathlib, sys, time; pathlib.Path({0!r}).touch()\nwhile not pathlib.Path({1!r}).exists(): time.sleep(0.01)\n{2}"
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    answers = run(meets.format(first, second, GOOD), meets.format(second, first, GOOD), limit=60.0)
+    assert [answer.provider.status for answer in answers] == ["ok"] * 2
+
+
+# ---------------------------------------------------------------- of several devices the one that fails costs itself
+
+
+COUNT, SICK = 3, 1
+Pci = namedtuple("Pci", "busId pciDeviceId")
+
+
+def driver(call, error):
+    """Three GPUs, of which the second one raises the error in this function; `*`: in all but the one that finds it."""
+    answers = {
+        "nvmlDeviceGetCount": COUNT, "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-00000000-0000-0000-0000-00000000001{handle}",
+        "nvmlDeviceGetPciInfo": lambda handle: Pci(f"00000000:{16 + handle:02X}:00.0", 0x233510DE),
+        "nvmlDeviceGetMemoryInfo": lambda handle, *_: SimpleNamespace(total=8 * GIB, free=8 * GIB, used=0),
+        "nvmlDeviceGetClockInfo": lambda handle, what: 1000, "nvmlDeviceGetMigMode": lambda handle: (0, 0),
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)]}  # fmt: skip
+
+    def spoiled(answer):
+        def call(handle, *more):
+            if handle == SICK:
+                raise error
+            return answer(handle, *more)
+
+        return call
+
+    for name in answers.keys() - {"nvmlDeviceGetCount"}:
+        if name == call or (call == "*" and "ByIndex" not in name):
+            answers[name] = spoiled(answers[name])
+    return Nvml(**answers)
+
+
+FAULTS = [*map(Nvml.NVMLError, (15, 4, 999)), OSError("a broken pipe"), NameError("a binding")]
+CALLS = ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetMemoryInfo",
+         "nvmlDeviceGetClockInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeRunningProcesses", "*"]  # fmt: skip
+TARGETS = [MonitorTarget(f"cupy:{n}", f"GPU-00000000-0000-0000-0000-00000000001{n}", f"0000:{16 + n:02x}:00.0")
+           for n in range(COUNT)]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=str)
+@pytest.mark.parametrize("call", CALLS)
+def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
+    library = driver(call, error)
+    records = last_answer(nvml.probe_nvml, library, [target.pci for target in TARGETS])["records"]
+    assert len(records) == COUNT, "it is listed itself"
+    gpus = detect.inspect(records=records).gpus
+    healthy = [gpu for gpu in gpus if gpu.uuid.value in (TARGETS[0].uuid, TARGETS[2].uuid)]
+    assert [gpu.memory.usable_bytes.value for gpu in healthy] == [8 * GIB] * 2
+    assert [gpu.why_not for gpu in healthy] == [[]] * 2
+    absent = {}
+    readers = nvml.gpu_readers(TARGETS, absent, library)
+    assert [readers[name]()["clock_hz"] for name in ("cupy:0", "cupy:2")] == [1e9, 1e9]
+    assert ("cupy:1" in absent) == ("cupy:1" not in readers)
+    users = nvml.gpu_users(TARGETS, library)
+    assert [users[name]["computing"] for name in ("cupy:0", "cupy:2")] == [1, 1]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "*"])
+@pytest.mark.parametrize(("error", "code"), [
+    (15, "GPU_LOST"), (16, "GPU_LOST"), (4, "NO_PERMISSION"), (8, "UNUSABLE"), (999, "UNUSABLE")])  # fmt: skip
+def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
+    library = driver(call, Nvml.NVMLError(error))
+    file = {"source": "pci-sysfs", "vendor_id": "10de", "device_id": "2335", "pci_class": "0302"}
+    # A card that is given to a virtual machine is no GPU of the driver.
+    files = [file | {"bdf": bdf} for bdf in (*(target.pci for target in TARGETS), "0000:05:00.0")]
+    records = last_answer(nvml.probe_nvml, library, [target.pci for target in TARGETS])["records"]
+    machine = detect.inspect(records=[*files, *records])
+    assert [gpu.bdf.value for gpu in machine.gpus if gpu.why_not == [code]] == [TARGETS[SICK].pci]
+    assert code in [rejected.code for rejected in machine.recommendation.rejected]
+    assert (machine.recommendation.mode, len(machine.recommendation.device_ids)) == ("gpu", COUNT - 1)
+
+
+def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
+    records = last_answer(nvml.probe_nvml, driver("nvmlDeviceGetHandleByIndex", Nvml.NVMLError(15)))["records"]
+    machine = detect.inspect(records=records)
+    assert ([gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]), len(machine.gpus)) == (1, COUNT)
+
+
+class ThreeDevices:
+    """Three devices of which the second one does not answer."""
+
+    __version__ = "14"
+
+    def __init__(self):
+        runtime = SimpleNamespace(CUDARuntimeError=RuntimeError, getDeviceCount=lambda: COUNT, runtimeGetVersion=lambda: 13000,
+                                  getDeviceProperties=self.properties)  # fmt: skip
+        self.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getSupportedArchs=list))
+
+    def properties(self, index):
+        if index == SICK:
+            raise RuntimeError("cudaErrorDevicesUnavailable")
+        return {"pciDomainID": 0, "pciBusID": index, "pciDeviceID": 0, "name": b"NVIDIA",
+                "totalGlobalMem": 8 * GIB, "multiProcessorCount": 4, "major": 9, "minor": 0}  # fmt: skip
+
+
+def test_one_cuda_device_that_fails_costs_the_others_nothing():
+    answer = last_answer(libraries.probe_cuda, ThreeDevices())
+    assert [record["ordinal"] for record in answer["records"]] == [0, 2]
+    assert answer["hint"] == "cuda:1: cudaErrorDevicesUnavailable"
+
+
+def test_render_nodes_are_asked_side_by_side(monkeypatch, tmp_path):
+    """One hangs in its driver, one refuses, one answers nonsense, one is right."""
+
+    def ask(ioctl, handle):
+        kind = os.read(handle, 9).decode()
+        if kind == "hang":
+            time.sleep(60)
+        if kind == "nonsense":
+            raise IndexError("nonsense")
+        return {"memory.dedicated_bytes": {"value": 8 * GIB, "status": "ok"}}
+
+    for name in ("hang", "nonsense", "right"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(libraries, "ask_xe", ask)
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: opened(tmp_path / os.path.basename(path), flags))
+    names = ("hang", "missing", "nonsense", "right")
+    nodes = [{"node": name, "bdf": f"0000:0{n}:00.0", "driver": "xe"} for n, name in enumerate(names)]
+    answer = libraries.probe_drm(nodes, limit_s=2.0)
+    assert [record["bdf"] for record in answer["records"]] == ["0000:03:00.0"]
+    assert (answer["status"], answer["error_code"]) == ("timeout", "no answer in 2 s")
+    assert "nonsense: nonsense; hang: no answer" in answer["hint"]
+    assert "missing: " in answer["hint"]
+
+
+STEP = (
+    "from gpubench.base.child_main import Messages; import json, os, time\nmessages = Messages()\n"
+    "def tell(partial): messages.write(json.dumps({{'records': [{{'source': 'nvml', 'ordinal': 0}}], 'partial': partial}})"
+    ".encode())\n{}"
+)
+
+
+@pytest.mark.parametrize(("code", "status"), [
+    ("tell(True); os.abort()", "crashed"), ("tell(True); time.sleep(60)", "timeout"),
+    ("tell(True); tell(False); os.abort()", "ok"), ("tell(True); tell(False); time.sleep(60)", "ok"),
+    ("tell(True)", "invalid")])  # fmt: skip
+def test_what_a_probe_said_stands_however_it_ended(code, status):
+    request = ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))
+    (answer,) = inspection.run_probes([request])
+    assert (answer.provider.status, [record.source for record in answer.records]) == (status, ["nvml"])
+
+
+def test_a_backend_that_breaks_costs_its_own_devices_alone(monkeypatch):
+    def broken(device_id):
+        raise OSError("gone")
+
+    loaded = {"bad": SimpleNamespace(telemetry=broken, users=broken),
+              "good": SimpleNamespace(telemetry=lambda device_id: dict, users=lambda device_id: {"computing": 1})}  # fmt: skip
+    monkeypatch.setattr(monitor_child.backends, "load", loaded.__getitem__)
+    targets = [MonitorTarget("bad:0"), MonitorTarget("good:0")]
+    sources, absent = monitor_child.sources(targets)
+    assert (list(sources), absent) == (["good:0"], {"bad:0": "OSError: gone"})
+    assert [users.computing for users in monitor_child.users(targets).values()] == [1]
+
+
+# ---------------------------------------------------------------- NVML for machines as people show them with nvidia-smi -q
+
+
+MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
+MIB = 1 << 20
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 3, 4, 6
+COMPUTE_MODES = {"Default": 0, "Prohibited": 2, "Exclusive_Process": 3}
+REASONS = {"idle": 0x1, "applications_clocks": 0x2, "sw_power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal_slowdown": 0x20,
+           "hw_thermal_slowdown": 0x40, "hw_power_brake": 0x80}  # fmt: skip
+VIRTUAL = {"None": 0, "Pass-Through": 1, "VGPU": 2, "Host VGPU": 3}
+
+
+def library(machine):
+    """Answers as the library would; a handle is a GPU or an instance of the file."""
+
+    def memory(handle, version=None):
+        sizes = {key: value * MIB for key, value in said(handle["memory"]).items() if value is not None}
+        if version is None and machine["memory_v2"]:  # the older call counts what is reserved as used
+            sizes["used"] += sizes.pop("reserved")
+        return SimpleNamespace(**sizes)
+
+    def instance(handle, index):
+        if index >= len(handle["instances"]):
+            raise Nvml.NVMLError(NOT_FOUND)
+        return handle["instances"][index]
+
+    def pcie(field):
+        return lambda handle: said(handle["pcie"])[field]
+
+    def field(name):
+        return lambda handle: handle[name]
+
+    gpus = machine["gpus"]
+    answers = {
+        "nvmlSystemGetDriverVersion": machine["driver"], "nvmlSystemGetCudaDriverVersion_v2": machine["cuda"], "nvmlDeviceGetCount": len(gpus),
+        "nvmlDeviceGetHandleByIndex": gpus.__getitem__, "nvmlDeviceGetUUID": field("uuid"), "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetName": lambda handle: handle["name"].encode(), "nvmlDeviceGetMigDeviceHandleByIndex": instance,
+        "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=handle["bus_id"].encode(), pciDeviceId=int(handle["pci_id"], 16)),
+        "nvmlDeviceGetEccMode": lambda handle: [int(said(handle["ecc"]))] * 2,
+        "nvmlDeviceGetMigMode": lambda handle: [int(said(handle["mig"]) == "Enabled")] * 2,
+        "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 7 if handle["mig"] else 0,
+        "nvmlDeviceGetAttributes": lambda handle: SimpleNamespace(multiprocessorCount=handle["units"]),
+        "nvmlDeviceGetCudaComputeCapability": field("compute_capability"),
+        "nvmlDeviceGetMaxClockInfo": lambda handle, clock: {Nvml.NVML_CLOCK_SM: handle["max_sm"]}[clock],
+        "nvmlDeviceGetMaxPcieLinkGeneration": pcie("gen_max"), "nvmlDeviceGetCurrPcieLinkGeneration": pcie("gen_now"),
+        "nvmlDeviceGetMaxPcieLinkWidth": pcie("width_max"), "nvmlDeviceGetCurrPcieLinkWidth": pcie("width_now"),
+        "nvmlDeviceGetPowerManagementLimit": lambda handle: int(said(handle["limit"]) * 1000),
+        "nvmlDeviceGetPowerManagementDefaultLimit": lambda handle: int(said(handle["default_limit"]) * 1000),
+        "nvmlDeviceGetComputeMode": lambda handle: COMPUTE_MODES[handle["compute_mode"]],
+        "nvmlDeviceGetDisplayActive": lambda handle: int(handle["display_active"]),
+        "nvmlDeviceGetVirtualizationMode": lambda handle: VIRTUAL[handle["virtualization"]],
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: sum(REASONS[name] for name in said(handle["reasons"]))}  # fmt: skip
+    made = Nvml(**answers)
+    if not machine["memory_v2"]:
+        made.nvmlMemory_v2 = None
+    return made
+
+
+def said(value):
+    """What the file has; N/A and a refusal as NVML words them."""
+    if value is None:
+        raise Nvml.NVMLError(NOT_SUPPORTED)
+    if value == "permission":
+        raise Nvml.NVMLError(NO_PERMISSION)
+    return value
+
+
+def machine_of(name):
+    return detect.inspect(records=last_answer(nvml.probe_nvml, library(MACHINES[name]))["records"])
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_document_tells_what_nvidia_smi_tells(name):
+    wanted, machine = MACHINES[name], machine_of(name)
+    (gpu,) = machine.gpus
+    given = wanted["gpus"][0]
+    own = {"id": given["uuid"], "name": given["name"], "driver.version": wanted["driver"]}
+    check(gpu, own | wanted["reported"])
+    parts = [[part.units.value, part.memory_bytes.value] for part in gpu.compute.partitions]
+    assert (parts, gpu.power.throttle) == (wanted.get("partitions", []), wanted.get("throttle", []))
+    assert machine.recommendation.mode == wanted["mode"]
+    assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
+
+
+@pytest.mark.parametrize(("number", "version"), [(13000, "13.0"), (12040, "12.4")])
+def test_the_driver_tells_the_newest_cuda_that_it_serves(number, version):
+    records = last_answer(nvml.probe_nvml, library({**MACHINES["h100"], "cuda": number}))["records"]
+    check(detect.inspect(records=records).gpus[0], {"driver.cuda": version, "driver.cuda.source": "nvml"})
+
+
+def test_unified_memory_needs_cudas_word_or_a_refused_size_and_the_chip():
+    """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
+    card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
+    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, library(card))["records"]).gpus
+    assert (gpu.memory.unified.value, gpu.memory.usable_bytes.status) == (None, "unsupported")
+    assert machine_of("gb10").gpus[0].memory.unified.value is True
+    (listed,) = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
+    cuda = {"source": "cuda", "uuid": listed["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
+            "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
+    (gpu,) = detect.inspect(records=[listed | {"device_id": "ffff"}, cuda]).gpus
+    check(gpu, {"memory.unified": True, "kind": "integrated", "memory.dedicated_bytes.value": None})
+
+
+def test_a_unified_gpu_may_use_the_usable_ram(plant):
+    """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
+    tree = HOST | {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
+    tree |= pci("000f:01:00.0", "10de", "2e12", "nvidia", pci_class="0302")
+    records = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
+    machine = detect.inspect(sysroot=plant(tree), extra_records=records)
+    (gpu,) = machine.gpus
+    assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
+    assert (gpu.memory.dedicated_bytes.value, gpu.kind.value) == (None, "integrated")
