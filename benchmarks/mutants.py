@@ -85,10 +85,10 @@ PARTS = {
             )
         ),
         (
-            "tests/consumers/test_go_text.py", "tests/consumers/test_pytest_benchmark.py",
-            "tests/unit/workloads/test_stages_report.py",
-            "tests/unit/multi/test_answer_device_groups.py",
-            "tests/unit/fleet/test_fleet_report.py",
+            "tests/consumers/test_go_text.py", "tests/consumers/test_tools.py",
+            "tests/unit/workloads/test_stages.py",
+            "tests/unit/multi/test_collectives.py",
+            "tests/unit/fleet/test_survey.py",
             "tests/functions/test_reports.py::test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results",
         ),
     ),

@@ -1,15 +1,20 @@
-"""The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard."""
+"""The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard; and the same by its three ways
+in, terminal, page and notebook."""
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from gpubench import report
 from gpubench.analysis.analyse import analyse
+from gpubench.api import Result
 from gpubench.base.streams import printable
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
+from gpubench.report.sections.answer import answer_sentences
 from gpubench.result import store
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -196,19 +201,13 @@ def test_an_address_opens_what_its_sender_saw(opened):
     assert page.get_by_label("Operation").input_value() == "add float32"
 
 
-def hue(page, place):
-    """Blue or orange, of a text."""
-    red, _, blue = _colours(page, [place.evaluate("e => getComputedStyle(e).color")])[0]
-    return "blue" if blue > red else "orange"
-
-
 def test_without_script_map_and_numbers_are_there_and_nothing_is_offered_that_would_do_nothing(still):
     page = still
     assert "JavaScript" in page.locator("noscript p").inner_text()
     lines = page.locator(".lanes pre").first.inner_text().splitlines()
     assert sum("▆" in line for line in lines) > 5
     assert page.locator(".lanes tbody tr").count() == 28
-    assert hue(page, page.locator(".lanes pre .gpu").first) == "blue"
+    assert side(page.locator(".lanes pre .gpu").first.evaluate("e => getComputedStyle(e).color")) == "gpu"
     assert page.locator("#r0-breakeven table tbody tr").count() > 0
     for control in page.locator("button, select, input, .lanes a").all():
         assert not control.is_visible()
@@ -344,10 +343,6 @@ def test_axe_finds_nothing_to_complain_about(opened):
     assert not complaints(runOnly=["color-contrast"])
 
 
-def _colours(page, texts):
-    return [[int(part) for part in text.strip("rgba()").split(",")[:3]] for text in texts]
-
-
 def test_a_narrow_page_breaks_no_word_of_the_answer(opened):
     """Op, threshold and gain are in sight, and a long name goes on behind one of its underscores."""
     gains = {64: 2.0, 1024: 9.0, 65536: 40.0}
@@ -459,3 +454,58 @@ def test_every_device_and_situation_is_drawn_on_request(whole):
     assert not names(page, "time")
     choose(page, lambda: page.get_by_label("Operation").select_option("relu float32"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
+
+
+# ---------------------------------------------------------------- terminal, page and notebook say the same, in the same colours
+
+
+TERMINAL = {"38;5;75": "gpu", "38;5;208": "cpu"}  # blue and orange of 256 colours
+
+
+def side(colour):
+    """The side whose colour this is: blue, or orange."""
+    red, _, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
+    return "gpu" if blue > red else "cpu"
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def shown(page):
+    """Sentence, gains, and the side that each gain has the colour of."""
+    cells = page.locator(".lanes td.gpu, .lanes td.cpu").all()
+    colours = {cell.inner_text(): side(cell.evaluate("e => getComputedStyle(e).color")) for cell in cells}
+    return (
+        words(page.locator(".sentence:visible").first.inner_text()),
+        colours,
+        sorted(cell.inner_text() for cell in cells),
+    )
+
+
+def test_terminal_page_and_notebook_say_the_same_in_the_same_colours(opened, contexts, tmp_path):
+    run = suite_run()
+    (analysis,) = report.analyse_runs([run])
+    sentence = words(" ".join(answer_sentences(analysis)))
+    terminal = report.screen([analysis], "table", RenderOptions(color=True), saved=(), height=40)
+    painted = re.findall(r"\x1b\[([\d;]+)m((?:GPU|CPU) ~?[\d.]+x)", terminal)
+    plain = words(re.sub(r"\x1b\[[\d;]*m", "", terminal))
+    assert sentence in plain
+    colours = {text: TERMINAL[code] for code, text in painted}
+    numbers = sorted(text for _, text in painted)
+    assert len(numbers) == 28
+    assert shown(opened(run)) == (sentence, colours, numbers)
+
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(
+        f"<!DOCTYPE html><meta charset=utf-8><body>{Result(run)._repr_html_()}</body>", encoding="utf-8"
+    )
+    for script in (True, False):
+        page = contexts[script].new_page()
+        page.goto(notebook.as_uri())
+        page.emulate_media(color_scheme="dark")
+        label = page.locator(".lane svg text").first
+        assert label.evaluate("e => getComputedStyle(e).fill") == "rgb(169, 177, 189)"
+        page.emulate_media(color_scheme="light")
+        assert shown(page) == (sentence, colours, numbers)
+        page.close()

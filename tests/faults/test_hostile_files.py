@@ -39,7 +39,7 @@ def edited(**fields):
     return json.dumps(plain_run() | fields).encode()
 
 
-# tests/unit/store/test_limits.py tries each limit.
+# tests/unit/store/test_document.py tries each limit.
 TOO_LARGE = {"escaped text": (lambda: edited(label='"\\' * limits.MAX_STRING_BYTES),
                               f"{limits.MAX_STRING_BYTES:,}"),
              "integer": (lambda: edited(exit_code=limits.MAX_INTEGER + 1), str(limits.MAX_INTEGER)),

@@ -1,11 +1,17 @@
-"""Files: atomic replacement under kill -9, and a message for every file that cannot be used."""
+"""Files: atomic replacement under kill -9, a message for every file that cannot be used, where results are put and found, and
+one writer a file."""
 
 import errno
 import gzip
 import io
+import json
 import os
+import platform
+import re
+import shutil
 import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +21,10 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.result import store
+from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 from gpubench.result.store import files
+from gpubench.result.store.files import machine_name
+from gpubench.result.store.journal import lock_of
 from tests.raising import raised
 
 posix = pytest.mark.skipif(os.name == "nt", reason="a matter of POSIX")
@@ -220,3 +229,284 @@ def test_bytes_that_fsync_reports_as_lost_fail_a_save_and_keep_the_old_file(tmp_
         store.save(replace(run, label="new"), path)
     assert (caught.value.why, "space" in caught.value.hint) == (os.strerror(number), number != errno.EIO)
     assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
+
+
+# ---------------------------------------------------------------- where results are put and found again
+
+
+def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
+    names = ("n/20270101T000000Z-bbbb.json.gz", "m/20260101T000000Z-aaaa.json", "o/20250101T000000Z-c.json", "a.json", "b.json", "mine.json")  # fmt: skip
+    for name in (names[1], names[0], names[2]):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "n" / "notes.txt").touch()
+    (tmp_path / "o" / "20280101T000000Z-dddd.json").mkdir()
+    for seconds, name in ((0, "mine.json"), (200, "a.json"), (100, "b.json")):  # others go by the file's time
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    found = store.newest_first([tmp_path / "absent", tmp_path, tmp_path / "m"])
+    assert found == [tmp_path / name for name in names]
+    assert store.newest([tmp_path / "absent", tmp_path]) == tmp_path / names[0]
+    assert (store.newest([]), store.newest([tmp_path / "absent"])) == (None, None)
+
+
+def test_a_run_gets_a_path_of_its_own(tmp_path, run):
+    run = replace(run, started_at="2026-11-20T20:00:00+01:00")
+    path = store.result_path(tmp_path / "results", run)
+    assert path == tmp_path / "results" / "cpu-no-gpu-c0ffee" / "20261120T190000Z-123e4567.json"
+    store.save(run, path)
+    assert store.newest([tmp_path / "results"]) == path
+    assert store.result_path(tmp_path / "results", run) == path, "the machine's folder is there by now"
+
+
+def test_machine_names_are_fit_for_folders():
+    cpu = Cpu(model=Fact("Intel(R) Xeon(R) Platinum 8480C @ 2.0GHz/../..", "ok", "proc"))
+    gpu = Gpu(id="pci:0", name=Fact("NVIDIA H200", "ok", "nvml"))
+    name = machine_name(Machine(cpu=cpu, gpus=[gpu]), "0123456789")
+    assert name == "intel-r-xeon-r-platinum-8480c-2-0ghz-nvidia-h200-012345"
+    # 40 letters of each model; what is cut ends in no hyphen.
+    names = [("C" * 41, "G" * 39 + " 2"), ("c" * 40, "g" * 39)]
+    long = [Machine(cpu=Cpu(model=Fact(c, "ok", "p")), gpus=[Gpu(id="0", name=Fact(g, "ok", "p"))])
+            for c, g in names]  # fmt: skip
+    assert {machine_name(machine, "0123456789") for machine in long} == {f"{'c' * 40}-{'g' * 39}-012345"}
+
+
+@pytest.mark.parametrize(("platform", "environ", "folder"), [
+    ("linux", {"HOME": "/h"}, "/h/.local/share/gpubench"),
+    ("linux", {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/x/gpubench"),
+    ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench"),
+    ("win32", {"USERPROFILE": "/u", "LOCALAPPDATA": "/l"}, "/l/gpubench"),
+    ("win32", {"USERPROFILE": "/u"}, "/u/AppData/Local/gpubench")])  # fmt: skip
+def test_the_data_folder_of_each_platform(platform, environ, folder):
+    assert store.user_data_dir(environ, platform) == Path(folder)
+
+
+def test_results_stay_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert store.default_results_dir({}) == Path("results")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert store.default_results_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/gpubench/results")
+
+
+def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_temporary_one(tmp_path, run, monkeypatch):
+    temporary, data = tmp_path / "tmp", tmp_path / "data"
+    temporary.mkdir()
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (temporary / "gpubench").symlink_to(planted)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    environ = {"HOME": "/h", "XDG_DATA_HOME": str(data)}
+    saved = store.rescue(run, environ)
+    assert saved.is_relative_to(store.user_data_dir(environ) / "results")
+    shutil.rmtree(data)
+    data.touch()  # no folder can be made there
+    saved = store.rescue(run, environ)
+    assert (saved.is_relative_to(temporary), store.load(saved).id) == (True, run.id)
+    if os.name != "nt":
+        assert stat.S_IMODE(saved.parents[1].stat().st_mode) == 0o700
+    assert list(planted.iterdir()) == [], "a link that somebody planted in the shared folder is not followed"
+    assert store.rescue(run, environ).parents[1] != saved.parents[1]
+
+
+def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("gpubench.result.store.files.write_whole", failing(errno.ENOSPC))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
+    assert not list(tmp_path.glob("gpubench-*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_measured(tmp_path, run):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "lost").symlink_to("nowhere")
+    for name, why in (("loop", "Too many levels"), ("loop/below", "Too many"), ("lost", "leads nowhere")):
+        assert why in raised(UsageError, store.check_folder, tmp_path / name).why
+    raised(UsageError, store.check_writable, tmp_path / "loop")
+    results = tmp_path / "results"
+    store.check_result_path(results, run)
+    results.mkdir()
+    folder = store.result_path(results, run).parent
+    folder.rmdir()
+    folder.touch()
+    assert "is not a folder" in raised(UsageError, store.check_result_path, results, run).why
+
+
+@pytest.mark.parametrize("started_at", ["2026-11-20T19:00:00Z", "yesterday", "9999-12-31T23:59:59-14:00"])
+def test_a_result_has_a_name_whatever_its_time_reads(tmp_path, run, started_at):
+    named = store.result_name(replace(run, started_at=started_at))
+    assert re.fullmatch(r"\d{8}T\d{6}Z-123e4567\.json", named), named
+
+
+def test_suffixes_are_compared_without_case(tmp_path, run):
+    for name in ("a.JSON", "b.Json.GZ"):
+        assert store.is_result_name(name)
+        store.save(run, tmp_path / name)
+        assert store.load(tmp_path / name).id == run.id
+    for name in ("._a.json", ".ipynb_checkpoints/a-checkpoint.json"):  # of macOS and of Jupyter
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert (tmp_path / "b.Json.GZ").read_bytes().startswith(b"\x1f\x8b")
+    assert {path.name for path in store.newest_first([tmp_path])} == {"a.JSON", "b.Json.GZ"}
+    assert not store.is_result_name("a.md")
+
+
+# ---------------------------------------------------------------- one writer a file
+
+
+_HOLD = """
+import sys
+from gpubench.result import store
+store.lock_result(sys.argv[1], "run --append a.json", 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def _holder(path):
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path):
+    path = tmp_path / "a.json"
+    first = _holder(path)
+    waited: list[str] = []
+    error = raised(InputError, store.lock_result, path, "run", 0.2, waited.append)
+    assert (error.exit_code, waited) == (ExitCode.INPUT, [error.why])
+    assert (f"process {first.pid} " in error.why, "gpubench run --append a.json" in error.why) == (True, True)
+    first.kill()
+    first.wait()
+    store.lock_result(path, "run", 5).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_waits_for_the_end_of_the_first(tmp_path):
+    path = tmp_path / "a.json"
+    first = _holder(path)
+    store.lock_result(path, "run", 60, lambda holder: first.kill()).release()
+
+
+def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path):
+    """The holder removes the file that the other has opened: a lock on a removed file locks nothing."""
+    path = tmp_path / "x"
+    for _ in range(50):
+        first, second = store.Lock(path), store.Lock(path)
+        assert first.take()
+        assert not second.take()
+        first.release()
+        assert second.take()
+        assert not store.Lock(path).take()
+        second.release()
+        assert not path.exists()
+
+
+def test_a_lock_on_a_file_that_was_removed_before_it_is_none(tmp_path, monkeypatch):
+    """Between the opening of the one and its locking the other lets go, and removes what was opened."""
+    first, second = store.Lock(tmp_path / "x"), store.Lock(tmp_path / "x")
+    assert first.take()
+    really = os.open
+
+    def opened_and_removed(*arguments):
+        file = really(*arguments)
+        first.release()
+        return file
+
+    monkeypatch.setattr(os, "open", opened_and_removed)
+    assert second.take()
+    monkeypatch.undo()
+    assert not store.Lock(tmp_path / "x").take()
+    second.release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_windows_locks_a_byte_far_behind_the_holders_name(tmp_path, monkeypatch):
+    held = []
+
+    def locking(file, mode, count):
+        if held:
+            raise PermissionError
+        held.append((os.lseek(file, 0, os.SEEK_CUR), mode, count))
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(LK_NBLCK="do not wait", locking=locking))
+    monkeypatch.setattr("gpubench.result.store.journal.sys", SimpleNamespace(platform="win32"))
+    first, second = store.Lock(tmp_path / "x"), store.Lock(tmp_path / "x")
+    assert (first.take(), second.take(), held) == (True, False, [(1 << 30, "do not wait", 1)])
+    first.release()
+
+
+def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
+    store.lock_result(tmp_path / "absent" / "a.json", "run", 0).release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpubench.result.store.journal._lock", failing(errno.ENOLCK))
+    said: list[str] = []
+    store.lock_result(tmp_path / "a.json", "run", 0, warn=said.append).release()
+    assert [os.strerror(errno.ENOLCK) in text and "a.json" in text for text in said] == [True]
+    assert os.listdir(tmp_path) == [], "a file that locks nothing does not stay"
+
+
+@pytest.fixture
+def somebody(tmp_path):
+    """A folder for all, as /tmp is, in which this test is another user than root."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o001 == 0:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(0o1777)
+    yield place
+    os.seteuid(0)
+
+
+def test_the_lock_of_another_user_is_kept_too(somebody):
+    path = somebody / "a.json"
+    holder = store.lock_result(path, "run", 0)
+    os.seteuid(65534)
+    why = raised(InputError, store.lock_result, path, "run", 0).why
+    assert f"process {os.getpid()} on " in why
+    os.seteuid(0)
+    holder.release()
+
+
+FOREIGN = {
+    "lock": (lambda path, run: lock_of(path).touch(0o600), lambda path, run: store.lock_result(path, "run", 0), "Permission denied"),
+    "result": (lambda path, run: path.touch(0o666), lambda path, run: store.check_writable(path), "another user's"),
+    "folder": (lambda path, run: store.result_path(path.parent, run), lambda path, run: store.check_result_path(path.parent, run), "Permission denied")}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_another_user_owns_is_found_before_measuring(somebody, run, kind):
+    make, check, why = FOREIGN[kind]
+    path = somebody / "a.json"
+    make(path, run)
+    if path.exists():
+        path.chmod(0o666)
+    os.seteuid(65534)
+    error = raised(UsageError, check, path, run)
+    assert why in error.why
+    assert (str(lock_of(path)) in error.why) == (kind == "lock")
+    assert ("permissions" in error.hint) == (kind == "folder") or kind != "folder"
+
+
+def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
+    path = somebody / "a.json"
+    holder = {"pid": 4194304, "host": platform.node(), "command": "run", "since": "1"}
+    lock_of(path).write_text(json.dumps(holder))
+    os.seteuid(65534)
+    lock = store.lock_result(path, "run", 0)
+    why = raised(InputError, store.lock_result, path, "run", 0).why
+    assert why == "another process holds its lock", "the name in the file is of a process that has ended"
+    lock.release()
+
+
+def test_two_names_of_one_file_are_one_lock(tmp_path):
+    (tmp_path / "link.json").symlink_to("a.json")
+    lock = store.lock_result(tmp_path / "a.json", "run", 0)
+    raised(InputError, store.lock_result, tmp_path / "link.json", "run", 0)
+    lock.release()

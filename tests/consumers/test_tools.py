@@ -1,0 +1,186 @@
+"""What other programs make of our reports: pytest-benchmark, pandas, hyperfine and google-benchmark read them; formats whose
+readers cannot be installed here are held against what is published about them."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+
+import jsonschema
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from gpubench.report import render
+from gpubench.report.exporters import sample_stats
+from tests.consumers.conftest import small_run
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+
+
+def compare(folder, *arguments):
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Failed to load" not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_history_by_machine_takes_the_file_as_a_saved_run(report, tmp_path):
+    storage = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
+    storage.mkdir(parents=True)
+    for number, seconds in (("0001", 1e-3), ("0002", 2e-3)):
+        path = report("pytest-benchmark", small_run(seconds))
+        path.rename(storage / f"{number}_run.json")
+    table = compare(tmp_path, "--group-by", "name", "--columns", "min")
+    assert table.count("resident-queued@cupy:0") >= 2
+    assert "0001_run" in table
+    assert "0002_run" in table
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60))
+def test_the_statistics_are_those_that_it_computes_itself(samples):
+    theirs = Stats()
+    for value in samples:
+        theirs.update(value)
+    ours = sample_stats(samples, 7)
+    for field in Stats.fields:
+        expected = getattr(theirs, field)
+        if field in ("outliers", "iqr_outliers", "stddev_outliers", "ld15iqr", "hd15iqr"):
+            continue  # a value exactly on a fence may fall on either side of it by the last bit
+        assert ours[field] == pytest.approx(expected, rel=1e-6, abs=1e-12), field
+    assert ours["data"] == samples
+    assert ours["iterations"] == 7
+
+
+DOCUMENTED = (
+    "run_id,case_id,op,n,dtype,implementation,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"
+    "q3_s,mad_s,sessions,samples,flops_per_s,bytes_per_s,device_cold_s,device_hot_s,speedup,speedup_lo,speedup_hi,"
+    "baseline_id,label,warnings"
+)
+LATER = "percent_of_peak,stage,stage_alone_s,runs_on,predicted_s,algbw,busbw,efficiency,efficiency_lo,efficiency_hi,balance"
+
+
+@pytest.fixture
+def table(report):
+    return pd.read_csv(report("csv"))
+
+
+def test_the_columns_are_the_documented_ones_and_new_ones_come_last(table):
+    assert ",".join(table.columns) == f"{DOCUMENTED},{LATER}"
+
+
+def test_speedups_can_be_computed_again(table):
+    times = table.set_index("case_id")["time_s"]
+    rows = table.dropna(subset=["speedup"])
+    assert len(rows) > 10
+    expected = rows["baseline_id"].map(times) / rows["time_s"]
+    assert (expected / rows["speedup"] - 1).abs().max() < 1e-4
+
+
+COMPARE = "/usr/share/benchmark/compare.py"
+
+
+def set_side_by_side(*arguments):
+    command = [sys.executable, COMPARE, "--no-color", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.consumers
+def test_two_reports_are_compared_session_by_session(report):
+    base = report("google-benchmark", small_run(1e-3, sessions=10), "base.json")
+    new = report("google-benchmark", small_run(1.5e-3, sessions=10), "new.json")
+    text = set_side_by_side("benchmarks", base, new)
+    case = "matmul/n=1024/float32/library/resident-queued@cupy:0 "
+    rows = [line for line in text.splitlines() if line.startswith(case)]
+    assert len(rows) == 10
+    assert all(re.search(r"\+0\.5000 +\+0\.5000 +1000000 +1500000", row) for row in rows)
+    # Its test over the repetitions ran: one row a session is what it wants.
+    assert "resident-queued@cupy:0_pvalue" in text
+    assert "U Test, Repetitions: 10 vs 10" in text
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """What hyperfine itself writes about one command, scanned over a parameter."""
+    path = tmp_path_factory.mktemp("hyperfine") / "export.json"
+    command = [
+        "hyperfine", "--runs", "3", "--style", "none", "--export-json", str(path), "-L", "n", "1,2", "true {n}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.consumers
+def test_the_fields_are_those_of_a_real_export(report, theirs):
+    ours = json.loads(report("hyperfine").read_text())
+    assert ours.keys() == theirs.keys()
+    real = theirs["results"][0]
+    for row in ours["results"]:
+        # Newer releases add memory_usage_byte and the like; what 1.15 writes is in all of them.
+        assert row.keys() == real.keys()
+        for name, value in real.items():
+            assert isinstance(row[name], type(value)), name
+
+
+@pytest.mark.consumers
+def test_both_exports_obey_the_same_rules(report, theirs):
+    ours = json.loads(report("hyperfine").read_text())
+    for row in [*ours["results"], *theirs["results"]]:
+        times = row["times"]
+        assert row["exit_codes"] == [0] * len(times)
+        assert row["mean"] == pytest.approx(statistics.fmean(times), rel=1e-4)
+        assert row["median"] == pytest.approx(statistics.median(times), rel=1e-4)
+        assert row["stddev"] == pytest.approx(statistics.stdev(times), rel=1e-3)
+        assert (row["min"], row["max"]) == pytest.approx((min(times), max(times)), rel=1e-5)
+        assert all(isinstance(value, str) for value in row["parameters"].values())
+
+
+RUNS = [full_run, cpu_run, software_run, interrupted_run, small_run]
+# Bencher publishes this at bencher.dev/bmf.json; a benchmark's name has at most 1024 characters.
+BENCHER = {
+    "$schema": "http://json-schema.org/draft-07/schema", "type": "object",
+    "patternProperties": {".+": {"type": "object", "patternProperties": {".+": {
+        "type": "object", "required": ["value"],
+        "properties": {name: {"type": "number"} for name in ("value", "lower_value", "upper_value")},
+    }}}},
+    "propertyNames": {"minLength": 1, "maxLength": 1024},
+}  # fmt: skip
+# The interface BenchmarkResult of github-action-benchmark; its action fails on an empty array.
+GITHUB_ACTION = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "array", "minItems": 1,
+    "items": {
+        "type": "object", "required": ["name", "value", "unit"], "additionalProperties": False,
+        "properties": {"name": {"type": "string"}, "value": {"type": "number"}, "unit": {"type": "string"},
+                       "range": {"type": "string"}, "extra": {"type": "string"}},
+    },
+}  # fmt: skip
+# What it takes a range for: a sign, and then nothing but a number.
+RANGE = re.compile(r"(?:\+-|±)\s*(\d.*)")
+
+
+@pytest.mark.parametrize("make", RUNS)
+def test_bencher(make):
+    found = json.loads(render([make()], "bmf"))
+    jsonschema.Draft7Validator(BENCHER).validate(found)
+    assert found
+    for measures in found.values():
+        assert {"latency", "throughput"} <= measures.keys() <= {"latency", "throughput", "speedup"}
+        for metric in measures.values():
+            assert metric["lower_value"] <= metric["value"] <= metric["upper_value"]
+        assert measures["throughput"]["value"] == pytest.approx(1e9 / measures["latency"]["value"], rel=1e-5)
+
+
+@pytest.mark.parametrize("make", RUNS)
+@pytest.mark.parametrize("name", ["gha-smaller", "gha-bigger"])
+def test_github_action_benchmark(make, name):
+    found = json.loads(render([make()], name))
+    jsonschema.Draft202012Validator(GITHUB_ACTION).validate(found)
+    names = [row["name"] for row in found]
+    assert len(set(names)) == len(names)
+    for row in found:
+        assert float(RANGE.fullmatch(row["range"])[1]) >= 0

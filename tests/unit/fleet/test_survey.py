@@ -1,0 +1,242 @@
+"""The report and the inventory of a fleet: the first line tells the truth, everything that is missing has a name and a
+reason, and a slow GPU is named by its UUID."""
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k
+from gpubench.fleet.nodes import Fleet, Node
+from gpubench.fleet.survey import (
+    SAME_MEMORY,
+    SEVERE,
+    Figure,
+    FleetReport,
+    compare_gpus,
+    figures,
+    inventory_of,
+    list_node,
+    survey_fleet,
+)
+from gpubench.fleet.tables import fleet_document, headline, inventory_document, inventory_headline
+from gpubench.report import renderers
+from gpubench.report.layout import RenderOptions
+from gpubench.result.store import dumps
+from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
+from tests.unit.fleet.samples import TEXTS, lines, listed, uuids
+
+
+def report_of(fleet: Fleet) -> FleetReport:
+    return survey_fleet(fleet.nodes, expected=fleet.nodes_expected)
+
+
+def text_of(report: FleetReport) -> str:
+    return renderers.draw_lines([fleet_document(report)], RenderOptions(), plain=True)
+
+
+def test_the_first_line_counts_and_names_what_is_wrong():
+    gone = Node(key="c.json", status="failed", reason="unusable", error="c.json: it is empty")
+    runs = [
+        node_run("a", uuids("A")), node_run("b", uuids("B"), slow={"B2": 1.3}),
+        node_run("d", uuids("D"), broken=["D1"]), node_run("e", uuids("E"), complete=False),
+    ]  # fmt: skip
+    runs[1] = msgspec.structs.replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
+    report = report_of(fleet_of(runs, [gone], expected=7, names=["a", "f"]))
+    (drift,) = report.drift
+    assert (drift.what, drift.usual, drift.others) == ("gpubench", "0.1.0", {"0.0.9": ["b"]})
+    assert headline(report) == (
+        "Fleet: 2 of 7 nodes complete, 15 of 16 GPUs compared; 1 missing (f); 1 unusable (c.json); 2 partial (d, e); "
+        "nothing is known of 1 more; 1 slow GPU"
+    )
+    assert (report.ok_nodes, report.bad_nodes) == (["a"], ["b", "c.json", "f"])
+    text = text_of(report)
+    assert text.startswith("Fleet: 2 of 7 nodes complete")
+    for part in ("c.json: it is empty", "no file of it was named", "its run ended early", "4 cases failed"):
+        assert part in " ".join(text.split())
+    assert ("cupy:2" in text, "D1" in {one.gpu for one in report.peers.not_compared}) == (True, True)
+
+
+def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
+    before = node_run("a", uuids("A"), number=1)
+    after = node_run("a", ["A0", "A2", "A3"], number=2, slow={"A3": 1.5}, labelled=False)
+    fleet = fleet_of([after, before, *fleet_runs(2, 4)])
+    node = next(node for node in fleet.nodes if node.result and node.result.id == after.id)
+    assert (len(fleet.nodes), [run.id for run in node.others]) == (3, [before.id])
+    report = report_of(fleet)
+    lost = [one for one in report.peers.not_compared if one.gpu == "A1"]
+    assert [one.reason for one in lost] == ["the newest run does not see it"]
+    assert {one.gpu for one in report.peers.verdicts} == {"A3"}
+
+
+def test_two_runs_that_see_one_gpu_each_are_one_node_and_a_gpu_without_figures_is_named():
+    one = node_run("a", ["A0"], known=["A1"], number=1)
+    fleet = fleet_of([one, node_run("a", ["A1"], known=["A0"], number=2)])
+    assert len(fleet.nodes) == 1
+    whole = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
+    few = "1 peers, and a verdict takes 3"
+    for report, reasons in (
+        (report_of(fleet), {"A0": few, "A1": few}), (whole, {"A9": "nothing was measured on it"}),
+    ):  # fmt: skip
+        assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [*reasons.items()]
+    assert "4 of 5 GPUs compared" in headline(whole)
+
+
+def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
+    runs = [*fleet_runs(4, 4), node_run("gpu-0002", ["U0002-0", "U0002-3"], number=2)]
+    whole = fleet_of(runs)
+    for seed in range(3):
+        random.Random(seed).shuffle(runs)
+        assert dumps(fleet_of(runs)) == dumps(whole)
+    assert report_of(fleet_of(runs)) == report_of(whole)
+    few = " ".join(text_of(report_of(fleet_of([node_run("a", uuids("A", 2), slow={"A1": 1.25})]))).split())
+    assert "the slowest of 2 GPUs is 20% below the fastest; a verdict takes 4" in few
+    assert headline(report_of(whole)) == "Fleet: 4 of 4 nodes complete, 14 of 16 GPUs compared; no slow GPUs"
+    wide = report_of(fleet_of(fleet_runs(8, 4, cv=0.03)))
+    chances = [group.expected_by_chance for group in wide.peers.groups]
+    assert pytest.approx(sum(chances)) == wide.expected_by_chance > max(chances) > 0
+
+
+@pytest.mark.parametrize("nodes", [3, 60])
+def test_a_report_has_at_most_300_lines(nodes):
+    slow = {f"U{i:04}-0": 1.5 for i in range(0, nodes, 12)}
+    names = [f"lost-{i}" for i in range(nodes)]
+    runs = fleet_runs(nodes, 4, slow=slow, broken=[f"U{i:04}-1" for i in range(nodes)])
+    assert len(text_of(report_of(fleet_of(runs, names=names))).splitlines()) <= 300
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name):
+    """If a difference is wanted: python -m tests.golden, and look at it."""
+    assert TEXTS[name]() == (Path(__file__).parent / "golden" / name).read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- who answered, which nodes are equal, which software differs
+
+
+def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
+    nodes = [
+        listed("d", 8), listed("b", 8, driver="550.2", cuda="12.4"), listed("c", 4, lost=1), listed("a", 8),
+        list_node(name="e", reason="busy", why="others hold it"),
+        list_node(name="f", reason="hung", why="nothing came from it"),
+        list_node(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
+    ]  # fmt: skip
+    found = inventory_of(nodes, expected=8)
+    assert found == inventory_of(nodes[::-1], expected=8)
+    assert inventory_headline(found) == (
+        "Fleet: 4 of 8 nodes answered, 27 GPUs; 1 hung (f); 1 version-skew (g); 1 busy (e); nothing is known of 1 more; "
+        "1 GPU not usable; 2 kinds of nodes; software differs (CUDA, driver nvidia, gpubench)"
+    )
+    equal, apart = found.groups
+    assert (equal.nodes, equal.gpus) == (["a", "b", "d"], {"Test GPU, 16 GiB": 8})
+    assert apart.gpus == {"Test GPU, 16 GiB": 3, "Test GPU, 16 GiB (not usable)": 1}
+    assert {one.what: (one.usual, one.others) for one in found.drift} == {
+        "CUDA": ("12.8", {"12.4": ["b"]}),
+        "driver nvidia": ("570.1", {"550.2": ["b"]}), "gpubench": ("0.1.0 (abc)", {"0.2.0 (def)": ["g"]}),
+    }  # fmt: skip
+    whys = ["nothing came from it", "other code", "others hold it"]
+    order = [*whys, "Equal nodes", "NO_DRIVER", "Software that differs"]
+    assert sorted(order, key=lines(inventory_document(found)).index) == order
+    assert not found.complete
+    assert inventory_headline(inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
+
+
+@pytest.mark.parametrize(("share", "groups"), [(SAME_MEMORY / 2, 1), (SAME_MEMORY * 2, 2)])
+def test_memory_is_equal_if_the_kernel_alone_could_make_the_difference(share, groups):
+    assert len(inventory_of([listed("a", 8), listed("b", 8, memory=256 * (1 - share))]).groups) == groups
+
+
+def test_of_a_thousand_nodes_few_lines_are_printed():
+    nodes = [listed(f"n{i}", memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
+    absent = [list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
+    found = inventory_of([*nodes, *absent])
+    assert (len(lines(inventory_document(found)).splitlines()) <= 300, len(found.nodes)) == (True, 1000)
+
+
+# ---------------------------------------------------------------- the slow GPU: judged by enough peers, and not by chance
+
+
+def figure(gpu, *rates, case="matmul", reason=None, size=8192, driver="1", started="a") -> Figure:
+    return Figure(
+        node=f"node of {gpu}", gpu=gpu, device="cupy:0", started_at=started, bdf=None, case=case, group=case,
+        driver=driver, size=size, rates=rates, reason=reason,
+    )  # fmt: skip
+
+
+def healthy(count: int, *, spread: float = 0.001, sessions: int = 2, case: str = "matmul") -> list[Figure]:
+    return [figure(f"{i:03}", *[100 * (1 + spread * (i % 5 - 2))] * sessions, case=case) for i in range(count)]
+
+
+def words(found: list[Figure], **options: object) -> dict[str, str]:
+    return {one.gpu: one.word for one in compare_gpus(found, **options).verdicts}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rates", "word"), [
+    ((94.0, 94.0), "slow"), ((70.0, 70.0), "severe"), ((94.0, 99.0), None), ((80.0, 99.0), "suspect"),
+    ((94.0,), "suspect"), ((96.0, 96.0), None),
+])  # fmt: skip
+def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
+    found = [figure("bad", 50.0, 50.0, started="0"), *healthy(7), figure("bad", *rates)]  # the newer one counts
+    assert words(found) == words(found[::-1]) == ({"bad": word} if word else {})
+    assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)], tolerance=0.1) == {}
+
+
+def test_what_failed_is_listed_and_never_compared():
+    """Four GPUs without a result are not alike."""
+    found = compare_gpus([figure(name, reason="failed: device lost") for name in "abcd"])
+    assert (found.compared, found.groups, len(found.not_compared)) == (0, (), 4)
+    assert all("device lost" in one.reason for one in found.not_compared)
+    mixed = compare_gpus([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
+    assert [(one.gpu, one.reason) for one in mixed.not_compared] == [("000", "copy failed: wrong")]
+
+
+def test_fewer_peers_than_a_verdict_takes_give_none():
+    few = [*healthy(FEWEST_PEERS - 2), figure("bad", 50.0, 50.0)]
+    found = compare_gpus(few)
+    assert (found.verdicts, found.groups[0].threshold, found.groups[0].uneven) == ((), None, True)
+    assert "verdict takes" in found.not_compared[0].reason
+    assert words([*few, figure("one more", 100.0, 100.0)]) == {"bad": "severe"}
+    found = compare_gpus([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
+    assert (found.verdicts, found.groups[0].peers) == ((), 5)
+    assert found.not_compared[0].reason == "its peers measured another size"
+    half = compare_gpus([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
+    group = half.groups[0]
+    assert (half.verdicts, group.uniform, group.uneven, group.suspects) == ((), False, True, 7)
+
+
+def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
+    good = healthy(8)
+    now = [msgspec.structs.replace(one, rates=(90.0, 90.0), driver="2") for one in good[1:]]
+    found = compare_gpus([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
+    assert {one.gpu for one in found.verdicts} == {one.gpu for one in good[1:]}
+    assert all(one.known_good and one.word == "slow" for one in found.verdicts)
+    assert (found.new, found.gone) == (("new",), ("000",))
+    assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
+    alone = compare_gpus(now)
+    assert (alone.verdicts, alone.new, alone.gone) == ((), (), ())
+
+
+def test_k_grows_with_the_number_of_looks():
+    """3.9 at 256 GPUs and 4.66 at 8,000, four cases each."""
+    assert growing_k(0) == growing_k(214) == 3.5
+    assert growing_k(216) > 3.5
+    assert [growing_k(256 * 4), growing_k(8_000 * 4)] == pytest.approx([3.90, 4.66], abs=0.01)
+
+
+def test_chance_is_told_for_the_spread_that_was_measured():
+    draw = random.Random(1)
+    found = compare_gpus([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
+    group = found.groups[0]
+    assert (group.sigma, group.threshold) == (pytest.approx(0.02, rel=0.2), pytest.approx(3.5 * group.sigma))
+    assert group.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
+    assert compare_gpus(healthy(200, spread=0)).groups[0].expected_by_chance == 0
+
+
+def test_figures_name_a_gpu_by_its_uuid():
+    """A GPU that is lost moves those behind it in the list; nobody else's time becomes theirs."""
+    whole = node_run("a", ["U0", "U1", "U2"], slow={"U2": 1 + 2 * SEVERE})
+    for run in (whole, node_run("a", ["U0", "U2"], slow={"U2": 1 + 2 * SEVERE})):
+        rates = {one.gpu: one.rate for one in figures(run, "a") if one.case.startswith("matmul")}
+        assert rates["U2"] == pytest.approx(rates["U0"] / (1 + 2 * SEVERE), rel=TOLERANCE / 10)
+    assert len({one.group for one in figures(whole, "a")}) == len({one.case for one in figures(whole, "a")})

@@ -1,0 +1,228 @@
+"""What several GPUs of one host do: what the links carry, what they keep at once, and the slow one among identical GPUs."""
+
+import itertools
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.analysis.analyse import analyse
+from gpubench.base.units import format_rate
+from gpubench.multi.collectives import group_sentences, identical_gpu_checks
+from gpubench.multi.scaling import Window, common, rate, weak
+from gpubench.report import analyse_runs, render
+from gpubench.result.case import group_id
+from gpubench.result.run import Device, IdenticalGpuTimes, RunWarning, Telemetry, TogetherTimes
+from tests.unit.multi.samples import GROUP, MIB, PAIR, TEXTS, at_once, exchange
+from tests.unit.report.builders import run_of
+
+
+def screen(outcomes, device_groups, **look):
+    devices = [msgspec.structs.replace(GROUP, id=group_id("cupy", ranks)) for ranks in device_groups]
+    return render([run_of(outcomes, devices=devices)], "plain", sections=("answer",), **look).splitlines()
+
+
+def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
+    pairs = list(itertools.permutations(range(4), 2))
+    rates = {pair: 3e11 + 1e9 * place for place, pair in enumerate(pairs)}
+    lines = screen([exchange("p2p", MIB, rates[pair], pair) for pair in pairs], pairs)
+    slowest, fastest = pairs[0], pairs[-1]
+    assert f"p2p {slowest[0]} to {slowest[1]}, slowest of {len(pairs)}" in lines[3]
+    assert f"p2p {fastest[0]} to {fastest[1]}, fastest of {len(pairs)}" in lines[4]
+    assert format_rate(rates[slowest], "B/s").split()[0] in lines[0]
+    assert format_rate(rates[fastest], "B/s") in lines[0]
+    assert len(lines) < 12
+
+
+def test_a_narrow_screen_keeps_the_largest_sizes():
+    sizes = [MIB << step for step in range(0, 12, 2)]
+    lines = screen([exchange("p2p", MIB, 5e10), exchange("p2p", 256 * MIB, 4e11)], [PAIR])
+    assert lines[0] == "Between 2 GPUs: p2p 400 GB/s (busbw at 256 MiB)."
+    assert lines[1].startswith("2 x H200")
+    assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
+    assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
+    lines = screen([exchange("p2p", MIB, 5e10), exchange("allreduce", 256 * MIB, 4e11)], [PAIR])
+    assert "(busbw at the largest size of each)." in " ".join(lines[:2])
+    lines = screen([exchange("allreduce", n, 1e11) for n in sizes], [PAIR], width=44)
+    assert all(len(line) <= 44 for line in lines)
+    assert "1 GiB" in " ".join(lines[:4])
+
+
+def test_what_gpus_keep_at_once_is_said_of_the_most_that_ran():
+    pair = list(at_once("matmul", 8192, 1e-2, 1.25))
+    four = [
+        msgspec.structs.replace(times, device_id=f"cupy:{gpu}", gpus=4, phase="together")
+        for gpu in range(4)
+        for times in pair
+        if (times.device_id, times.phase) == ("cupy:0", "alone")
+    ]
+    alone = [msgspec.structs.replace(times, gpus=1, phase="alone") for times in four]
+    run = msgspec.structs.replace(run_of([]), together=[*alone, *pair, *four])
+    [analysis] = analyse_runs([run])
+    assert group_sentences(analysis) == ("4 GPUs at once keep 100 % of their rates alone (matmul).",)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name):
+    """If a difference is wanted: python -m tests.golden, and look at it."""
+    assert TEXTS[name]() == (Path(__file__).parent / "golden" / name).read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- at once, against each alone
+
+
+AT_S = 100.0  # of the session
+CASE = "matmul/n=8192/float32/library/resident-queued"
+
+
+def worked(gpu, launch_s, *, phase="together", gpus=2, begin=0.0, seconds=10.0, session=0, slower_after=None, by=1.0):  # fmt: skip
+    """Samples of ten launches for so many seconds; from `slower_after` on each takes `by` times as long."""
+    ends, now = [], begin
+    while now < begin + seconds:
+        now += 10 * launch_s * (by if slower_after is not None and now >= slower_after else 1.0)
+        ends.append(now)
+    return TogetherTimes(
+        session=session, case_id=f"{CASE}@fake:gpu{gpu}", device_id=f"fake:gpu{gpu}", phase=phase, gpus=gpus,
+        repeat=10, at_s=AT_S, begin_s=begin, ends_s=ends,
+    )  # fmt: skip
+
+
+def alone(gpu, launch_s, **more):
+    return worked(gpu, launch_s, phase="alone", gpus=1, seconds=3.0, **more)
+
+
+def rows(*times):
+    return weak(msgspec.structs.replace(run_of([]), together=list(times)))
+
+
+def test_gpus_that_do_at_once_what_they_do_alone_keep_everything():
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2))
+    assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert (row.op, row.n, row.gpus, row.alone_s) == ("matmul", 8192, 2, pytest.approx(1e-2))
+    assert row.device_ids == ("fake:gpu0", "fake:gpu1")
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 2e-2), worked(1, 2e-2))
+    assert (row.early, row.late) == (pytest.approx(0.5), pytest.approx(0.5)), "they share something"
+    times = []  # a session that is slower as a whole keeps its efficiency
+    for session, factor in enumerate((1.0, 1.5, 2.0)):
+        times += [alone(gpu, factor * launch_s, session=session) for gpu, launch_s in enumerate((1e-2, 4e-2))]
+        times += [worked(gpu, factor * launch_s, session=session) for gpu, launch_s in enumerate((2e-2, 4e-2))]
+    [row] = rows(*times)
+    assert row.early == pytest.approx((50 + 25) / (100 + 25), rel=0.02), "rates add up where GPUs differ"
+    assert row.early_hi - row.early_lo < 0.1
+
+
+def test_heat_shows_at_the_end_and_names_the_gpu():
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2, slower_after=5.0, by=1.25))
+    assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx((1 + 0.8) / 2, rel=0.01))
+    assert (row.least_id, row.least_share) == ("fake:gpu1", pytest.approx(0.8, rel=0.01))
+    assert row.early_lo <= row.early <= row.early_hi
+    assert row.late_lo <= row.late <= row.late_hi
+
+
+def test_only_the_common_window_counts():
+    """The late one has the GPUs' link for itself when the others have ended."""
+    early, late = worked(0, 1e-2), worked(1, 1e-2, begin=2.0)
+    assert common([early, late]) == Window(2.0, pytest.approx(10.0, abs=0.11))
+    slow_before = worked(0, 2e-2, slower_after=2.0, by=0.5)
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), slow_before, late)
+    assert row.early == pytest.approx(1.0)
+    assert common([worked(0, 1e-2, seconds=1.0), worked(1, 1e-2, begin=5.0)]) is None
+    seconds = worked(0, 0.1, seconds=5.0)  # samples of one second: those across an edge are left out
+    assert (rate(seconds, Window(0.5, 3.5)), rate(seconds, Window(0.2, 1.1))) == (pytest.approx(10.0), None)
+
+
+def test_a_session_that_lacks_a_gpu_does_not_count():
+    assert rows(alone(0, 1e-2), worked(0, 1e-2), worked(1, 1e-2)) == ()
+    lost = TogetherTimes(session=0, case_id=f"{CASE}@fake:gpu1", device_id="fake:gpu1", reason="lost")
+    assert (rows(alone(0, 1e-2), worked(0, 1e-2), lost), rows()) == ((), ())
+
+
+def test_the_state_of_each_gpu_is_that_of_its_part_of_the_work():
+    times = [alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2)]
+    run = msgspec.structs.replace(run_of([], sessions=1), together=times)
+    ticks = [AT_S - 50.0, *(AT_S + tick for tick in range(11))]
+    hot = Telemetry(
+        device_id="fake:gpu1", t_s=ticks, clock_hz=[9e9] + [2e9 - 1e8 * tick for tick in range(11)],
+        throttle=[["nobody asked"]] + [["sw_power_cap"] if tick > 5 else [] for tick in range(11)],
+        pcie_generation=[1] + [5] * 11, pcie_width=[16] * 12,
+    )  # fmt: skip
+    session = msgspec.structs.replace(run.sessions[0], telemetry=[hot])
+    [row] = weak(msgspec.structs.replace(run, sessions=[session]))
+    found = {(one.device_id, one.part): one for one in row.conditions}
+    assert set(found) == {("fake:gpu1", part) for part in ("alone", "early", "late")}
+    early, late = found["fake:gpu1", "early"], found["fake:gpu1", "late"]
+    assert early.clock_hz > late.clock_hz
+    assert (early.throttle, late.throttle) == ((), ("sw_power_cap",))
+    assert (late.pcie_generation, late.pcie_width, late.power_w) == (5, 16, None)
+    earlier = [msgspec.structs.replace(worked, at_s=None) for worked in times]  # files that tell no state
+    assert rows(*earlier)[0].conditions == ()
+
+
+# ---------------------------------------------------------------- beside the one that was measured in full
+
+
+OPS = ("upload/n=1/float32/tuned/resident", "copy/n=1/float32/library/resident-queued",
+       "matmul/n=1/float32/library/resident-queued")  # fmt: skip
+
+
+def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, warnings=(), burst=None):
+    """What is said of so many GPUs. `slow`: by how much longer some take in each case; `burst`: only in the first half
+    of the rounds."""
+    rng = random.Random(seed)
+    own = [rng.gauss(1.0, spread) for _ in range(count)]
+    found = []
+    for case in OPS:
+        for gpu in range(count):
+            factor = own[gpu] * (slow or {}).get(gpu, 1.0)
+            blocks = [1e-3 * factor * rng.gauss(1.0, noise) for _ in range(8)]
+            if burst == gpu:
+                blocks = [2 * one if i < 4 else one for i, one in enumerate(blocks)]
+            reason = (reasons or {}).get(gpu)
+            ids = {"case_id": f"{case}@fake:gpu{gpu}", "device_id": f"fake:gpu{gpu}", "gpu_id": f"gpu{gpu}"}
+            found.append(IdenticalGpuTimes(**ids, blocks_s=[] if reason else blocks, reason=reason))
+    first = Device(id="fake:gpu0", backend="fake", kind="gpu", name="Scripted gpu", api="fake")
+    said = {"devices": [first], "identical_gpus": found, "warnings": list(warnings)}
+    [one] = identical_gpu_checks(analyse(msgspec.structs.replace(run_of([]), **said)))
+    return one
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+def test_equal_gpus_are_not_blamed(count):
+    for seed in range(10):
+        one = checked(count, seed=seed, spread=0.008)
+        assert (one.slower, len(one.compared)) == ((), count)
+        assert 0 <= one.worst_shortfall < 0.05
+
+
+@pytest.mark.parametrize(("count", "gpu"), [(4, 3), (8, 0)])
+def test_a_slow_one_is_named_with_its_shortfall(count, gpu):
+    one = checked(count, {gpu: 1.15})
+    assert [slow.device_id for slow in one.slower] == [f"fake:gpu{gpu}"]
+    assert one.slower[0].shortfall == pytest.approx(1 - 1 / 1.15, abs=0.01)
+    assert (one.slower[0].judged, one.slower[0].gpu_id) == (True, f"gpu{gpu}")
+    assert (f"fake:gpu{gpu} is 13 % slower at " in one.text, "--ops health" in one.text) == (True, True)
+
+
+def test_what_one_half_of_the_blocks_says_alone_and_many_that_differ_are_no_slow_gpus():
+    assert (checked(4, burst=2).slower, checked(16, dict.fromkeys(range(7), 1.3)).slower) == ((), ())
+    assert identical_gpu_checks(analyse(run_of([]))) == ()
+
+
+def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
+    busy = RunWarning(code="other-gpu-users", message="", data={"devices": "fake:gpu1, fake:gpu9"})
+    one = checked(5, {1: 2.0}, reasons={4: "lost: off the bus"}, warnings=[busy])
+    assert (one.slower, set(one.left_out)) == ((), {"fake:gpu1", "fake:gpu4"})
+    assert one.text.endswith("2 not compared.")
+
+
+def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_verdict():
+    two = checked(2, {1: 1.2})
+    assert [(slow.device_id, slow.judged) for slow in two.slower] == [("fake:gpu1", False)]
+    assert "no verdict" in two.text
+    text = checked(8).text
+    assert text.startswith("8 x Scripted gpu: fake:gpu0 measured in full, the 7 others within ")
+    assert "(worst fake:gpu" in text
+    assert checked(2).text.count("fake:gpu1") == 1
+    assert "measured in full, fake:gpu1 within " in checked(2).text
+    assert "measured in full, those compared within " in checked(5, reasons={4: "lost: off the bus"}).text
