@@ -4,8 +4,10 @@ another result may lie from it."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -168,6 +170,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def _build(self, op: Op, case: Case, inputs: list[ObjectBuffer]) -> Launch:
         function, on_cpu = self.function, self._inner.device.kind == "cpu"
         program = function.cpu if function.gpu is None or on_cpu else function.gpu
+        tensors = self._inner.device.backend == "torch"
+        if tensors and not on_cpu:
+            program = program_on(function, self._inner.device.id.partition(":")[2])
         translated = Translated(function)
         last = CallResult(None)
 
@@ -183,9 +188,6 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             last.value = result
             return last
 
-        tensors = self._inner.device.backend == "torch"
-        if tensors and not on_cpu:
-            expr = place_tensors(expr, self._inner.device.id.partition(":")[2])
         if tensors and function.gradients:
             import torch
 
@@ -292,33 +294,42 @@ def _tensor(inner: Session, array: Any) -> Any:
     return torch.as_tensor(array).to(place, copy=place == "cpu")
 
 
-def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
-    """Return `call` changed so that the tensors it creates, for example with `xp.zeros`, are on the PyTorch
-    device `place`.
+@functools.cache
+def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
+    """Return the program of a function for a GPU, changed so that the tensors it creates, for example with
+    `xp.zeros`, are on the PyTorch device `place`.
 
-    PyTorch's default device makes each PyTorch call slower, so a function that creates no tensor runs without
-    it.
+    PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without it.
+    Before its first call, one with copies of the arguments finds this out. `torch.compile` compiles nothing in
+    that call, because it would compile everything once more for the next one.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
 
+    device, program = torch.device(place), function.gpu or function.cpu
+    creates: bool | None = None  # whether a call created a tensor; None until the first call
+
     class Noted(DeviceContext):  # type: ignore[misc, no-untyped-call, unused-ignore]
-        creates: bool | None = None  # whether a call created a tensor; None until the first call
+        created = False
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.creates = self.creates or func in _device_constructors()
+            self.created = self.created or func in _device_constructors()
             return super().__torch_function__(func, types, args, kwargs)
 
-    context = Noted(torch.device(place))
+    def call(*arguments: Any) -> Any:
+        nonlocal creates
+        if creates is None:
+            copies = [
+                x.detach().clone().requires_grad_(x.requires_grad) if is_tensor(x) else x for x in arguments
+            ]
+            noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
+            with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
+                program(*copies)
+            creates = noted.created
+        with device if creates else contextlib.nullcontext():
+            return program(*arguments)
 
-    def expr(*arguments: Any) -> Any:
-        if context.creates is False:
-            return call(*arguments)
-        context.creates = context.creates or False
-        with context:
-            return call(*arguments)
-
-    return expr
+    return call
 
 
 def _cupy_array(array: Array) -> Any:

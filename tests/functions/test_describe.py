@@ -30,8 +30,8 @@ from gpubench.functions.session import (
     Translated,
     allowed_error,
     compare,
-    place_tensors,
     program_library,
+    program_on,
 )
 from gpubench.functions.session import answer as answer_of
 from gpubench.kernels.templates.formula import Untraceable
@@ -151,16 +151,28 @@ def test_several_results_are_downloaded_as_one():
 @pytest.mark.torch
 def test_a_default_device_is_for_those_who_create_tensors():
     import torch
+    from torch.overrides import _get_current_function_mode_stack as modes
 
-    later = False
+    deep, compiled = [], []
 
+    def square(x):
+        deep.append(len(modes()))
+        return x.mul_(2)
+
+    def compiler(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    def results(program, x):
+        call = program_on(UserFunction(program, program), x.device.type)
+        return [call(x) for _ in range(2)]
+
+    x = torch.ones(())
+    assert [results(square, x)[1].item(), deep] == [4, [1, 0, 0]]
+    fast = torch.compile(lambda x: x * x, backend=compiler)
+    assert [*results(fast, x), len(compiled)] == [16, 16, 1]
     x = torch.ones(3, device="meta")
-    creates = place_tensors(lambda x: x + torch.arange(3), "meta")
-    creates_later = place_tensors(lambda x: torch.ones(3) if later else x * x, "meta")
-    assert [creates(x).device.type for _ in range(3)] == ["meta"] * 3
-    assert creates_later(x).device.type == "meta"
-    later = True
-    assert creates_later(x).device.type == "cpu"  # without the mode that each call of PyTorch would ask
+    assert {y.device.type for y in results(lambda x: x + torch.arange(3), x)} == {"meta"}
 
 
 class Frame:
