@@ -184,17 +184,6 @@ def test_no_result_names_what_there_is():
     assert error.value.hint.endswith("--ops matmul --dtypes float16 --params m=4")
 
 
-def test_the_text_says_what_the_answer_rests_on():
-    text = render(ask(RISING, 2048), "table")
-    assert text.startswith("matmul float32, n = 2048, copied at every call: cupy:0 (library)\n")
-    assert all(word in text for word in ("interpolated between", "Gain: 4.0x", "over numpy:0 (library)"))
-    unknown = render(ask(RISING, 2**30), "table")
-    assert "unknown" in unknown.splitlines()[0]
-    assert "Nothing is extrapolated" in unknown
-    rows = [row for row in unknown.split("\n\n")[1].splitlines() if row.startswith(("cupy:0", "numpy:0"))]
-    assert all(row.split("  ")[-1].strip().startswith("measured from n") for row in rows), unknown
-
-
 @pytest.mark.parametrize("n", [1024, 2048, 2**30])
 def test_the_document_follows_its_schema(n):
     text = render(ask(RISING, n), "json")
@@ -469,12 +458,14 @@ def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
     assert (found, found.command, found.advice, found.confidence) == (UNKNOWN, None, None, "none")
 
 
-@pytest.mark.parametrize("shape", [
-    None, "1M", "1024", 2.5, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5},
+@pytest.mark.parametrize(("words", "why"), [
+    *(({"shape": shape}, "names no size") for shape in (
+        None, "1M", "1024", 2.5, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5})),
+    *(({"shape": 1024, "regime": regime}, "there is no regime") for regime in ("hot", *(f"transfer-once{end}" for end in ("", "-0", "-x", "--1")))),
 ])  # fmt: skip
-def test_what_is_no_shape_is_refused(shape):
-    with pytest.raises(UsageError, match="names no size"):
-        POLICY.choose("matmul", shape)
+def test_what_is_no_shape_or_regime_is_refused(words, why):
+    with pytest.raises(UsageError, match=why):
+        POLICY.choose("matmul", **words)
 
 
 def test_dtypes_by_name_or_as_numpy_has_them():
@@ -486,11 +477,8 @@ def test_dtypes_by_name_or_as_numpy_has_them():
 def test_the_threshold_of_several_dtypes_names_its_own():
     ratios = {"float16": {256: 2.0, 1024: 4.0, 4096: 8.0}, "float32": {256: 0.25, 1024: 1.0, 4096: 4.0}}
     run = run_of([row for dtype, own in ratios.items() for row in curve(own, dtype=dtype)])
-    for words, dtype in (
-        ({}, "float16"),
-        ({"dtype": "f32"}, "float32"),
-        ({"dtype": SimpleNamespace(name="float32")}, "float32"),
-    ):
+    named = SimpleNamespace(name="float32")
+    for words, dtype in (({}, "float16"), ({"dtype": "f32"}, "float32"), ({"dtype": named}, "float32")):
         found = Policy([run]).threshold("matmul", "queued", **words)
         assert (found.dtype, found.params, found.n == 256) == (dtype, {}, dtype == "float16")
     assert "for 'float64 queued'" in str(Policy([run]).threshold("matmul", "queued", dtype="float64"))
@@ -511,12 +499,6 @@ def test_policies_and_answers_are_sent_to_other_processes():
 ])  # fmt: skip
 def test_what_was_not_measured_is_unknown(words):
     assert POLICY.choose(**{"op": "matmul"} | words) == UNKNOWN
-
-
-@pytest.mark.parametrize("regime", ["hot", *(f"transfer-once{end}" for end in ("", "-0", "-x", "--1"))])
-def test_unknown_regimes_are_refused(regime):
-    with pytest.raises(UsageError, match="there is no regime"):
-        POLICY.choose("matmul", shape=1024, regime=regime)
 
 
 def test_a_caller_that_can_split_gets_the_split_and_its_share():

@@ -339,22 +339,16 @@ def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
     assert analyse(CONTEST, baseline=baseline).baseline.startswith(f"vs numpy {said}")
 
 
-@pytest.mark.parametrize(("op", "n", "said"), [
-    ("add", 65536, "CPU: numba (numpy:0, 16 threads)."),
-    ("relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
-    ("matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
-    ("matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."),
-    ("add", 2**26, None),
+@pytest.mark.parametrize(("run", "op", "n", "said"), [
+    (CONTEST, "add", 65536, "CPU: numba (numpy:0, 16 threads)."), (without_numba(), "add", 65536, "CPU: NumPy without numba (numpy:0, 16 threads)."),
+    (CONTEST, "relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
+    (CONTEST, "matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
+    (CONTEST, "matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."), (CONTEST, "add", 2**26, None),
 ])  # fmt: skip
-def test_advice_names_it_where_it_has_a_time_of_a_cpu(op, n, said):
-    text = " ".join(render_advice(advice([CONTEST], Key(op, "float32"), n, WAITED), "table").split())
+def test_advice_names_it_where_it_has_a_time_of_a_cpu(run, op, n, said):
+    text = " ".join(render_advice(advice([run], Key(op, "float32"), n, WAITED), "table").split())
     assert text.startswith(f"{op} float32, n = {n}, data on the device, waited: ")
     assert said in text if said else "CPU: " not in text
-
-
-def test_advice_says_that_numba_is_absent():
-    text = render_advice(advice([without_numba()], Key("add", "float32"), 65536, WAITED), "table")
-    assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(text.split())
 
 
 # ---------------------------------------------------------------- a user's own function
@@ -370,17 +364,8 @@ def screen_text(run):
 
 
 def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
-    compiled = "f: compiled as one kernel 10x as fast as NumPy at n = 4 M"
-    assert f"{compiled}; at the best of both sides the GPU pays from" in screen_text(
-        function_run(WRITTEN | COMPILED)
-    )
     (curve,) = analyse(function_run(WRITTEN | COMPILED)).best_code
     assert curve.n == pytest.approx(2.1e4, rel=0.2)
-
-
-def test_pytorch_on_the_cpu_is_other_code():
-    text = screen_text(function_run(WRITTEN | {("torch:cpu", "library"): seconds(1e-6, 5e-9)}))
-    assert "f: by PyTorch 2.0x as fast as NumPy" in text
 
 
 def test_where_no_library_runs_it_on_a_gpu_all_code_competes():

@@ -465,15 +465,10 @@ def test_backends_of_one_device_share_its_peak():
     assert peak.ridge == pytest.approx(5e13 / 4.2e12)
     shares = {row.case.id: row.share for row in found.rows}
     assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
-    found = peaks_of(
-        copied(80),
-        copied(100, device="torch:cpu"),
-        devices=[CPU, replace(CPU, id="torch:cpu", backend="torch")],
-    )
-    assert ([peak.device_ids for peak in found.peaks], found.rows[0].share) == (
-        [("numpy:0", "torch:cpu")],
-        pytest.approx(0.8),
-    )
+    cpus = [CPU, replace(CPU, id="torch:cpu", backend="torch")]
+    found = peaks_of(copied(80), copied(100, device="torch:cpu"), devices=cpus)
+    assert [peak.device_ids for peak in found.peaks] == [("numpy:0", "torch:cpu")]
+    assert found.rows[0].share == pytest.approx(0.8)
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))

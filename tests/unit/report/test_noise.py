@@ -44,15 +44,6 @@ def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
         noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
 
 
-def test_the_table_has_percentages_and_what_differs_most_comes_first():
-    found = noise(run_of_noise(sigma=0.06, seed=3))
-    text = render_noise(found, "plain", RenderOptions(width=120), allowed_share=0.05)
-    rows = [line for line in text.splitlines() if line.startswith("matmul/")]
-    worst = max(found.cases, key=lambda row: row.threshold)
-    assert rows[0].split()[:3] == [worst.id, f"{100 * worst.spread:.3g}", "%"]
-    assert len(rows) == len(CASES)
-
-
 def test_sessions_are_paired_in_order_of_time():
     """Two groups of sessions, far apart: neighbours in time are alike, neighbours by index are not."""
     run = a_run([timed(CASES[0], [1e-3] * 5 + [2e-3] * 5)], 10)

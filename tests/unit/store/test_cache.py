@@ -71,28 +71,23 @@ def test_what_the_first_folder_does_not_take_the_second_keeps(tmp_path):
     assert [path.name for path in (tmp_path / "first").iterdir()] == [f"name{SUFFIX}"]
 
 
-@posix
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: it gives files away")
-@pytest.mark.parametrize("level", ["root", "folder", "file"])
-def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
-    SealedFiles(tmp_path / "cache").write("folder/name", b"content")
-    path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
-    os.chown({"root": tmp_path / "cache", "folder": path.parent, "file": path}[level], 1234, 1234)
-    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    assert (cache.user_cache().read("folder/name", "it"), codes()) == (None, ["cache-not-trusted"])
-    assert "belongs to another user" in cache.notes()[0].message
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="it gives files away")
 
 
 @posix
 @pytest.mark.parametrize("level", ["root", "folder", "file"])
-def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level):
+@pytest.mark.parametrize(("spoil", "why"), [
+    pytest.param(lambda path: os.chown(path, 1234, 1234), "belongs to another user", marks=needs_root, id="owned by another"),
+    pytest.param(lambda path: path.chmod(0o775), "", id="written by others"),
+])  # fmt: skip
+def test_what_others_own_or_may_write_is_not_read(tmp_path, monkeypatch, level, spoil, why):
     SealedFiles(tmp_path / "cache").write("folder/name", b"content")
     path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
-    {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(0o775)
+    spoil({"root": tmp_path / "cache", "folder": path.parent, "file": path}[level])
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
     cache.fall_back_to(tmp_path / "run")
     assert (cache.user_cache().read("folder/name", "it"), codes()) == (None, ["cache-not-trusted"])
-    assert str(tmp_path) not in cache.notes()[0].message
+    assert (why in cache.notes()[0].message, str(tmp_path) in cache.notes()[0].message) == (True, False)
     cache.user_cache().write("folder/name", b"new")
     assert cache.user_cache().read("folder/name", "it") == b"new"
 
