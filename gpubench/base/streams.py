@@ -259,7 +259,7 @@ def _harmless(mark: re.Match[str]) -> str:
 # Inserted before a character that is two columns wide while text is laid out, so that the length of the text is
 # its width. Printable text does not contain it.
 _SECOND = "\0"
-NARROWEST_WRAP = 20
+NARROWEST_WRAP = 16
 
 
 def columns(text: str) -> int:
@@ -269,11 +269,12 @@ def columns(text: str) -> int:
 def fill(text: str, width: int, indent: str = "  ") -> list[str]:
     """Return the lines of `text`, wrapped to at most `width` columns, but not narrower than NARROWEST_WRAP. All
     lines except the first begin with `indent`. An empty text gives one empty line."""
-    # A line may end between a character and what stands before it for its second column: one is kept free for that.
-    room = max(width, NARROWEST_WRAP) - (not text.isascii())
     import textwrap
 
-    lines = textwrap.wrap(_widen(text), room, subsequent_indent=indent, break_on_hyphens=False)
+    wide, room = _widen(text), max(width, NARROWEST_WRAP)
+    # A line may end between a character and what stands before it for its second column: one is kept free for that.
+    room -= len(wide) > room and _SECOND in wide
+    lines = textwrap.wrap(wide, room, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(_SECOND, "") for line in lines] or [""]
 
 

@@ -21,7 +21,7 @@ _CODES: dict[Tone, str] = {
 }  # fmt: skip
 _FEW_CODES = _CODES | {"gpu": "94", "cpu": "33"}
 FEW, MANY = 16, 256
-GAP, GROUP_GAP = "  ", "   "
+GAP, GROUP_GAP, INDENT = "  ", "   ", "    "
 SHORTEST = 8  # least width to which the first cells of a bare table are cut
 
 
@@ -131,8 +131,9 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
     """Return the lines of a table, narrowed towards `width` terminal columns.
 
     A bare table that stays too wide is divided: one group of columns below the other. Its lines are then cut.
-    Lines of other tables may be longer than `width`. `rule` is the character of a continuous rule below the
-    headings. If it is empty, each table column has its own hyphens. A bare table has no rule.
+    Each row of another table that stays too wide continues on indented lines. Only a single cell that is wider
+    than `width` makes a line longer than that. `rule` is the character of a continuous rule below the headings.
+    If it is empty, each table column has its own hyphens. A bare table has no rule.
     """
     table = fit(table, width)
     parts = [table]
@@ -212,8 +213,13 @@ def _gaps(table: Table) -> list[str]:
 
 def _whole(table: Table, width: int, rule: str) -> list[Line]:
     widths, gaps = _widths(table), _gaps(table)
-    rest = width - sum(widths[:-1]) - sum(map(len, gaps))
-    widths[-1] = min(widths[-1], max(NARROWEST_WRAP, rest))
+    least = [*widths[:-1], min(widths[-1], NARROWEST_WRAP)]
+    starts, taken = [0], 0  # the first column of each line of a row
+    for i, room in enumerate(least):
+        taken += len(gaps[i]) + room
+        if i and taken > width and not table.bare:
+            starts, gaps[i], taken = [*starts, i], INDENT, len(INDENT) + room
+    widths[-1] = max(least[-1], min(widths[-1], width - taken + least[-1]))
     lines = _text(table.title, width, "bold") + _text(table.note, width, "muted")
     if groups := table.groups():
         text = ""
@@ -222,12 +228,13 @@ def _whole(table: Table, width: int, rule: str) -> list[Line]:
         lines.append((Cell(text, "muted"),))
     if any(column.name for column in table.columns):
         tone: Tone = "muted" if table.bare else "plain"
-        lines += _row([Cell(column.name, tone) for column in table.columns], table, widths, gaps)
+        lines += _row([Cell(column.name, tone) for column in table.columns], table, widths, gaps, starts)
     if not table.bare:
-        whole = sum(widths) + sum(map(len, gaps))
-        lines.append((Cell(rule * whole if rule else GAP.join("-" * n for n in widths)),))
+        whole = min(width, sum(widths) + sum(map(len, gaps)))
+        continuous = rule or "-" * (len(starts) > 1)
+        lines.append((Cell(continuous * whole or GAP.join("-" * n for n in widths)),))
     for record in table.rows:
-        lines += _row(record, table, widths, gaps)
+        lines += _row(record, table, widths, gaps, starts)
     lines += _text(table.legend, width, "muted")
     return [_cut_line(line, width) for line in lines] if table.bare else lines
 
@@ -236,22 +243,26 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
     return [(Cell(line, tone),) for line in fill(text, width)] if text else []
 
 
-def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
-    """Return the lines of one row. The last column is wrapped to its width."""
+def _row(
+    record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str], starts: Sequence[int]
+) -> list[Line]:
+    """Return the lines of one row. The last column is wrapped to its width. `starts` holds the index of the first
+    column of each line."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
-    below = [
+    first, *below = (
         Cell(pad(text, widths[-1], right=right), part.tone)
         for part in (last, *last.more)
         for text in fill(part.text, widths[-1], indent="")
-    ]
-    line: list[Cell] = []
-    for i, cell in enumerate(others):
+    )
+    lines: list[list[Cell]] = []
+    for i, cell in enumerate((*others, first)):
+        if i in starts:
+            lines.append([])
         blank = Cell(" " * (widths[i] - columns(cell.text)))
-        line += [Cell(gaps[i]), *((blank, cell) if table.columns[i].right else (cell, blank))]
-    indent = Cell(" " * (sum(widths[:-1]) + sum(map(len, gaps))))
-    lines = [[*line, Cell(gaps[-1]), below[0]], *([indent, part] for part in below[1:])]
-    return [trim(line) for line in lines]
+        lines[-1] += [Cell(gaps[i]), *((blank, cell) if table.columns[i].right else (cell, blank))]
+    indent = Cell(" " * (sum(widths[starts[-1] : -1]) + sum(map(len, gaps[starts[-1] :]))))
+    return [trim(line) for line in (*lines, *([indent, part] for part in below))]
 
 
 def trim(line: Iterable[Cell]) -> Line:

@@ -307,7 +307,7 @@ _SUFFIXES = {
     ".txt": "plain", ".svg": "svg", ".png": "png",
 }  # fmt: skip
 _PLAIN_WIDTH = 80  # width without a terminal, so that a file always gives the same bytes
-_NARROWEST, _WIDEST = 60, 120
+_NARROWEST, _WIDEST = 40, 120
 
 
 class ReportStyle(msgspec.Struct, frozen=True):
@@ -458,7 +458,7 @@ def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> 
 
 
 def table_width(to_terminal: bool) -> int:
-    """Return the width of the terminal, from 60 to 120 columns. Return 80 if the output is no terminal."""
+    """Return the width of the terminal, from 40 to 120 columns. Return 80 if the output is no terminal."""
     if not to_terminal:
         return _PLAIN_WIDTH
     import shutil

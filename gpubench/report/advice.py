@@ -7,7 +7,7 @@ import shlex
 from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
 from gpubench.base.streams import printable, wrap
-from gpubench.base.table import Column, Line, Table, cells, heads, line_text, natural_width, number, table_lines
+from gpubench.base.table import Column, Table, cells, heads, line_text, narrowing, number, table_lines
 from gpubench.base.units import format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
@@ -90,40 +90,30 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, with device names shortened if needed. If the table is still too wide,
-    return a sentence for each candidate."""
+    """Return the candidates as a table, with the names of the devices shortened or left out if needed."""
+    ids = max((len(candidate.device_id) for candidate in advice.candidates), default=0)
     columns = heads(
-        Column("device", least=len("device")),
-        "implementation",
-        number("one call"),
-        "interval",
+        Column("device", least=ids + len(" (...")), "implementation", number("one call"), "interval",
         Column("basis", least=20),
-    )
-    table = Table(columns, tuple(cells(*_row(candidate)) for candidate in advice.candidates))
-    if natural_width(table) <= width:
-        return "\n".join(map(line_text, table_lines(table, width)))
-    return "\n".join(wrap(_sentence(table, record), width) for record in table.rows)
-
-
-def _sentence(table: Table, record: Line) -> str:
-    """Return a row of the table as a sentence, such as `cupy:0 (H200): implementation library, one call 53.1
-    us, interval 52..54 us, basis measured`."""
-    pairs = zip(table.headings()[1:], record[1:], strict=True)
-    return f"{record[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
+    )  # fmt: skip
+    tables = []
+    for named in (False, True):
+        rows = (
+            cells(f"{option.device_id} ({option.name})" if named else option.device_id, *_row(option))
+            for option in advice.candidates
+        )
+        tables.append(Table(columns, tuple(rows)))
+    return "\n".join(map(line_text, table_lines(narrowing(tables), width)))
 
 
 def _row(option: AdviceCandidate) -> tuple[str, ...]:
-    device = f"{option.device_id} ({option.name})"
     if option.time is None:
-        return (device, "-", "-", "-", option.reason or "")
+        return ("-", "-", "-", option.reason or "")
     labels = "".join(f", {label}" for label in option.labels)
     return (
-        device,
-        option.implementation or "-",
-        time_text(option.time),
-        time_interval_text(option.time),
+        option.implementation or "-", time_text(option.time), time_interval_text(option.time),
         _basis(option) + labels,
-    )
+    )  # fmt: skip
 
 
 def _basis(option: AdviceCandidate) -> str:

@@ -139,13 +139,13 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
 @pytest.mark.parametrize(("made", "expected"), [
     (streams.columns("日本a"), 5), (streams.cut("abcdef", 6), "abcdef"), (streams.cut("abcdefg", 6), "abc..."),
     (streams.cut("日本語", 6), "日本語"), (streams.cut("日本語", 5), "日..."), (streams.pad("ab", 4), "ab  "), (streams.pad("日", 4, right=True), "  日"),
-    (streams.fill("aaaa " * 6, 20), ["aaaa aaaa aaaa aaaa", "  aaaa aaaa"]), (streams.fill("aaaa " * 6, 3), streams.fill("aaaa " * 6, 20)),
+    (streams.fill("aaaa " * 6, 20), ["aaaa aaaa aaaa aaaa", "  aaaa aaaa"]), (streams.fill("aaaa " * 6, 3), streams.fill("aaaa " * 6, 16)),
     (streams.fill("日本 " * 5, 20), ["日本 日本 日本 日本", "  日本"]), (streams.fill("", 10), [""]), (streams.fill("日" * 21, 21, ""), ["日" * 10, "日" * 10, "日"]),
     (streams.shorten("x" * 40), "x" * 40), (streams.shorten("x" * 41), "x" * 37 + "..."), (streams.printable("a\n b"), "a b"),
     (streams.visible("a\x1b[0m\u202e"), "a [0m "), (streams.wrap("aaaa " * 6, 20), "aaaa aaaa aaaa aaaa\n  aaaa aaaa"),
 ])  # fmt: skip
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
-    """A wide character takes two; no line is narrower than twenty."""
+    """A wide character takes two; no line is narrower than sixteen."""
     assert made == expected
 
 

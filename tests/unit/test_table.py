@@ -56,6 +56,16 @@ def test_the_highest_rank_is_left_out_first(width, left):
     assert lines[0].split() == list(left)
 
 
+@pytest.mark.parametrize(("width", "expected"), [
+    (20, ["aaa    bb  c", "    long", "-" * 20, "1    2222  333", "    some words that", "    no line holds"]),
+    (34, ["aaa    bb  c    long", "---  ----  ---  " + "-" * 18, "1    2222  333  some words that no", " " * 16 + "line holds"]),
+])  # fmt: skip
+def test_a_row_that_is_too_wide_goes_on_below(width, expected):
+    row = cells("1", "2222", "333", "some words that no line holds")
+    table = Table((Column("aaa"), number("bb"), Column("c"), Column("long")), (row,))
+    assert drawn(table, width) == expected
+
+
 def test_a_last_column_is_wrapped_before_others_go():
     columns = (Column("a", rank=1), Column("b", least=20))
     text = "ten words of which no more than three fit it"

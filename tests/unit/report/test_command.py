@@ -134,7 +134,7 @@ def test_colour_order(option, environ, terminal, colors):
     assert paint((Cell("GPU 2x", "gpu"),), color=FEW) == "\x1b[94mGPU 2x\x1b[0m"
 
 
-@pytest.mark.parametrize(("columns", "expected"), [("20", 60), ("100", 100), ("400", 120)])
+@pytest.mark.parametrize(("columns", "expected"), [("20", 40), ("100", 100), ("400", 120)])
 def test_width_follows_a_terminal_within_reason(monkeypatch, columns, expected):
     monkeypatch.setenv("COLUMNS", columns)
     assert (table_width(True), table_width(False)) == (expected, 80)

@@ -202,7 +202,7 @@ def too_long(analyses, format, width, **more):
 
 
 @settings(max_examples=examples(8), deadline=None)
-@given(st.sampled_from(MAKES), LONG, st.integers(60, 120), st.sampled_from(["table", "plain"]), st.booleans())
+@given(st.sampled_from(MAKES), LONG, st.integers(40, 120), st.sampled_from(["table", "plain"]), st.booleans())
 def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_only):
     assert not too_long(analysed(named(make(), text)), format, width, ascii_only=ascii_only)
 
@@ -215,7 +215,7 @@ def whole():
 @pytest.mark.parametrize("format", ["table", "plain"])
 @pytest.mark.parametrize("section", sections.names())
 def test_every_section_by_itself(whole, format, section):
-    assert not [width for width in (60, 80, 119) if too_long(whole, format, width, sections=[section])]
+    assert not [width for width in (40, 80, 119) if too_long(whole, format, width, sections=[section])]
 
 
 # ---------------------------------------------------------------- JSON lines: one event a line

@@ -353,15 +353,16 @@
   }
 
   function follow() {
-    const [op, ...rest] = location.hash.slice(1).split("&");
-    const place = op && document.getElementById(decodeURIComponent(op));
-    const options = new URLSearchParams(rest.join("&"));
+    // Unlike decodeURIComponent it reads a damaged address, too.
+    const options = new URLSearchParams(`op=${location.hash.slice(1)}`);
+    const op = options.get("op");
+    const place = op && document.getElementById(op);
     if (place) {
       for (let fold = place.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
       place.scrollIntoView();
     } else if (op) {
       const page = pages[Number(options.get("run") || 0)];
-      if (page) page.follow(decodeURIComponent(op), options).catch(failed);
+      if (page) page.follow(op, options).catch(failed);
     }
   }
 
