@@ -459,8 +459,6 @@ def test_every_device_and_situation_is_drawn_on_request(whole):
 
 
 # ---------------------------------------------------------------- terminal, page and notebook say the same, in the same colours
-
-
 TERMINAL = {"38;5;75": "gpu", "38;5;208": "cpu"}  # blue and orange of 256 colours
 
 

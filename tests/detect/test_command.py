@@ -132,8 +132,6 @@ def test_a_sleeping_gpu_is_left_alone(plant):
 
 
 # ---------------------------------------------------------------- what people see
-
-
 VRAM = {"mem_info_vram_total": str(8 * GIB)}
 NAVI = ("1002", "744c", "amdgpu")
 LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
@@ -266,8 +264,6 @@ def test_what_is_missing_stands_with_the_command_that_installs_it(look, draw):
 
 
 # ---------------------------------------------------------------- what a live detection asks, and how long it waits
-
-
 @pytest.fixture
 def plan(plant):
     def ask(tree, **options):

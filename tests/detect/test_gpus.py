@@ -301,8 +301,6 @@ def test_files_of_gpus(look, plant, name):
 
 
 # ---------------------------------------------------------------- which GPUs variables hide
-
-
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
 CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 UNKNOWN, SHOWN = "not_probed", "absent"
@@ -362,8 +360,6 @@ def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
 
 
 # ---------------------------------------------------------------- what GPUs are called
-
-
 BOOK = """#
 #\tVersion: {date}
 #\tDate:    {date} 03:15:02

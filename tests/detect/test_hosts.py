@@ -370,8 +370,6 @@ def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, m
 
 
 # ---------------------------------------------------------------- files below a root, and the lists and masks in them
-
-
 def test_links_stay_inside_and_only_regular_files_are_read(plant):
     base = plant({"/a/file": b" inside\n\0", "/b": "-> /a", "/c": "-> ../../../../../a/file", "/loop": "-> loop", "/folder": None,
                   "/big": b"x" * (17 << 20)})  # fmt: skip
@@ -431,8 +429,6 @@ def test_parsers_raise_nothing_but_value_error(text):
 
 
 # ---------------------------------------------------------------- numbers of CPUs are counted, never intersected
-
-
 CPUINFO = "\n\n".join(f"processor : {n}\nmodel name : Test CPU\nflags : lm avx avx2" for n in range(4))
 
 

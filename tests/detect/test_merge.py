@@ -304,8 +304,6 @@ def test_two_cards_stay_two_and_know_their_link():
 
 
 # ---------------------------------------------------------------- links, from the folders of PCI and KFD and from a scripted NVML
-
-
 DEVICES = "sys/bus/pci/devices"
 SWITCH = "pci0000:10/0000:10:01.0/0000:11:00.0"
 SWITCHED, DIRECT = 2, 0

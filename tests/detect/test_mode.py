@@ -160,8 +160,6 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
 
 
 # ---------------------------------------------------------------- files in, recommendation out
-
-
 RESULTS = Path(__file__).parents[2] / "results"
 ALL = (CPU, GPU, HYBRID)
 COPIED = "transfer-always"
@@ -314,8 +312,6 @@ def test_the_default_run_of_an_h200():
 
 
 # ---------------------------------------------------------------- a result as detect quotes it and as the report reads it
-
-
 def test_break_even_points_are_quoted_in_words():
     point = MeasuredBreakEven(op="matmul", dtype="float32", backend="cupy", regime="resident-waited", size=128)
     points = [point, replace(point, regime="transfer-always", size=194),
@@ -399,8 +395,6 @@ def test_a_folder_without_results_changes_nothing(tmp_path):
 
 
 # ---------------------------------------------------------------- is a result of this machine?
-
-
 def fact(value, source="files"):
     return make_fact(value, source) if value is not None else ABSENT
 
@@ -564,7 +558,8 @@ def test_a_policy_takes_no_results_of_another_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "this_host", lambda: replace(HERE, gpu_count=missing("absent")))
     assert Policy.load(tmp_path).ops
     monkeypatch.setattr(host, "this_host", lambda: machine(gpu(("10de", "2330"))))
-    assert "GPU: Navi 33 (1002:7480)" in raised(InputError, Policy.load, tmp_path).why
+    refused = raised(InputError, Policy.load, tmp_path)
+    assert (refused.code, "GPU: Navi 33 (1002:7480)" in refused.why) == ("other-machine", True)
 
 
 def test_the_gpus_of_a_device_group_are_measured_too():

@@ -170,14 +170,18 @@ def test_what_computed_is_a_gpu(plant, name):
 
 
 class Cupy:
-    """A GTX 1080, and a compiler that serves what `served` says."""
+    """Several GTX 1080, of which one may not answer, and a compiler that serves what `served` says."""
 
     __version__ = "14.0"
 
-    def __init__(self, served):
-        table = {"pciDomainID": 0, "pciBusID": 1, "pciDeviceID": 0, "name": b"NVIDIA GeForce GTX 1080", "integrated": 0,
-                 "totalGlobalMem": 8 << 30, "multiProcessorCount": 20, "major": 6, "minor": 1}  # fmt: skip
-        runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda _n: table,
+    def __init__(self, served=list, count=1, sick=None):
+        def properties(index):
+            if index == sick:
+                raise RuntimeError("cudaErrorDevicesUnavailable")
+            return {"pciDomainID": 0, "pciBusID": 1 + index, "pciDeviceID": 0, "name": b"NVIDIA GeForce GTX 1080", "integrated": 0,
+                    "totalGlobalMem": 8 << 30, "multiProcessorCount": 20, "major": 6, "minor": 1}  # fmt: skip
+
+        runtime = SimpleNamespace(getDeviceCount=lambda: count, getDeviceProperties=properties,
                                   runtimeGetVersion=lambda: 13000, CUDARuntimeError=RuntimeError)  # fmt: skip
         self.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getSupportedArchs=served))
         self.ran = []
@@ -201,7 +205,7 @@ class Refused(Exception):
 
 
 def test_an_error_of_cuda_as_a_whole_has_a_remedy():
-    cupy = Cupy(list)
+    cupy = Cupy()
     cupy.cuda.runtime.CUDARuntimeError = Refused
     cupy.cuda.runtime.getDeviceCount = lambda: (_ for _ in ()).throw(Refused("system not yet initialized"))
     failure = raised(ProbeFailure, last_answer, libraries.probe_cuda, cupy)
@@ -219,8 +223,6 @@ def test_nothing_is_too_old_without_a_source_that_says_so(served):
 
 
 # ---------------------------------------------------------------- providers that sleep, abort, print junk or never stop
-
-
 GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal': 0}], 'version': '1'}))"
 
 
@@ -290,8 +292,6 @@ def test_providers_run_side_by_side(tmp_path):
 
 
 # ---------------------------------------------------------------- of several devices the one that fails costs itself
-
-
 COUNT, SICK = 3, 1
 Pci = namedtuple("Pci", "busId pciDeviceId")
 
@@ -366,25 +366,8 @@ def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
     assert ([gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]), len(machine.gpus)) == (1, COUNT)
 
 
-class ThreeDevices:
-    """Three devices of which the second one does not answer."""
-
-    __version__ = "14"
-
-    def __init__(self):
-        runtime = SimpleNamespace(CUDARuntimeError=RuntimeError, getDeviceCount=lambda: COUNT, runtimeGetVersion=lambda: 13000,
-                                  getDeviceProperties=self.properties)  # fmt: skip
-        self.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getSupportedArchs=list))
-
-    def properties(self, index):
-        if index == SICK:
-            raise RuntimeError("cudaErrorDevicesUnavailable")
-        return {"pciDomainID": 0, "pciBusID": index, "pciDeviceID": 0, "name": b"NVIDIA",
-                "totalGlobalMem": 8 * GIB, "multiProcessorCount": 4, "major": 9, "minor": 0}  # fmt: skip
-
-
 def test_one_cuda_device_that_fails_costs_the_others_nothing():
-    answer = last_answer(libraries.probe_cuda, ThreeDevices())
+    answer = last_answer(libraries.probe_cuda, Cupy(count=COUNT, sick=SICK))
     assert [record["ordinal"] for record in answer["records"]] == [0, 2]
     assert answer["hint"] == "cuda:1: cudaErrorDevicesUnavailable"
 
@@ -445,8 +428,6 @@ def test_a_backend_that_breaks_costs_its_own_devices_alone(monkeypatch):
 
 
 # ---------------------------------------------------------------- NVML for machines as people show them with nvidia-smi -q
-
-
 MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
 MIB = 1 << 20
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 3, 4, 6

@@ -137,8 +137,6 @@ def test_recorded_machines_survive_another_recording(archive, tmp_path, plain):
 
 
 # ---------------------------------------------------------------- one spoiled file costs its own facts
-
-
 SPOILINGS = ("empty", "junk", "binary", "huge", "folder", "dangling", "refused")
 UNREFUSED = "this user may read everything"
 # What a fact is computed from beside its own source, as docs/detection.md lists it: other facts, or files.

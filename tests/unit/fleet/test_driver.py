@@ -175,8 +175,6 @@ def test_an_interrupt_keeps_what_arrived(lead, part):
 
 
 # ---------------------------------------------------------------- what a node sends
-
-
 ADD = "run --ops add --sizes 1k --backends numpy --quick --implementations library --no-config --regimes resident-waited"
 
 
@@ -241,54 +239,6 @@ def test_a_part_file_is_read_on_and_from_its_start_when_it_is_written_anew(tmp_p
 
 
 # ---------------------------------------------------------------- Ray as an engine: its folder, and what it is asked, on a stub
-
-
-# Ray as far as it is asked here: it lets everybody write in its folder, as the real one does.
-RAY = """
-import os
-__version__ = "2.60.0"
-def init(**how):
-    folder = how["_temp_dir"]
-    os.makedirs(folder + "/session_1/sockets", exist_ok=True)
-    os.chmod(folder, 0o777)
-    open(folder + "/session_1/sockets/raylet", "w").close()
-def shutdown(): pass
-"""
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (folder := tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    ray = types.ModuleType("ray")
-    exec(RAY, vars(ray))
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    return folder
-
-
-def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -> None:
-    engine = RayEngine(LOCAL)
-    (folder,) = temporary.iterdir()
-    about = folder.stat()
-    assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o700, os.geteuid())
-    open_for_all = [path for path in folder.rglob("*") if path.stat().st_mode & 0o022]
-    assert (bool(open_for_all), folder in open_for_all) == (True, False)
-    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
-    assert (token.parent, stat.S_IMODE(token.stat().st_mode)) == (folder, 0o600)
-    engine.close()
-    assert ([*temporary.iterdir()], "RAY_AUTH_TOKEN_PATH" in os.environ) == ([], False)
-
-
-def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**how: Any) -> None:
-        raise RuntimeError("no ports")
-
-    monkeypatch.setattr(sys.modules["ray"], "init", refuse)
-    with pytest.raises(RequiredUnavailable):
-        RayEngine(LOCAL)
-    assert not list(temporary.iterdir())
-
-
 class Ray(types.ModuleType):
     """Ray's calls, noted; `ready` are the tasks that have something, and a task yields what it sends or raises."""
 
@@ -301,6 +251,10 @@ class Ray(types.ModuleType):
 
     def init(self, **how: Any) -> None:
         self.calls.append(how)
+        if folder := how.get("_temp_dir"):  # in which everybody may write, as in the real one's
+            os.makedirs(f"{folder}/session_1/sockets", exist_ok=True)
+            os.chmod(folder, 0o777)
+            Path(f"{folder}/session_1/sockets/raylet").touch()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("what Ray says")
 
@@ -334,6 +288,37 @@ class Ray(types.ModuleType):
 
     def shutdown(self) -> None:
         self.calls.append("shutdown")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (folder := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setitem(sys.modules, "ray", Ray())
+    return folder
+
+
+def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -> None:
+    engine = RayEngine(LOCAL)
+    (folder,) = temporary.iterdir()
+    about = folder.stat()
+    assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o700, os.geteuid())
+    open_for_all = [path for path in folder.rglob("*") if path.stat().st_mode & 0o022]
+    assert (bool(open_for_all), folder in open_for_all) == (True, False)
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    assert (token.parent, stat.S_IMODE(token.stat().st_mode)) == (folder, 0o600)
+    engine.close()
+    assert ([*temporary.iterdir()], "RAY_AUTH_TOKEN_PATH" in os.environ) == ([], False)
+
+
+def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**how: Any) -> None:
+        raise RuntimeError("no ports")
+
+    monkeypatch.setattr(sys.modules["ray"], "init", refuse)
+    with pytest.raises(RequiredUnavailable):
+        RayEngine(LOCAL)
+    assert not list(temporary.iterdir())
 
 
 class NodeDiedError(RuntimeError):

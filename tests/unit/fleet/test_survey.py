@@ -98,8 +98,6 @@ def test_golden(name):
 
 
 # ---------------------------------------------------------------- who answered, which nodes are equal, which software differs
-
-
 def test_an_inventory_does_not_depend_on_the_order_of_its_nodes():
     """And a node that is lost comes before one that is busy."""
     nodes = [
@@ -125,8 +123,6 @@ def test_of_a_thousand_nodes_few_lines_are_printed():
 
 
 # ---------------------------------------------------------------- the slow GPU: judged by enough peers, and not by chance
-
-
 def figure(gpu, *rates, case="matmul", reason=None, size=8192, driver="1", started="a") -> Figure:
     return Figure(
         node=f"node of {gpu}", gpu=gpu, device="cupy:0", started_at=started, bdf=None, case=case, group=case,

@@ -70,8 +70,6 @@ def test_golden(name):
 
 
 # ---------------------------------------------------------------- at once, against each alone
-
-
 AT_S = 100.0  # of the session
 CASE = "matmul/n=8192/float32/library/resident-queued"
 
@@ -160,8 +158,6 @@ def test_the_state_of_each_gpu_is_that_of_its_part_of_the_work():
 
 
 # ---------------------------------------------------------------- beside the one that was measured in full
-
-
 OPS = ("upload/n=1/float32/tuned/resident", "copy/n=1/float32/library/resident-queued",
        "matmul/n=1/float32/library/resident-queued")  # fmt: skip
 

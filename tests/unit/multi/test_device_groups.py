@@ -344,8 +344,6 @@ def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
 
 
 # ---------------------------------------------------------------- links of CUDA devices, on stubs of the runtime and of NCCL
-
-
 COUNT = 12
 
 

@@ -121,8 +121,6 @@ def untrue(run, ids=None):
 
 
 # ---------------------------------------------------------------- comparisons of tests/golden/comparisons.txt
-
-
 def changed(**more):
     return pair({CASES[1].id: 1.3, CASES[2].id: 0.7}, sigma=0.004, **more)
 

@@ -195,8 +195,6 @@ def test_the_document_follows_its_schema(n):
 
 
 # ---------------------------------------------------------------- splits
-
-
 def splitting(seconds, *, gpu_s=1e-3):
     """Two sizes on the CPU (3 ms) and the GPU, and one of them split with 75 % on the GPU."""
     alone = {"numpy:0": 3e-3, "cupy:0": gpu_s}
@@ -293,8 +291,6 @@ def test_a_narrow_terminal_gets_lines_of_its_width(n):
 
 
 # ---------------------------------------------------------------- what a call takes, between sizes and numbers of calls
-
-
 def contender(seconds):
     """A CPU with these times by size."""
     (group,) = case_groups(run_of([measured(case(n=n), s) for n, s in seconds.items()])).values()
@@ -379,8 +375,6 @@ def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
 
 
 # ---------------------------------------------------------------- gpubench.Policy: the same answers, without their cost
-
-
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of([
     *curve(RATIOS, regime="transfer-always"),
@@ -521,13 +515,6 @@ def test_load_from_a_file_and_from_nothing(tmp_path):
     for name, why in (("missing.json", "cannot be read"), ("empty", "no result to answer from")):
         with pytest.raises(InputError, match=why):
             gpubench.Policy.load(tmp_path / name)
-
-
-def test_a_folder_speaks_for_its_own_machine_alone(tmp_path):
-    save(RUN, tmp_path / NAME)  # of a CPU that is called Test CPU
-    with pytest.raises(InputError) as error:
-        Policy.load(tmp_path)
-    assert (error.value.code, "Test CPU" in error.value.why) == ("other-machine", True)
 
 
 @pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}])

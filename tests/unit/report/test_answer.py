@@ -94,8 +94,6 @@ def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_
 
 
 # ---------------------------------------------------------------- it stays on one screen
-
-
 SHAPES = st.sampled_from("win lose open cross mixed again equal wrong failed skip huge bracket".split())
 
 
@@ -191,8 +189,6 @@ def test_where_none_of_the_usual_situations_was_measured_two_others_are_shown():
 
 
 # ---------------------------------------------------------------- the answer of a run that goes on
-
-
 def after(run, count):
     """The run when so many of its outcomes are known."""
     return replace(run, outcomes=run.outcomes[:count], complete=False, finished_at=None)
@@ -246,8 +242,6 @@ def test_no_state_of_any_run_breaks_the_table(run, width):
 
 
 # ---------------------------------------------------------------- warnings about a run
-
-
 WILD = [0.5] * 5 + [1.5] * 5
 
 
@@ -285,8 +279,6 @@ def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given()
 
 
 # ---------------------------------------------------------------- the CPU side has a name
-
-
 @functools.cache
 def analyse_contest(name="Test GPU"):
     return analyse_runs([CONTEST if name == "Test GPU" else contest(gpu=replace(GPU, name=name))])
@@ -352,8 +344,6 @@ def test_advice_names_it_where_it_has_a_time_of_a_cpu(run, op, n, said):
 
 
 # ---------------------------------------------------------------- a user's own function
-
-
 COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seconds(2e-5, 1e-10)}
 
 

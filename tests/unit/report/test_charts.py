@@ -170,8 +170,6 @@ def test_charts_of_one_picture_are_narrow_and_a_png_is_twice_as_fine(monkeypatch
 
 
 # ---------------------------------------------------------------- the map: no colour lies beyond what was measured
-
-
 def mapped(run):
     return ratio_map(analyse_runs([run])[0])
 

@@ -141,8 +141,6 @@ def test_width_follows_a_terminal_within_reason(monkeypatch, columns, expected):
 
 
 # ---------------------------------------------------------------- gpubench compare
-
-
 @pytest.fixture
 def compare(in_process, monkeypatch):
     for name in ("CI", "FORCE_COLOR", "NO_COLOR"):

@@ -301,8 +301,6 @@ def test_four_of_five_comparisons_find_the_smallest_effect():
 
 
 # ---------------------------------------------------------------- each clause of the rule
-
-
 OTHERS = tuple(case(n=n) for n in (128, 256, 512))
 WHAT = case(n=64)
 STEADY = (1.0, 1.001, 1.002, 1.003, 1.004)
@@ -408,8 +406,6 @@ def test_the_smallest_p_is_that_of_one_permutation(k, least):
 
 
 # ---------------------------------------------------------------- what medians and slow ends say
-
-
 def a_side(second, chance, factor, *, k=5, blocks=4, samples=5):
     """A run of one case; `factor(session, block, sample)` is by how much that sample differs."""
 
@@ -461,8 +457,6 @@ def test_low_ends_that_the_medians_deny_are_no_change_of_the_case(by):
 
 
 # ---------------------------------------------------------------- gates
-
-
 DOUBLED = {case.id: 2.0 for case in CASES}
 ASKED = CompareOptions(fail_on=("slower",))
 LOST = {"failed": failed(CASES[0]), "skipped": skipped(CASES[0])}

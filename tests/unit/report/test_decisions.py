@@ -51,8 +51,6 @@ def plain(value):
 
 
 # ---------------------------------------------------------------- comparisons
-
-
 def draw_sides(seed, k, sigma, *, lacks=0.3):
     """Base and new of eleven cases on two devices; sessions, blocks, clocks and conditions differ by chance."""
     chance = random.Random(seed)
@@ -123,8 +121,6 @@ def steps(seed, places, count, sigma=0.02):
 
 
 # ---------------------------------------------------------------- one run
-
-
 def crossing(seed, *, sessions=4, sigma=0.03):
     """Three CPU codes and three GPUs over six sizes in every regime; some have no room, failed or were throttled."""
     chance = random.Random(seed)

@@ -312,8 +312,6 @@ def test_what_is_derived_from_wall_times_does_not_contradict_them(hot_s):
 
 
 # ---------------------------------------------------------------- a number that cannot be true takes part in nothing
-
-
 STEP_S = 1.1e-5  # of the clock: a sample of one launch of a millisecond is shorter than a hundred of them
 TOOLS = ("gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark", "go")
 QUEUED = "resident-queued@cupy:0"
@@ -372,8 +370,6 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it():
 
 
 # ---------------------------------------------------------------- the parts of a GPU call add up to the whole
-
-
 ALWAYS = case(regime="transfer-always", device="cupy:0")
 
 
@@ -450,8 +446,6 @@ def test_a_call_that_waits_by_itself_is_told_by_its_time(small_s, large_s, waits
 
 
 # ---------------------------------------------------------------- peaks from copy and matmul alone, never clipped
-
-
 def peaks_of(*outcomes, devices=SHARED):
     return roofline(analyse(run_of(outcomes, devices=devices)))
 

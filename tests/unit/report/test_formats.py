@@ -173,8 +173,6 @@ def test_a_low_end_above_zero_is_not_printed_as_zero():
 
 
 # ---------------------------------------------------------------- no line is longer than the terminal
-
-
 MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
 LONGEST = ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
 LONG = st.text(min_size=1, max_size=200) | st.sampled_from(LONGEST)
@@ -219,8 +217,6 @@ def test_every_section_by_itself(whole, format, section):
 
 
 # ---------------------------------------------------------------- JSON lines: one event a line
-
-
 REASONS = ["run-start", "case-start", "case-complete", "speedup", "break-even", "warning", "run-complete"]
 VALIDATOR = jsonschema.Draft202012Validator(schema("gpubench-events", EventLine))
 OUTCOMES = {
@@ -268,8 +264,6 @@ def test_a_failed_gate_is_the_end_of_a_run_that_ended_well():
 
 
 # ---------------------------------------------------------------- no text of a result file breaks a format
-
-
 EVERY_NAME = list(NAMES)
 JSON = {*"json jsonl gha-smaller gha-bigger bmf pytest-benchmark hyperfine google-benchmark".split()}
 # Tags that our Markdown has of its own.
@@ -384,8 +378,6 @@ def test_what_a_ci_is_told(texts):
 
 
 # ---------------------------------------------------------------- no order in the file matters
-
-
 def rearranged(run, seed, *, renumbered=True):
     """The same measurements, with outcomes, blocks and sessions in another order and the sessions numbered anew."""
     draw = random.Random(seed)

@@ -167,8 +167,6 @@ def test_a_file_that_ends_in_the_middle_is_told_as_such(run):
 
 
 # ---------------------------------------------------------------- what a document may hold
-
-
 def with_blocks(run, count):
     """A run of one case with one block in each of so many sessions; each block has two samples."""
     (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]

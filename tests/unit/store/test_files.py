@@ -232,8 +232,6 @@ def test_bytes_that_fsync_reports_as_lost_fail_a_save_and_keep_the_old_file(tmp_
 
 
 # ---------------------------------------------------------------- where results are put and found again
-
-
 def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
     names = ("n/20270101T000000Z-bbbb.json.gz", "m/20260101T000000Z-aaaa.json", "o/20250101T000000Z-c.json", "a.json", "b.json", "mine.json")  # fmt: skip
     for name in (names[1], names[0], names[2]):
@@ -351,8 +349,6 @@ def test_suffixes_are_compared_without_case(tmp_path, run):
 
 
 # ---------------------------------------------------------------- one writer a file
-
-
 _HOLD = """
 import sys
 from gpubench.result import store

@@ -160,8 +160,6 @@ def _half(write, file, data):
 
 
 # ---------------------------------------------------------------- a result and the .part beside it: decided by run id and sessions
-
-
 TIMES = [(1, 2), (2, 1)]
 
 

@@ -208,8 +208,6 @@ def test_at_the_ends_of_the_sizes_each_device_is_timed_once():
 
 
 # ---------------------------------------------------------------- they add up, or the report says that they do not
-
-
 SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
 SUM_S, LAUNCH_S = 3e-4, 1e-5
 

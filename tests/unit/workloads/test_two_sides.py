@@ -309,8 +309,6 @@ def test_both_chains_are_built_once_and_what_cannot_be_read_predicts_nothing(ses
 
 
 # ---------------------------------------------------------------- the planner against a search through all, with a cost of its own
-
-
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
 
@@ -407,8 +405,6 @@ def test_what_a_narrow_search_finds_bounds_the_exact_one(monkeypatch):
 
 
 # ---------------------------------------------------------------- where assigning the stages pays
-
-
 STAGES = {"first": (9e-5, 1e-5), "second": (1e-5, 9e-5)}
 BOTH = {"cpu": 1e-4, "gpu": 1e-4}
 

@@ -346,7 +346,6 @@ def test_the_claims_that_come_with_gpubench_name_ops_that_are_there():
 
 
 # ---------------------------------------------------------------- repeats, a state and a stage of the host
-
 LAYERS, WIDTH = 3, 12
 TOKENISE = Stage("tokenise", "tokenise", ("text",), ("ids",), lambda params: {"n": params["n"]})
 EMBED = Stage("embedding", "embedding", ("ids", "table", "positions"), ("x0",),
