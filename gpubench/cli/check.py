@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -118,7 +119,7 @@ def check(options: CheckOptions) -> int:
 
 def _measure(base: Version, new: Version, options: CheckOptions) -> None:
     """Measure the sessions of both versions in turns. Raises GpubenchError if a version saves no result."""
-    arguments = options.plan or []
+    arguments = _shared_plan(base, new, options)
     _tell(options, f"{_estimate(new, arguments, options.sessions)} Results: {new.result.parent}")
     began = time.monotonic()
     for number in range(1, options.sessions + 1):
@@ -129,6 +130,27 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
             _tell(
                 options, f"{number} of {options.sessions} sessions a side, about {format_seconds(left_s)} left"
             )
+
+
+def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str]:
+    """Return the words of the plan without the files of functions that only NEW has. Raises UsageError if nothing
+    else is planned."""
+
+    def has(version: Version, word: str) -> bool:
+        return (version.folder / re.sub(r":\w*$", "", word)).is_file()
+
+    plan = options.plan or []
+    files = [word for word in plan if re.search(r"\.py(:\w*)?$", word) and has(new, word)]
+    fresh = [word for word in files if not has(base, word)]
+    if not fresh:
+        return plan
+    if fresh == files and not any(word.startswith("--ops") for word in plan):
+        raise UsageError(
+            "bad-function", f"BASE has no {', '.join(fresh)}", why="there is nothing to compare with",
+            hint=f"measure it alone: gpubench run {shlex.join(fresh)}",
+        )  # fmt: skip
+    _tell(options, f"BASE has no {', '.join(fresh)} yet: left out of the comparison.")
+    return [word for word in plan if word not in fresh]
 
 
 def _results(options: CheckOptions) -> Path:

@@ -81,9 +81,13 @@ def test_each_version_measures_its_own_functions(environments, check, tmp_path):
     for side, own in (("base", dict.fromkeys(CHANGED, ("x * x", 1))), ("head", CHANGED)):
         texts = [FUNCTION.format(name=name, text=text, low=low) for name, (text, low) in own.items()]
         program(tmp_path / side / "shapes.py", "\n".join(texts))
+    program(tmp_path / "head" / "fresh.py", texts[0])
     folders = ("--base-folder", "base", "--new-folder", "head", "--sessions", "1")
-    ended = check(both, both, *folders, plan=("shapes.py", *SMALL))
+    refused = check(both, both, *folders, plan=("fresh.py:text", *SMALL))
+    assert (refused.returncode, "gpubench run fresh.py:text" in refused.stderr) == (2, True), refused.stderr
+    ended = check(both, both, *folders, plan=("shapes.py", "fresh.py", *SMALL))
     assert ended.returncode in (0, 3), ended.stdout + ended.stderr
+    assert "BASE has no fresh.py yet" in ended.stderr
     assert "3 cases compared" in ended.stdout, ended.stdout
     differing = {name for name in CHANGED if f"results of shapes.{name}: differ by" in ended.stdout}
     assert differing == {"result", "inputs"}, ended.stdout

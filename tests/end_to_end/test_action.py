@@ -180,7 +180,7 @@ def test_without_a_base_it_reports_and_its_gates_count(runner):
     assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
 
 
-def test_a_file_that_the_base_does_not_have_is_measured_alone(runner):
+def test_a_file_that_the_base_does_not_have_is_measured_alone_or_left_out(runner):
     (runner.workspace / "f.py").write_text(
         "import gpubench\n@gpubench.function\ndef f(xp, x):\n    return x + 1\n"
     )
@@ -188,6 +188,8 @@ def test_a_file_that_the_base_does_not_have_is_measured_alone(runner):
     assert runner.act(**words, base_ref="main", threshold="9", compare_args="--advisory") == 0, runner.log
     assert "::warning title=gpubench::the base has no f.py yet" in runner.log
     assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
+    assert runner.act(**words, ops="add", base_ref="main", compare_args="--advisory") == 0, runner.log
+    assert "## gpubench compare" in runner.summary.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("inputs", "code", "reported"), [
