@@ -67,6 +67,10 @@ class Result:
     def __init__(self, run: Run, path: str | Path | None = None) -> None:
         self.run, self.path = run, path
 
+    def __reduce__(self) -> tuple[type[Result], tuple[Run, str | Path | None]]:
+        """Return how a copy in another process is made: without the analysis, which is made again."""
+        return Result, (self.run, self.path)
+
     @functools.cached_property
     def _analysis(self) -> Analysis:
         from gpubench import report
@@ -151,12 +155,6 @@ class Result:
         from gpubench import report
 
         return pandas.read_csv(io.StringIO(report.draw_report([self._analysis], "csv")))
-
-    def to_html(self) -> str:
-        """Return the report as one HTML page that needs no network."""
-        from gpubench import report
-
-        return report.draw_report([self._analysis], "html")
 
     def policy(self) -> Policy:
         """Return a policy that advises for single calls, based on this result alone."""
@@ -347,7 +345,9 @@ def _word(declared: Declaration, value: Any) -> Any:
     value of another type, and for a number below the least value of the option, or below 0."""
     name = declared.name
     if declared.switch:
-        return bool(value)
+        if value in (True, False):
+            return bool(value)
+        raise _bad_value(name, value, "True or False")
     if declared.type in (int, int | None):
         least = declared.least or 0
         if isinstance(value, Integral) and int(value) >= least:
@@ -365,7 +365,12 @@ def _word(declared: Declaration, value: Any) -> Any:
 
 
 def _bad_value(name: str, value: Any, kind: str) -> UsageError:
-    return UsageError("bad-value", f"{name} is {value!r}", why=f"it has to be {kind}")
+    return UsageError(
+        "bad-value",
+        f"{name} is {value!r}",
+        why=f"it has to be {kind}",
+        hint="help(gpubench.run) tells what is possible",
+    )
 
 
 def _measure(options: Any, began: float) -> Result:

@@ -224,7 +224,7 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
         return
     if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
-    declared, _ = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    declared, _ = words.load_ops(words.parse_ops(options.ops))
     selection = requesting.selection(options, declared)
     wish = _fields(selection, requesting.settings(options, selection, declared)) | {
         "backends": _named_backends(options, plan), "devices": words.words(options.devices or "auto", "--devices"),

@@ -83,9 +83,9 @@ def words(text: str, option: str) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-def parse_ops(text: str) -> list[str]:
+def parse_ops(text: str | None) -> list[str]:
     """Return the names of the ops in a list of ops and groups, in the order of `gpubench ops`. Ops of other
-    packages and the user's functions come last.
+    packages and the user's functions come last. None means the ops of a plain run.
 
     `all` means the usual ops and those of other packages. `roofline` means the ops that show the peaks, and
     `health` those that find a slow GPU. Raises UsageError for an empty list and for an unknown word.
@@ -95,7 +95,7 @@ def parse_ops(text: str) -> list[str]:
     possible = [*groups, *every, "all", *PRESET_OPS, "claims"]
     names: set[str] = set()
     foreign: list[str] = []
-    for word in words(text, "--ops"):
+    for word in words(DEFAULT_SUITE if text is None else text, "--ops"):
         if word == "all":
             names.update(kernels.usual())
             foreign += kernels.foreign()

@@ -79,7 +79,8 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     """Return the time of the other side divided by that of the case at size `n`, interpolated between the sizes
     that `threshold` compared. Return None outside of them, or if `threshold` is None."""
-    x, places = math.log(n), threshold.margins if threshold is not None else ()
+    places = threshold.margins if threshold is not None else ()
+    x = math.log(n) if n > 0 else -math.inf
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
     low, high = next((pair for pair in itertools.pairwise(places) if x <= pair[1].x), (places[-1],) * 2)

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import pickle
 import re
 import signal
 import subprocess
@@ -37,7 +38,7 @@ def test_a_result_tells_thresholds_and_speedups(result):
     assert str(result.threshold("dot", "20 calls a copy")).endswith("for '20 calls a copy'")
     small, large = result.speedup(100_000, "dot"), result.speedup(16 * 2**20, "dot")
     assert small < 1 < large
-    assert result.speedup(2**40, "dot") is None
+    assert {result.speedup(n, "dot") for n in (2**40, 0, -1)} == {None}
 
 
 @pytest.mark.parametrize("regime", ["resident-waited", "resident-queued", "transfer-once-10"])
@@ -55,6 +56,7 @@ def test_each_name_that_a_reader_sees_is_taken(result, regime):
 
 def test_a_result_shows_itself(result):
     assert "NVIDIA H200" in str(result)
+    assert str(pickle.loads(pickle.dumps(result))) == str(result), "also once it was shown"
     assert str(result).endswith(f"all: gpubench report {H200} --full")  # it was loaded, and needs no save
     unsaved = gpubench.Result(result.run)
     vars(unsaved)["_analysis"] = vars(result)["_analysis"]
@@ -92,6 +94,7 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
     (lambda result: gpubench.run("add", sessions=0), "what is possible"),
     (lambda result: gpubench.run("add", dtypes=float), "what is possible"),
+    (lambda result: gpubench.run("add", quick="no"), "what is possible"), (lambda result: gpubench.run([]), "leave --ops out"),
     (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(abs, gpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(gpubench.function(max), tolerance=1.0), "give tolerance to gpubench.function")])  # fmt: skip
@@ -188,17 +191,18 @@ import gpubench
 from package.steps import declared, plain
 for f in (declared, plain):
     print(gpubench.bench(f, sizes=256, backends="numpy", check_only=True).run.outcomes[0].check.ok)
+print(*gpubench.run("package/steps.py", sizes=256, backends="numpy", check_only=True).ops)
 """
 
 
 def test_functions_of_a_package_in_the_working_folder_are_measured(tmp_path):
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / "__init__.py").touch()
+    (folder / "__init__.py").write_text("from .steps import plain")
     (folder / "parts.py").write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
     text = "import gpubench\nfrom . import parts\ndef plain(xp, x):\n    return parts.twice(xp.sort(x))\n"
     (folder / "steps.py").write_text(text + "declared = gpubench.function(plain)\n", encoding="utf-8")
-    assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ["True", "True"]
+    assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ["True", "True", "steps.declared"]
 
 
 DASHED = """
