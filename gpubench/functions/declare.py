@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, TypedDict, Unpack, overload
@@ -128,10 +129,14 @@ def _require_kind(name: str, value: Any) -> None:
     )
     kinds["tolerance"] = isinstance(value, Real) and float(value) >= 0, "a number such as 1e-4"
     kinds["gradients"] = isinstance(value, bool), "True or False"
+    kinds["inputs"] = callable(value), "a function such as lambda rng, n: [rng.random(n)]"
     right, kind = kinds.get(name, (callable(value), "a function"))
     if value is not None and not right:
         raise UsageError(
-            "bad-function", f"the option {name} is {value!r}", why=f"it is {kind}", hint=f"give {name}= {kind}"
+            "bad-function",
+            f"the option {name} is {reprlib.repr(value)}",
+            why=f"it is {kind}",
+            hint=f"give {name}= {kind}",
         )
 
 

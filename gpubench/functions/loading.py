@@ -6,6 +6,7 @@ A result may be any nesting of arrays, numbers and frames. It is divided into it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import dis
 import hashlib
 import importlib
@@ -57,12 +58,14 @@ def _is_number(value: Any) -> bool:
 
 def is_tensor(value: Any) -> bool:
     """Tell whether an object is a tensor of PyTorch, without importing it."""
-    return hasattr(value, "detach")
+    return hasattr(value, "data_ptr")
 
 
 def columns(value: Any) -> Any:
-    """Return a frame as its columns by name, because each has a dtype and a scale of its own. Return any other
-    object unchanged."""
+    """Return a frame as its columns by name, because each has a dtype and a scale of its own, and a dataclass as
+    its fields. Return any other object unchanged."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if not (hasattr(value, "columns") and hasattr(value, "to_numpy")):
         return value
     frame = value.to_pandas() if hasattr(value, "to_pandas") else value
@@ -206,13 +209,15 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
-    names = [function.name for function in DECLARED[before:] if function.__module__ == content.__name__]
+    declared = [function for function in DECLARED[before:] if function.__module__ == content.__name__]
+    names = [function.name for function in declared]
+    # Those of a class, of a list or of another function are no variables of the file.
+    wrong = dict.fromkeys(
+        [function.name for function in declared if function not in functions.values()],
+        "it has no name in the file: assign it to one outside of classes and functions",
+    )
     twice = [name for name in sorted(functions) if names.count(name) > 1]
-    wrong = {name: f"two functions are called {name}: rename one of them" for name in twice}
-    if not functions:  # it declares those of a class, of a list or of another function
-        wrong = dict.fromkeys(
-            names, "it has no name in the file: assign it to one outside of classes and functions"
-        )
+    wrong |= {name: f"two functions are called {name}: rename one of them" for name in twice}
     return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
 
@@ -232,7 +237,12 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         return package, _short_digest(path.read_bytes() if path.is_file() else b"")
     path = Path(source.place)
     sys.path.insert(0, str(path.parent))
-    name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
+    parents, top = "", path.parent
+    while top.name and (top / "__init__.py").is_file():  # a file of a package may import relatively
+        parents, top = f"{top.name}.{parents}", top.parent
+    sys.path.insert(1, str(top))
+    # The package may import the file by its own name as well.
+    name = f"{parents}_gpubench_{path.stem}" if parents or path.stem in sys.modules else path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ImportError(f"{path.name} is no Python file")
@@ -287,7 +297,7 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
     _seed_others((seed + n) % 2**32)
     made = _call_maker(function.make, {"rng": rng, "n": n, "dtype": dtype})
     if not isinstance(made, list | tuple):
-        if len(arguments) != 1:
+        if made is None or len(arguments) != 1:
             raise PluginError(f"its inputs are a {type(made).__name__}: return a list, one item an argument")
         made = [made]
 

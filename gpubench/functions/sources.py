@@ -167,9 +167,13 @@ def _notes(report: TrialReport) -> list[RunWarning]:
     """Return the warnings of a run: functions left out, functions not compiled, and the shapes of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
     sizes = [
-        f"{f.name} takes {', '.join(f'{shown.name} {shape_text(shown)}' for shown in arrays)}"
+        f"{f.name} takes "
+        + (
+            ", ".join(f"{shown.name} {shape_text(shown)}" for shown in arrays)
+            or "no inputs, so n changes nothing"
+        )
         for f in report.functions
-        if f.own_inputs and (arrays := [shown for shown in f.inputs if shown.extents])
+        if (arrays := [shown for shown in f.inputs if f.own_inputs and shown.extents]) or not f.inputs
     ]
     notes = [warning("bad-function", f"{name} is left out: {why}") for name, why in report.wrong.items()]
     if plain:

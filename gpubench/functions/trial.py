@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from gpubench import backends
 from gpubench.base.child_main import Messages, end
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.units import format_bytes, split_words
@@ -123,10 +124,18 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
         seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials),
         dtypes=_dtypes(function), pair=function.gpu is not None,
-        backends=split_words(function.backends) or None,
+        backends=_backends(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
     )  # fmt: skip
+
+
+def _backends(function: UserFunction) -> list[str] | None:
+    names = split_words(function.backends)
+    for name in names:
+        if not backends.has(name):
+            raise PluginError(f"there is no backend {name!r}: take {', '.join(backends.usual())}")
+    return names or None
 
 
 def _dtypes(function: UserFunction) -> list[Any]:
@@ -287,13 +296,16 @@ def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[A
 
 
 def _require_readable(result: Any) -> None:
+    import numpy as np
+
     if result is None:
         raise PluginError("it returns nothing: return the result")
     try:
-        for _, value in leaves(result):
-            on_host(value)
+        arrays = [on_host(value) for _, value in leaves(result)]
     except Unreadable as error:
         raise PluginError(str(error)) from error
+    if arrays and all(a.size and a.dtype.kind in "fc" and np.isnan(a).all() for a in arrays):
+        raise PluginError("its whole result is NaN: `inputs` has to return values for which it has a result")
 
 
 def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:

@@ -268,7 +268,7 @@ class Tensor:
     """One of PyTorch's, as far as inputs are concerned."""
 
     dtype = "torch.float32"
-    detach = cpu = lambda self: self
+    detach = cpu = data_ptr = lambda self: self
 
     def numpy(self):
         return np.ones(3)

@@ -112,6 +112,7 @@ def lossy(xp, x): return xp.sort((x + 1e6) - 1e6)
 def wide(xp, x): return x.sum()
 @gpubench.function
 def alone(x): return np.tanh(x)
+import dataclasses
 import sys
 import threading
 import pandas
@@ -126,11 +127,17 @@ def least(parts):
     parts["x"].sort()
     return parts["x"][:1]
 inside = gpubench.pair(cpu=least, gpu=least, inputs=lambda rng, n: [{"x": rng.random(n)}])
-numbers = gpubench.function(lambda xp, x: [x.sum(), len(x), x.max()])
+Numbers = dataclasses.make_dataclass("Numbers", ["all"])
+numbers = gpubench.function(lambda xp, x: Numbers([x.sum(), len(x), x.max()]))
+lonely = gpubench.function(lambda xp: xp.arange(9.0))
+negative = gpubench.function(lambda xp, x: xp.log(-x))
+strange = gpubench.function(lambda xp, x: x, backends="numpy,cudda")
 hidden = gpubench.function(lambda xp, x: np.ma.masked_greater(x, 1))
 class Scale:
     def __init__(self): self.tolerance, self.make = "hard", None
     def __call__(self, x): return 2 * x
+    @gpubench.function
+    def held(self, xp, x): return x
 called = gpubench.pair(cpu=Scale(), gpu=Scale())
 ordered = gpubench.function(
     lambda xp, x: int(x.flags.f_contiguous), inputs=lambda rng, n, k=3: [np.asfortranarray(rng.random((n, k)))])
@@ -147,7 +154,7 @@ def misspelt(xp, x): return x
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = "add counts by_scalar wide missing numbers hidden called ordered of_n swapped levels codes".split()
+    sound = "add counts by_scalar wide missing numbers lonely hidden called ordered of_n swapped levels codes".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}
@@ -160,10 +167,12 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "nothing": "it returns nothing", "twice": "two functions are called twice",
         "drawn": "its inputs differ from call to call", "moving": "two calls give different results",
         "misspelt": "there is no dtype 'f31': take float64, float32, float16, bfloat16",
+        "held": "it has no name in the file", "negative": "its whole result is NaN", "strange": "there is no backend 'cudda'",
         "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
     assert given in wrong
+    assert "lonely takes no inputs, so n changes nothing" in said(report, "own-sizes")
     details = {case["id"]: case["detail"] for case in report["cases"]}
 
     def detail(name, n=256):

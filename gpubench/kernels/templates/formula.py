@@ -560,7 +560,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
             f"takes no symbols ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
         ) from None
     if not isinstance(result, Symbol):
-        what = "several results" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+        what = "several results" if isinstance(result, tuple | list) else type(result).__name__
         raise Untraceable(f"returns {what}, not one array")
     if _is_truth(result):
         raise Untraceable("returns truth values")

@@ -34,11 +34,10 @@ from gpubench.functions.session import Allowed, CallSession, ObjectBuffer, Trans
 from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op
 from gpubench.measure.worker.operands import Operands
-from gpubench.measure.worker.workspace import Workspace, Wrong, kind_of
+from gpubench.measure.worker.workspace import WRONG_FUNCTION, Workspace, Wrong, kind_of
 from gpubench.result.case import Case
 from gpubench.result.run import Check, RunWarning
 
-_WRONG = "mend the function, or say how its results are compared: tolerance= or same="
 # If the answer takes longer than this, a function is called with other values only at its first size.
 SHORT_ANSWER_S = 0.05
 # Calling it with other values takes about this many times as long as its answer.
@@ -209,7 +208,7 @@ class CallWorkspace(Workspace):
                 right = bool(function.same(want, got))
             check = Check(ok=right, max_error=0.0 if right else None, limit=0.0, scale="value", index=[])
             if not right:
-                raise Wrong(check, hint=_WRONG, detail="same(cpu, gpu) says that the results differ")
+                raise Wrong(check, hint=WRONG_FUNCTION, detail="same(cpu, gpu) says that the results differ")
             return check
         try:
             discrepancy = compare(got, want, allowed)
@@ -221,7 +220,7 @@ class CallWorkspace(Workspace):
             index=discrepancy.place,
         )  # fmt: skip
         if not discrepancy.right:
-            raise Wrong(check, hint=_WRONG, detail=discrepancy.words)
+            raise Wrong(check, hint=WRONG_FUNCTION, detail=discrepancy.words)
         return check
 
 

@@ -42,6 +42,8 @@ from gpubench.measure.worker.operands import (
 from gpubench.result.case import STREAMED, Case
 from gpubench.result.run import AssignmentTimes, Check, RunWarning, StageTimes
 
+# What to do about a wrong result of a user's function.
+WRONG_FUNCTION = "mend the function, or say how its results are compared: tolerance= or same="
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
 
@@ -367,7 +369,8 @@ class Workspace:
             element = self._element(outputs[worst], at.index, worst)
             raise Wrong(at, f"{element}: the reference itself is not finite", _MEANINGLESS)
         if not check.ok:
-            raise Wrong(check, self._element(outputs[worst], check.index, worst))
+            hint = WRONG_FUNCTION if self.op.digest else REASONS["wrong-result"].remedy
+            raise Wrong(check, self._element(outputs[worst], check.index, worst), hint)
         return check
 
     def _judge(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
