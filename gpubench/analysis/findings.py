@@ -17,6 +17,7 @@ from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
 from gpubench.base import group_by
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.base.plugins import wings
+from gpubench.base.units import count_noun
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS, Case
 from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures_of
@@ -164,9 +165,8 @@ def _about_run(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWarning]
     used = max((len(case.sessions) for case in cases), default=0)
     # A run that chose its sizes and sessions does not warn of its own defaults.
     if 0 < used < stats.MIN_SESSIONS and not _is_search(run):
-        sessions = "1 session" if used == 1 else f"{used} sessions"
-        message = f"{sessions}: how far another one would lie is not seen but assumed, and widens the intervals"
-        yield _warn("few-sessions", "info", message)
+        unseen = "how far another one would lie is not seen but assumed, and widens the intervals"
+        yield _warn("few-sessions", "info", f"{count_noun(used, 'session')}: {unseen}")
     if limit := cpu_limit(run):
         yield _warn("cpu-limited", "warning", limit)
     if run.settings.inputs != "random":

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpubench.base.errors import GpubenchError, InputError
-from gpubench.base.units import format_bytes
+from gpubench.base.units import count_noun, format_bytes
 from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
@@ -52,7 +52,7 @@ def _host_text(run: Run) -> str:
     if available is not None and logical is not None and available != logical:
         parts.append(f"{available} of {logical} CPUs")
     elif (count := usable_cpus(run)) is not None:
-        parts.append(f"{count} CPU{'s' if count != 1 else ''}")
+        parts.append(count_noun(count, "CPU"))
     total = fact(run.machine, "memory", "total_bytes")
     if total:
         parts.append(f"{format_bytes(total)} RAM")

@@ -75,7 +75,7 @@ def counted_plan(spec: RunSpec) -> str:
     verb = "Checking" if spec.check_only else "Measuring"
     if not (cases or open_curves(spec)):
         return f"{verb} {_ops_text(list(spec.ops))}: no case can run here"
-    return f"{verb} {_ops_text(list(spec.ops))}: {cases} case{'s' if cases != 1 else ''}{sessions}"
+    return f"{verb} {_ops_text(list(spec.ops))}: {units.count_noun(cases, 'case')}{sessions}"
 
 
 def _ops_text(ops: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ def again(event: SessionAgain, *, grows: bool) -> str:
     is left out if the plan still grows."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
-    return why if grows else f"{why} {event.cases} cases in all"
+    return why if grows else f"{why} {units.count_noun(event.cases, 'case')} in all"
 
 
 def describe(event: BlockDone | CaseDone) -> str:
@@ -256,7 +256,10 @@ class _Lines(Display):
             case SessionAgain():
                 self._say(again(event, grows=self._grows), whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
-                parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
+                parts = [
+                    f"{describe(event)}, {units.count_noun(event.samples, 'sample')}",
+                    remaining(event.remaining_s),
+                ]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _tell_case(self, event: CaseDone) -> None:

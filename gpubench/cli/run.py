@@ -124,7 +124,7 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
     lines = [
         *(plan.cases if len(plan.cases) <= SCREEN else _group_lines(plan.cases)),
         *(f"skip {skip.count} x {skip.reason}: {skip.detail}" for skip in skips),
-        f"{len(plan.cases)} cases, {skipped} skipped, {count_noun(plan.sessions, 'session')}",
+        f"{count_noun(len(plan.cases), 'case')}, {skipped} skipped, {count_noun(plan.sessions, 'session')}",
         f"budget {seconds}{grows}" if plan.has_budget else f"at most about {seconds} of sampling",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

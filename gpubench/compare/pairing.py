@@ -18,6 +18,7 @@ from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, 
 from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, labels
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS
+from gpubench.result.identity import TOLERANCE
 from gpubench.result.run import PROTOCOL, Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
@@ -280,8 +281,21 @@ def _fields(
     return [
         Difference(new=index, scope=scope, field=name, base=base.get(name), value=new.get(name))
         for name in sorted(names)
-        if base.get(name) != new.get(name)
+        if base.get(name) != new.get(name) and not (common and _same_but_memory(name, base[name], new[name]))
     ]
+
+
+def _same_but_memory(field: str, base: str, new: str) -> bool:
+    """Tell whether two facts are the same but for a size of memory that one side does not know, or that differs
+    by no more than kernels and drivers keep for themselves."""
+    sides = [text.removesuffix(" bytes").rpartition(", ") for text in (base, new)]
+    (device, _, size), (other, _, other_size) = sides
+    if device != other or not (base.endswith(" bytes") or field == "memory_gib"):
+        return False
+    if not (size.isdecimal() and other_size.isdecimal()):
+        return "None" in (size, other_size)
+    low, high = sorted(map(int, (size, other_size)))
+    return high - low <= max(1, TOLERANCE * high)  # a GiB may be no more than how it was rounded
 
 
 def _threads(run: Run, device_id: str) -> str | None:
@@ -336,9 +350,10 @@ def require_common(
             "measure both with the same options and the same definition of the ops",
         )
     alone = f"{len(part.missing)} in {base} alone, {len(part.added)} in {new} alone"
+    own = f"{part.own_sizes} of sizes that only one of them chose or reached, " if part.own_sizes else ""
     raise _not_comparable(
-        f"{base} and {new} have no case in common", f"cases with a number: {alone}, none in both",
-        "measure the same ops, sizes and devices on both sides",
+        f"{base} and {new} have no case in common", f"cases with a number: {alone}, {own}none in both",
+        "measure what BASE did: `gpubench run --like BASE -o FILE`",
     )  # fmt: skip
 
 

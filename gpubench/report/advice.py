@@ -8,7 +8,7 @@ from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
 from gpubench.base.streams import printable, wrap
 from gpubench.base.table import Column, Table, cells, heads, line_text, narrowing, number, table_lines
-from gpubench.base.units import format_joules
+from gpubench.base.units import count_noun, format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.wording import (
@@ -176,7 +176,7 @@ def _cpu_lines(advice: Advice) -> list[str]:
             names = cpu_names(
                 [CpuCode(backend, library, option.weaker) for library in option.libraries or ("",)]
             )
-            threads = f", {option.threads} thread{'s' if option.threads != 1 else ''}" if option.threads else ""
+            threads = f", {count_noun(option.threads, 'thread')}" if option.threads else ""
             texts.append(f"{', '.join(names)} ({option.device_id}{threads})")
     return [f"CPU: {', '.join(texts)}."] if texts else []
 

@@ -145,10 +145,10 @@ def _verdict_section(outcome: _Outcome) -> Section:
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
     counts = {kind: sum(not case.muted for case in rows) for kind, rows in outcome.absent.items()}
     counts["ignored"] = len(outcome.cases) - len(cases)
-    parts += [f"{count} {kind}" for kind, count in counts.items() if count]
-    total = f"{count_noun(len(cases), 'case')} compared"
+    beside = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    total = f"{count_noun(len(cases), 'case')} compared" + (f": {', '.join(parts)}" if parts else "")
     lines = [
-        _sentence(outcome), f"{total}: {', '.join(parts)}" if parts else total, _test_text(outcome),
+        _sentence(outcome), f"{total}; beside them {beside}" if beside else total, _test_text(outcome),
         *_device_lines(outcome), *_power_lines(outcome),
     ]  # fmt: skip
     return Section(key="verdict", title="Verdict", lines=tuple(lines))

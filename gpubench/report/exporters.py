@@ -20,6 +20,7 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.base.errors import UsageError
 from gpubench.base.plugins.sections import all_rows
 from gpubench.base.streams import printable
+from gpubench.base.units import count_noun
 from gpubench.curves.stats import IntervalLike, median
 from gpubench.report.layout import CsvValue, RenderOptions, csv_text, json_text
 from gpubench.result.run import Run
@@ -279,10 +280,9 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
 
 def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
     """Return one point of a chart, `value` ± `half`. `note` explains the number in the tooltip of the chart."""
-    count = len(case.sessions)
-    sessions = "1 session" if count == 1 else f"{count} sessions"
     label = "" if case.row.label == "ok" else f", {case.row.label}"
-    extra = f"{note}\n{sessions}, {case.row.sample_count} samples{label}"
+    counts = count_noun(len(case.sessions), "session"), count_noun(case.row.sample_count, "sample")
+    extra = f"{note}\n{', '.join(counts)}{label}"
     return {"name": name, "value": value, "unit": unit, "range": f"± {decimal(half, 2)}", "extra": extra}
 
 

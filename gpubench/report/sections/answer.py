@@ -342,7 +342,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
     what = list_words(names)
     if len(names) > _MOST_NAMES:
         counts = [f"{len(answered.missing)} of {answered.ops} ops"] if answered.missing else []
-        what = list_words([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
+        what = list_words([*counts, *([count_noun(len(sizes), "size")] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 

@@ -122,6 +122,9 @@ def test_sizes_that_a_run_chose_by_itself_are_never_missing():
     # Nor is one that the other run had no time for.
     late = with_first(base, skipped(base.outcomes[0].case, "budget"))
     assert (compared(base, late).missing, compared(late, base).added) == ((), ())
+    with pytest.raises(InputError) as error:
+        compared(replace(base, outcomes=base.outcomes[:1]), replace(new, outcomes=new.outcomes[1:2]))
+    assert "2 of sizes" in error.value.why
     # An op that one side lacks is missing, whoever chose its sizes.
     another = replace(base, outcomes=[*base.outcomes, timed(case("relu", n=7), [1e-3] * 5)])
     assert [row.reason for row in compared(another, new).missing] == ["absent"]
@@ -236,6 +239,18 @@ def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
     packages = ({"numpy": "2.2", "wgpu": "0.32.0"}, {"numpy": "2.2"})
     prints = [replace(known, software=replace(known.software, fields=fields)) for fields in packages]
     assert [difference.field for difference in print_differences(*prints, 0)] == told
+
+
+@pytest.mark.parametrize(("base", "new", "apart"), [
+    ({"memory_gib": "126"}, {"memory_gib": "125"}, 0), ({"memory_gib": "126"}, {"memory_gib": "63"}, 1),
+    ({"usable_cpus": "126"}, {"usable_cpus": "125"}, 1), ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 990 bytes"}, 0),
+    ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 500 bytes"}, 1), ({"cupy:0": "H200, 9 bytes"}, {"cupy:0": "H100, 9 bytes"}, 1),
+    ({"wgpu:0": "H200, None bytes"}, {"wgpu:0": "H200, 9 bytes"}, 0), ({"numpy:0": "None bytes"}, {"numpy:0": "Foo, None bytes"}, 1),
+])  # fmt: skip
+def test_memory_that_a_kernel_or_a_driver_keeps_is_no_other_machine(base, new, apart):
+    prints = pair()[0].fingerprint
+    sides = [replace(prints, machine=replace(prints.machine, fields=fields)) for fields in (base, new)]
+    assert len(print_differences(*sides, 0)) == apart
 
 
 @pytest.mark.parametrize(("base_hz", "new_hz", "verdict"), [
