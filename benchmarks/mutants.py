@@ -36,7 +36,7 @@ LIMIT = 0.05
 REPORTS = (
     *(
         f"tests/unit/report/test_{name}.py"
-        for name in ("decisions", "several_files", "estimate", "answer", "formats")
+        for name in ("decisions", "estimate", "answer", "formats")
     ),
     "tests/functions/test_python.py::test_an_answer_tells_what_it_rests_on",
 )  # fmt: skip
@@ -80,7 +80,7 @@ PARTS = {
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in (
-                "formats", "answer", "sections", "charts", "derived", "estimate", "advise", "claims", "several_files",
+                "formats", "answer", "sections", "charts", "derived", "estimate", "advise", "claims",
                 "command", "ci", "html",
             )
         ),
@@ -140,7 +140,7 @@ PARTS = {
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in (
-                "estimate", "derived", "advise", "answer", "charts", "several_files", "ci",
+                "estimate", "derived", "advise", "answer", "charts", "ci",
             )
         ),
         REPORTS,

@@ -99,9 +99,7 @@ def test_every_chart_is_drawn_without_a_network(whole):
 @pytest.mark.parametrize(
     ("run", "said", "panels"), [(suite_run, "wins all 14", 2), (no_gpu_run, "No GPU here", 0)]
 )
-def test_the_page_begins_with_the_sentence_the_tiles_and_the_map_with_its_table(
-    opened, suite, run, said, panels
-):
+def test_the_page_begins_with_sentence_tiles_and_map(opened, suite, run, said, panels):
     page = suite if panels else opened(run())
     sentence = page.locator(".sentence").first
     assert said in sentence.inner_text()
@@ -476,11 +474,8 @@ def shown(page):
     """Sentence, gains, and the side that each gain has the colour of."""
     cells = page.locator(".lanes td.gpu, .lanes td.cpu").all()
     colours = {cell.inner_text(): side(cell.evaluate("e => getComputedStyle(e).color")) for cell in cells}
-    return (
-        words(page.locator(".sentence:visible").first.inner_text()),
-        colours,
-        sorted(cell.inner_text() for cell in cells),
-    )
+    sentence = words(page.locator(".sentence:visible").first.inner_text())
+    return sentence, colours, sorted(cell.inner_text() for cell in cells)
 
 
 def test_terminal_page_and_notebook_say_the_same_in_the_same_colours(opened, contexts, tmp_path):

@@ -15,11 +15,9 @@ Report = Callable[..., Path]
 
 def small_run(seconds: float = 1e-3, sessions: int = 5) -> Run:
     """Two cases, and enough sessions for whoever tests them."""
-    cpu, gpu = (
-        measured(case(), 4 * seconds, sessions=sessions),
-        measured(case(device="cupy:0"), seconds, sessions=sessions),
-    )
-    return run_of([cpu, gpu], sessions=sessions)
+    cpu, gpu = case(), case(device="cupy:0")
+    outcomes = [measured(what, s, sessions=sessions) for what, s in ((cpu, 4 * seconds), (gpu, seconds))]
+    return run_of(outcomes, sessions=sessions)
 
 
 @pytest.fixture

@@ -343,11 +343,8 @@ def test_the_link_of_a_card_is_that_of_its_own_switch(look, gpu, upstream, downs
              ("0000:03:00.0", gpu, "2.5", 1))  # fmt: skip
     for bdf, vendor, speed, lanes in ports:
         if vendor is not None:
-            texts = {
-                "class": "0x030000" if bdf == "0000:03:00.0" else "0x060400",
-                "vendor": f"0x{vendor[:4]}",
-                "device": f"0x{vendor[5:] or '1478'}",
-            }
+            kind = "0x030000" if bdf == "0000:03:00.0" else "0x060400"
+            texts = {"class": kind, "vendor": f"0x{vendor[:4]}", "device": f"0x{vendor[5:] or '1478'}"}
             texts |= {f"{when}_link_{what}": str(text) for when in ("max", "current")
                       for what, text in (("speed", f"{speed} GT/s PCIe"), ("width", lanes))}  # fmt: skip
             tree |= {f"sys/devices/{above}/{bdf}/{name}": text for name, text in texts.items()}

@@ -30,10 +30,16 @@ from gpubench.result.case import QUEUED
 from gpubench.result.run import Run, RunWarning
 from tests.unit.report.answer_runs import (
     ALWAYS,
+    BY_DEVICE,
+    ENDS,
+    LOSES,
+    SCREENS,
     SECOND,
     WAITED,
+    WINS,
     WRITTEN,
     answer_run,
+    beside,
     function_run,
     named_run,
     no_gpu_run,
@@ -42,6 +48,7 @@ from tests.unit.report.answer_runs import (
     op_rows,
     seconds,
     suite_run,
+    two_backends,
 )
 from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, run_of
 from tests.unit.report.parts import (
@@ -65,7 +72,6 @@ from tests.unit.report.samples import (
     stages_run,
     tool_run,
 )
-from tests.unit.report.screens import BY_DEVICE, ENDS, LOSES, SCREENS, WINS, beside, two_backends
 from tests.unit.report.sides import CASES as SIDES
 from tests.unit.report.sides import COMPARISONS, pair, with_first
 

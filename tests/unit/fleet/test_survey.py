@@ -75,8 +75,6 @@ def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
         random.Random(seed).shuffle(runs)
         assert dumps(fleet_of(runs)) == dumps(whole)
     assert report_of(fleet_of(runs)) == report_of(whole)
-    few = " ".join(text_of(report_of(fleet_of([node_run("a", uuids("A", 2), slow={"A1": 1.25})]))).split())
-    assert "the slowest of 2 GPUs is 20% below the fastest; a verdict takes 4" in few
     assert headline(report_of(whole)) == "Fleet: 4 of 4 nodes complete, 14 of 16 GPUs compared; no slow GPUs"
     wide = report_of(fleet_of(fleet_runs(8, 4, cv=0.03)))
     chances = [group.expected_by_chance for group in wide.peers.groups]
@@ -100,11 +98,8 @@ def test_golden(name):
 # ---------------------------------------------------------------- who answered, which nodes are equal, which software differs
 def test_an_inventory_does_not_depend_on_the_order_of_its_nodes():
     """And a node that is lost comes before one that is busy."""
-    nodes = [
-        listed("b"),
-        listed("a"),
-        *(list_node(name=name, reason=name, why="") for name in ("busy", "hung")),
-    ]
+    absent = [list_node(name=name, reason=name, why="") for name in ("busy", "hung")]
+    nodes = [listed("b"), listed("a"), *absent]
     assert inventory_of(nodes, expected=8) == inventory_of(nodes[::-1], expected=8)
     assert "4 GPUs; 1 hung (hung); 1 busy (busy);" in inventory_headline(inventory_of(nodes, expected=8))
     assert inventory_headline(inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"

@@ -1,6 +1,5 @@
 """What several GPUs of one host do: what the links carry, what they keep at once, and the slow one among identical GPUs."""
 
-import itertools
 import random
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.base.units import format_rate
 from gpubench.multi.collectives import group_sentences, identical_gpu_checks
 from gpubench.multi.scaling import Window, common, rate, weak
 from gpubench.report import analyse_runs, render
@@ -21,18 +19,6 @@ from tests.unit.report.builders import run_of
 def screen(outcomes, device_groups, **look):
     devices = [msgspec.structs.replace(GROUP, id=group_id("cupy", ranks)) for ranks in device_groups]
     return render([run_of(outcomes, devices=devices)], "plain", sections=("answer",), **look).splitlines()
-
-
-def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
-    pairs = list(itertools.permutations(range(4), 2))
-    rates = {pair: 3e11 + 1e9 * place for place, pair in enumerate(pairs)}
-    lines = screen([exchange("p2p", MIB, rates[pair], pair) for pair in pairs], pairs)
-    slowest, fastest = pairs[0], pairs[-1]
-    assert f"p2p {slowest[0]} to {slowest[1]}, slowest of {len(pairs)}" in lines[3]
-    assert f"p2p {fastest[0]} to {fastest[1]}, fastest of {len(pairs)}" in lines[4]
-    assert format_rate(rates[slowest], "B/s").split()[0] in lines[0]
-    assert format_rate(rates[fastest], "B/s") in lines[0]
-    assert len(lines) < 12
 
 
 def test_a_narrow_screen_keeps_the_largest_sizes():

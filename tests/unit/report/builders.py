@@ -36,6 +36,7 @@ GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "downlo
 # Ten samples around 1: the median is 1, the quartiles lie 0.9 % apart.
 QUIET = (0.99, 1.01, 0.995, 1.005, 1.0, 1.0, 0.998, 1.002, 0.996, 1.004)
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="Test CPU", api="host")
+TORCH = replace(CPU, id="torch:cpu", backend="torch")
 GPU = Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Test GPU", api="cuda", driver="570.1",
     memory_bytes=16 * 2**30, usable_bytes=16 * 2**30, clock=DeviceClock(kind="event", step_s=5e-7),

@@ -8,9 +8,20 @@ from gpubench.cli.ci import parse_gates
 from gpubench.report import analyse_runs
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Fact
-from gpubench.result.run import Blas, Device, Parts, RunWarning, Selection
+from gpubench.result.run import Blas, Parts, RunWarning, Selection
 from tests.unit.report.answer_runs import ALWAYS, SIDE, answer_run, op_case
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of, skipped
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    SOFTWARE,
+    TORCH,
+    case,
+    curve,
+    machine,
+    measured,
+    run_of,
+    skipped,
+)
 from tests.unit.report.samples import full_run
 
 SHARED = (CPU, replace(GPU, gpu_id="GPU-1"), replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1"))
@@ -143,7 +154,6 @@ def gated():
     return analyse_runs([run_of(rows)], gates=parse_gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
 
 
-TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
 OPENBLAS = Blas(library="openblas", version="0.3.34.0.0", kernel="Haswell")
 OPENBLAS_TEXT = "OpenBLAS 0.3.34.0.0 (Haswell)"
 
@@ -221,5 +231,5 @@ PARTS = {
     "gates": (gated, "plain", {"sections": ["answer"]}),
     "several codes of a CPU": (lambda: CONTEST, "plain", {"sections": ["answer", "breakeven", "amortization"], "width": 120}),
     "a CPU without numba": (without_numba, "plain", {"sections": ["answer", "breakeven", "amortization", "speedup"]}),
-    "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, replace(CPU, id="torch:cpu", backend="torch"))), "plain", {}),
+    "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, TORCH)), "plain", {}),
 }  # fmt: skip

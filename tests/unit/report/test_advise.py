@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -211,20 +210,12 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     advice = ask(splitting(0.78e-3), 1024, None, **SPLIT)
     assert (advice.device_id, advice.basis, advice.confidence) == ("hybrid:cupy:0", "measured", "clear")
     assert [one.device_id for one in advice.candidates] == ["hybrid:cupy:0", "cupy:0", "numpy:0"]
-    text = render(advice, "table")
-    place = "hybrid:cupy:0 (75% on\n  cupy:0, the rest on the CPU)"
-    assert text.startswith(f"matmul float32, n = 1024, data on the device, queued: {place}")
-    assert "Gain: 1.28x" in text
-    assert "cupy:0 (library)" in text.partition("cannot split")[2]
     document, gain = msgspec.json.decode(render(advice, "json"), type=Advice), pytest.approx(1 / 0.78, rel=1e-4)
     place = (document.device_id, document.backend, document.implementation)
     assert place == ("hybrid:cupy:0", "hybrid", "tuned")
     assert document.time.estimate == pytest.approx(0.78e-3)
     assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", gain)
     assert (document.split.gpu_share, document.split.ratio) == (0.75, gain)
-    variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
-    told = [variables[f"GPUBENCH_ADVICE_{name}"] for name in ("DEVICE", "GPU_SHARE")]
-    assert told == ["hybrid:cupy:0", "0.75"]
 
 
 def variant():
@@ -338,9 +329,7 @@ ALL = {"resident": 1e-3, "transfer_once": 2e-3, "transfer_always": 11e-3}
     (ALL, None, 1e-3), (ALL, 1, 11e-3), (ALL, 10, 2e-3), (("transfer_once", "transfer_always"), 11, None),
     (("resident", "transfer_once"), 5, None), (("resident",), 1, None), (("transfer_always",), None, None), ((), 3, None),
 ])  # fmt: skip
-def test_calls_that_were_measured_are_given_back_as_they_are_and_those_outside_are_unknown(
-    regimes, calls, expected
-):
+def test_measured_calls_are_given_back_and_those_outside_are_unknown(regimes, calls, expected):
     point = call_time(times(**{name: ALL[name] for name in regimes}), regime_of(calls))
     assert (point is None) == (expected is None)
     assert point is None or (point.time.estimate, point.measured) == (pytest.approx(expected), True)

@@ -1,7 +1,6 @@
 """The final screen: it stays on one screen, fills while a run goes on, and names the CPU's code. Its sentences stand in
 tests/golden/screens.txt."""
 
-import functools
 import re
 
 import pytest
@@ -30,15 +29,18 @@ from gpubench.report.sections.answer_text import asked_size_text, factor_text, r
 from gpubench.result import store
 from gpubench.result.run import RunWarning, Selection, Settings
 from tests.examples import examples
-from tests.unit.report import screens
 from tests.unit.report.answer_runs import (
     ALWAYS,
+    BOTH,
+    ENDS,
+    HOST,
     SUITE,
     WAITED,
     WEBGPU,
     WRITTEN,
     answer_run,
     function_run,
+    interrupted_answer,
     named_run,
     no_gpu_run,
     one_op_run,
@@ -50,7 +52,6 @@ from tests.unit.report.answer_runs import (
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
 from tests.unit.report.parts import CONTEST, OPENBLAS_TEXT, contest, on, without_numba
 from tests.unit.report.samples import analysed, drawn
-from tests.unit.report.screens import BOTH, ENDS, HOST
 
 
 def screen(run, **look):
@@ -75,7 +76,7 @@ def test_sizes_and_factors_as_text(of, text):
 
 
 def test_a_filter_leaves_out_what_was_not_reached_and_denies_no_gpu():
-    both = answer_run(screens.BOTH)
+    both = answer_run(BOTH)
     assert "in time" not in render([both], "plain", keep=lambda case: case.op == "add")
     found = analyse(run_of(curve({64: 0.25, 256: 4.0})), keep=lambda case: case.device_id == "numpy:0")
     plain = "No faster code than plain NumPy was measured."
@@ -126,7 +127,7 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     for op, pair in zip(SUITE, shapes, strict=True):
         for shape, regime in zip(pair, (WAITED, ALWAYS), strict=True):
             found |= {row.id: row for row in shaped(op, shape, regime)}
-    run = screens.interrupted(*found.values()) if interrupted else answer_run(list(found.values()))
+    run = interrupted_answer(*found.values()) if interrupted else answer_run(list(found.values()))
     (analysis,) = analyse_runs([run])
     options = RenderOptions(ascii_only=ascii_only, command=report_command(saved or None))
     drawn = answer_screen(analysis, options, saved=[saved] if saved else [])
@@ -279,17 +280,6 @@ def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given()
 
 
 # ---------------------------------------------------------------- the CPU side has a name
-@functools.cache
-def analyse_contest(name="Test GPU"):
-    return analyse_runs([CONTEST if name == "Test GPU" else contest(gpu=replace(GPU, name=name))])
-
-
-def sides(analyses, width=80):
-    drawn = answer_screen(analyses[0], RenderOptions(width=width))
-    lines = ["".join(cell.text for cell in line) for line in drawn]
-    return next(line for line in lines if "CPU thread" in line), lines
-
-
 @pytest.mark.parametrize(("row", "code"), [
     (on(case("add", implementation="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
     (on(case("add", implementation="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")), (on(case("add"), 1.0), CpuCode("numpy", "")),
@@ -314,19 +304,18 @@ def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
 
 
 def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width():
-    line, _ = sides(analyse_contest(), 120)
-    assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32."
+    (analysis,) = analyse_runs([contest(gpu=replace(GPU, name="NVIDIA H200"))])
     for width in range(60, 125):
-        line, lines = sides(analyse_contest("NVIDIA H200"), width)
+        drawn = answer_screen(analysis, RenderOptions(width=width))
+        lines = ["".join(cell.text for cell in line) for line in drawn]
         assert max(map(len, lines)) <= width
-        assert line.startswith("NVIDIA H200 (CuPy) ")
+        assert next(line for line in lines if "CPU thread" in line).startswith("NVIDIA H200 (CuPy) ")
         assert " 55 s." in " ".join(map(str.strip, lines))
 
 
-@pytest.mark.parametrize(
-    ("baseline", "said"),
-    [("library", "library, OpenBLAS"), ("tuned", "tuned, numba, OpenBLAS"), ("library@numpy:0", "library, OpenBLAS")],
-)  # fmt: skip
+@pytest.mark.parametrize(("baseline", "said"), [
+    ("library", "library, OpenBLAS"), ("tuned", "tuned, numba, OpenBLAS"), ("library@numpy:0", "library, OpenBLAS"),
+])  # fmt: skip
 def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
     assert analyse(CONTEST, baseline=baseline).baseline.startswith(f"vs numpy {said}")
 

@@ -1,4 +1,5 @@
-"""Charts and the map: their rows hold the numbers of the analysis, the specs compile, the pictures are drawn from them."""
+"""Charts, the map and histories: their rows hold the numbers of the analysis, the specs compile, the pictures are drawn from
+them."""
 
 import itertools
 import json
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.analysis.analyse import analyse
+from gpubench.analysis.analyse import analyse, common_sizes, machine_runs
 from gpubench.analysis.winners import STRAIGHT, ratio_map
 from gpubench.base import processes
 from gpubench.base.errors import GpubenchError, InputError
@@ -19,6 +20,7 @@ from gpubench.base.plugins.sections import usual
 from gpubench.report import analyse_runs, plots
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
+from gpubench.report.sections.machines import history_chart, history_text
 from gpubench.report.sections.map import map_picture, map_view, overlay_view
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -31,11 +33,11 @@ from tests.unit.report.answer_runs import (
     op_rows,
     rising,
     suite_run,
+    two_backends,
 )
 from tests.unit.report.builders import curve, failed, run_of
-from tests.unit.report.parts import THERE
+from tests.unit.report.parts import THERE, of_machine
 from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
-from tests.unit.report.screens import two_backends
 
 RATIOS = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -64,10 +66,9 @@ def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart()
     assert all(row["low"] <= row["value"] <= row["high"] for row in points)
 
 
-@pytest.mark.parametrize(
-    ("make", "only", "chosen"),
-    [(full_run, ("roofline",), {"roofline"}), (lambda: run_of([]), None, set()), (cpu_run, None, {"time", "roofline"})],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "only", "chosen"), [
+    (full_run, ("roofline",), {"roofline"}), (lambda: run_of([]), None, set()), (cpu_run, None, {"time", "roofline"}),
+])  # fmt: skip
 def test_sections_choose_charts(make, only, chosen):
     assert {*charts(make, only)[1]} == chosen
 
@@ -266,12 +267,32 @@ def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
     assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), "it stands in the middle"
 
 
-def test_machines_share_a_lane():
-    analyses = [suite(), analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009")])[0]]
-    view = overlay_view(analyses, ["A: one", "B: other"])
-    for rows in view.panels.values():
-        assert len(rows) == 2 * len(view.ends.lanes)
-        assert {row.side for row in rows} == {"A", "B"}
-    none = analyse_runs([no_gpu_run()])[0]
-    assert overlay_view([*analyses, none], ["A: one", "B: other", "C: none"]).origin == ("A: one", "B: other")
-    assert overlay_view([analyses[0], none], ["A: one", "B: none"]) is None
+def test_a_machine_without_a_gpu_has_no_lane_beside_others():
+    other, none = analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009"), no_gpu_run()])
+    view = overlay_view([suite(), other, none], ["A: one", "B: other", "C: none"])
+    assert view.origin == ("A: one", "B: other")
+    assert overlay_view([suite(), none], ["A: one", "B: none"]) is None
+
+
+# ---------------------------------------------------------------- several files: machines side by side, and the history of one
+def test_the_dates_of_a_history_are_text_in_its_axis():
+    hostile = "2026-01-01T'+x//"
+    (side,) = machine_runs([analyse(of_machine({1024: 4.0}, started=at)) for at in (hostile, hostile + "2")])
+    ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
+    assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
+
+
+@pytest.mark.parametrize(
+    ("second", "sizes"), [(None, [4096]), ({1024: 4.0, 2048: 2.0}, [1024]), ({2048: 2.0}, [])]
+)
+def test_machines_are_compared_at_the_largest_size_that_all_of_them_have(second, sizes):
+    sides = [machine_runs([analyse(of_machine(by))])[0] for by in ({1024: 4.0, 4096: 4.0}, second) if by]
+    assert list(common_sizes(sides).values()) == sizes
+
+
+@pytest.mark.parametrize(("times", "bars"), [
+    ((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁"),
+])  # fmt: skip
+def test_bars(times, bars):
+    assert history_text(times, RenderOptions()) == bars
+    assert history_text(times, RenderOptions(ascii_only=True)).isascii()

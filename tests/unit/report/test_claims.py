@@ -109,10 +109,7 @@ def test_of_several_files_the_first_that_measures_a_claim_answers_it():
 
 
 def test_the_claims_that_come_with_gpubench():
-    found = claims_room.load("builtin")
-    assert all(claim.cases and claim.document for claim in found)
-    four = next(claim for claim in found if claim.claim == "matmul 4K x 4K")
-    assert (four.cpu_s, four.gpu_s, four.speedup) == (10.0, 0.05, 200)
+    assert all(claim.cases and claim.document for claim in claims_room.load("builtin"))
 
 
 @pytest.mark.parametrize("suffix", ["toml", "json"])

@@ -316,8 +316,7 @@ def test_four_of_five_comparisons_find_the_smallest_effect():
 
 
 # ---------------------------------------------------------------- each clause of the rule
-OTHERS = tuple(case(n=n) for n in (128, 256, 512))
-WHAT = case(n=64)
+WHAT, *OTHERS = CASES
 STEADY = (1.0, 1.001, 1.002, 1.003, 1.004)
 
 
@@ -371,10 +370,8 @@ def test_a_limit_is_exceeded_by_more_than_it_alone(slow, at, below):
 @pytest.mark.parametrize(("low", "verdict"), [(0.951, "UNSURE"), (0.953, "SAME")])
 def test_same_ends_at_the_reciprocal_of_the_upper_limit(low, verdict):
     """1 / 1.05 = 0.9524: what is SAME stays SAME when the files change places. Two ties keep it from being FASTER."""
-    there, back = (
-        judge_pair((1.0,) * 5, (low, low, low, 1.0, 1.0)),
-        judge_pair((low, low, low, 1.0, 1.0), (1.0,) * 5),
-    )
+    steady, faster = (1.0,) * 5, (low, low, low, 1.0, 1.0)
+    there, back = judge_pair(steady, faster), judge_pair(faster, steady)
     assert there.p > 0.05
     assert (there.verdict, back.verdict) == (verdict, verdict)
 

@@ -24,12 +24,23 @@ from gpubench.compare.judge import find_steps
 from gpubench.compare.two_runs import noise
 from gpubench.result.case import QUEUED, WAITED, selector
 from gpubench.result.run import Block, Parts
-from tests.unit.report.builders import CPU, GPU, HYBRID, QUIET, case, failed, measured, run_of, skipped, split
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    HYBRID,
+    QUIET,
+    TORCH,
+    case,
+    failed,
+    measured,
+    run_of,
+    skipped,
+    split,
+)
 from tests.unit.report.sides import a_run, compared
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "decisions.json"
 ALWAYS, ONCE = "transfer-always", "transfer-once"
-TORCH = replace(CPU, id="torch:cpu", backend="torch")
 CUDA2 = replace(GPU, id="cupy:1")
 SOFTWARE = replace(GPU, id="wgpu:0", backend="wgpu", kind="software")
 

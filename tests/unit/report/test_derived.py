@@ -24,12 +24,23 @@ from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.machine import Fact, Recommendation
-from gpubench.result.run import Blas, Device, Parts, RunWarning
-from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, failed, measured, run_of, skipped, split
+from gpubench.result.run import Blas, Parts, RunWarning
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    HYBRID,
+    TORCH,
+    case,
+    curve,
+    failed,
+    measured,
+    run_of,
+    skipped,
+    split,
+)
 
 ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
 TUNED_CPU, QUICK_GPU = measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4)
-TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
 
 
 def headlines(run, **words):
@@ -353,9 +364,7 @@ def test_where_it_loses_the_report_says_why(reported, seconds, words):
 
 
 @given(*[st.floats(1e-6, 1.0)] * 3, st.floats(0.1, 0.9), st.floats(0.5, 2.0))
-def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
-    cpu_s, gpu_s, both_s, gpu_share, scale
-):
+def test_figures_are_those_of_the_model_in_any_unit(cpu_s, gpu_s, both_s, gpu_share, scale):
     row = only(run_with(cpu_s, gpu_s, both_s, gpu_share=gpu_share))
     assert row.ideal_gain == pytest.approx(1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s))
     assert row.gain == pytest.approx(min(cpu_s, gpu_s) / both_s)

@@ -32,7 +32,7 @@ from gpubench.result.run import (
     Theoretical,
 )
 from tests.examples import examples
-from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
+from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, TORCH, case, measured, run_of
 from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S, copied, multiplied
 from tests.unit.report.samples import full_run, hybrid_run
 
@@ -377,10 +377,9 @@ def always(seconds, parts=CALL, **more):
     return analyse(run_of([measured(ALWAYS, seconds, parts=parts, **more)])).cases[0]
 
 
-@pytest.mark.parametrize(
-    ("factor", "mismatch", "text"),
-    [(1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%")],
-)  # fmt: skip
+@pytest.mark.parametrize(("factor", "mismatch", "text"), [
+    (1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%"),
+])  # fmt: skip
 def test_a_residual_above_ten_percent_is_a_finding_in_both_directions(factor, mismatch, text):
     """Of parts that miss the whole nothing is predicted."""
     row = always(SUM_S * factor, cold_s=1e-4)
@@ -433,10 +432,9 @@ def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     assert {row["id"]: row["single_s"] for row in document["cases"]} == found
 
 
-@pytest.mark.parametrize(
-    ("small_s", "large_s", "waits"),
-    [(1e-5, 9.5e-4, 1), (1e-5, 1e-5, 0), (9.0e-4, 9.5e-4, 0)],  # the last: many launches, whatever the size
-)
+@pytest.mark.parametrize(("small_s", "large_s", "waits"), [
+    (1e-5, 9.5e-4, 1), (1e-5, 1e-5, 0), (9.0e-4, 9.5e-4, 0),  # the last: many launches, whatever the size
+])  # fmt: skip
 def test_a_call_that_waits_by_itself_is_told_by_its_time(small_s, large_s, waits):
     rows = []
     for n, launch_s in ((1000, small_s), (10**6, large_s)):
@@ -459,8 +457,7 @@ def test_backends_of_one_device_share_its_peak():
     assert peak.ridge == pytest.approx(5e13 / 4.2e12)
     shares = {row.case.id: row.share for row in found.rows}
     assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
-    cpus = [CPU, replace(CPU, id="torch:cpu", backend="torch")]
-    found = peaks_of(copied(80), copied(100, device="torch:cpu"), devices=cpus)
+    found = peaks_of(copied(80), copied(100, device="torch:cpu"), devices=[CPU, TORCH])
     assert [peak.device_ids for peak in found.peaks] == [("numpy:0", "torch:cpu")]
     assert found.rows[0].share == pytest.approx(0.8)
 

@@ -125,9 +125,7 @@ def two_backends():
     return answer_run(rows, devices=(CPU, GPU, WEBGPU))
 
 
-def test_a_page_that_would_grow_too_large_leaves_out_the_result_then_long_tables_then_other_backends(
-    monkeypatch,
-):
+def test_a_page_too_large_leaves_out_the_result_then_long_tables_then_other_backends(monkeypatch):
     monkeypatch.setattr(html_page, "MOST_ROWS", 3)
     whole, kept = [len(drawn(two_backends, format="html").encode())], []
     for step in range(4):
