@@ -1,5 +1,4 @@
-"""The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard; and the same by its three ways
-in, terminal, page and notebook."""
+"""The HTML report in a browser without a network, by mouse and by keyboard; terminal, page and notebook agree."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""What other programs make of our reports: pytest-benchmark, pandas, hyperfine and google-benchmark read them; formats whose
-readers cannot be installed here are held against what is published about them."""
+"""Other programs read our reports; formats without a reader here are held against what is published of them."""
 
 import json
 import re

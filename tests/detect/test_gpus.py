@@ -1,5 +1,4 @@
-"""A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out. Which GPUs the
-environment hides, and which source names them."""
+"""A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out."""
 
 import zlib
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""A row a machine: files of its processors, memory, control groups and firmware in, facts out. A container may see its CPUs
-counted from 0, while the kernel keeps its own numbers."""
+"""A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
 
 import os
 import sys

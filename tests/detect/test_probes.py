@@ -1,5 +1,4 @@
-"""What drivers, registries and libraries answer, in their own form, and the facts that probes make of it; probes that break
-in real child processes."""
+"""Answers of drivers, registries and libraries, and the facts that probes make of them; probes that break."""
 
 import ctypes
 import json

@@ -1,5 +1,4 @@
-"""Recordings: the same document again, without names of people and hosts; and one spoiled file costs the facts that come from
-it, and nothing else (docs/detection.md)."""
+"""Recordings give the same document again; one spoiled file costs its own facts alone (docs/detection.md)."""
 
 import os
 import re

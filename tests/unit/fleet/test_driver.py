@@ -1,4 +1,4 @@
-"""The driver of a fleet, what a node sends, and Ray as an engine: each accident gives its row, and what arrived stays."""
+"""The driver of a fleet, the messages of a node, and Ray as an engine: an accident costs one node alone."""
 
 import json
 import os

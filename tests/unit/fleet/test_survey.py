@@ -1,5 +1,4 @@
-"""The report and the inventory of a fleet: the first line tells the truth, everything that is missing has a name and a
-reason, and a slow GPU is named by its UUID."""
+"""The report and the inventory of a fleet: what is missing has a name and a reason, and so has a slow GPU."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What several GPUs of one host do: what the links carry, what they keep at once, and the slow one among identical GPUs."""
+"""Several GPUs of one host: what links carry, what all keep at once, and the slow one among identical GPUs."""
 
 import random
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Device groups: what their ids say, what each collective delivers to every rank, that a wrong delivery is seen, and what the
-links of CUDA devices ask of the runtime and of NCCL."""
+"""Device groups: ids, what each collective delivers, wrong deliveries, and the links of CUDA devices on stubs."""
 
 import contextlib
 import threading

@@ -1,5 +1,4 @@
-"""Runs for the final screen: many ops with known thresholds and gains in two situations; and those whose screen stands in
-tests/golden/screens.txt, one for each thing that the screen can say."""
+"""Runs for the final screen: ops with known thresholds and gains, and those of tests/golden/screens.txt."""
 
 from msgspec.structs import replace
 

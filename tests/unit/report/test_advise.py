@@ -1,4 +1,4 @@
-"""Which device is advised, when nothing is, and what `gpubench advise` prints; `gpubench.Policy`, which says the same."""
+"""Which device is advised, and when none is, by `gpubench advise` and by `gpubench.Policy`."""
 
 import copy
 import json

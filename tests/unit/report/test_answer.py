@@ -1,5 +1,4 @@
-"""The final screen: it stays on one screen, fills while a run goes on, and names the CPU's code. Its sentences stand in
-tests/golden/screens.txt."""
+"""The final screen: it stays on one screen, fills while a run goes on, and names the CPU's code."""
 
 import re
 

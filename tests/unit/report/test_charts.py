@@ -1,5 +1,4 @@
-"""Charts, the map and histories: their rows hold the numbers of the analysis, the specs compile, the pictures are drawn from
-them."""
+"""Charts, the map and histories: the numbers are those of the analysis, the specs compile and are drawn."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Comparing: verdicts that are known beforehand, each clause of their rule, invariances, power by simulation, and gates."""
+"""Comparing: known verdicts, each clause of their rule, invariances, power by simulation, and gates."""
 
 import math
 import random

@@ -1,5 +1,4 @@
-"""What is derived from estimates: speedups over a baseline that has a name, break-evens, amortization, splits, means,
-overheads, scatter and the mode that a file recommends."""
+"""Figures of estimates: speedups, break-evens, amortization, splits, means, overheads, scatter and the mode."""
 
 import json
 import math

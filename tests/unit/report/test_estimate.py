@@ -1,4 +1,4 @@
-"""Which samples count, what the estimate is, which label a case gets; numbers that cannot be true, the parts of a call, peaks."""
+"""Samples that count, estimates, labels; numbers that cannot be true, the parts of a call, peaks."""
 
 import csv
 import io

@@ -1,5 +1,4 @@
-"""Files: atomic replacement under kill -9, a message for every file that cannot be used, where results are put and found, and
-one writer a file."""
+"""Files: replaced whole under kill -9, refused with a message, found again, and written by one process."""
 
 import errno
 import gzip

@@ -1,5 +1,4 @@
-"""The `.part` file: its lines add up to the run, wherever a kill or a full disk cuts them; and which of a result and the
-`.part` beside it holds more."""
+"""The `.part` file: its lines add up to the run wherever they are cut; which of it and the result holds more."""
 
 import errno
 import os

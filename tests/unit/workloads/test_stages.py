@@ -1,4 +1,4 @@
-"""Stages of a workload: how a session reads their times, of which cases they are taken, and that they add up to the whole."""
+"""Stages of a workload: how a session reads their times, of which cases, and that they add up to the whole."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Workloads on two sides: right at every stage assignment, planned as by a search through all, and recommended where it pays."""
+"""Workloads on two sides: right at every stage assignment, planned exactly, and recommended where it pays."""
 
 import itertools
 import random

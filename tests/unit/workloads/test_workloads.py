@@ -1,5 +1,4 @@
-"""Workloads: what is declared once for all stages, the formulas, and the gate that judges stage by stage; tokens that depend on
-each other."""
+"""Workloads: declarations, formulas, the gate that judges stage by stage, and tokens that depend on each other."""
 
 import re
 from pathlib import Path
