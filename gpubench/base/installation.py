@@ -50,6 +50,11 @@ def install_command(extra: str = "") -> str:
     return _command_for(extra, sys.platform)
 
 
+def cupy_commands() -> str:
+    """Return the command that installs CuPy for CUDA 13, and the extra for CUDA 12."""
+    return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
+
+
 def _command_for(extra: str, platform: str) -> str:
     if checkout():
         return f"pip install {_quote_source('.', extra, platform)} (in the checkout of gpubench)"

@@ -64,7 +64,7 @@ from gpubench.backends.shared.host import (
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
-from gpubench.base.installation import install_command
+from gpubench.base.installation import cupy_commands
 from gpubench.base.messages import CUDA_REMEDIES, REASONS
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Params, Shape, Stored, each
@@ -439,7 +439,7 @@ class CupyBackend(Backend, Joins):
                         return CupySession(device, int(device_id.rpartition(":")[2]))
                 except RuntimeError as error:  # CuPy finds no NVRTC, cuBLAS or headers
                     raise BackendUnavailable(
-                        f"CuPy lacks a library of CUDA: {error}", hint=_install()
+                        f"CuPy lacks a library of CUDA: {error}", hint=cupy_commands()
                     ) from error
         raise BackendUnavailable(f"there is no device {device_id}")
 
@@ -463,12 +463,8 @@ def _import_cupy() -> Any:
     try:
         import cupy
     except Exception as error:  # CuPy beside another NumPy or Python raises what it likes
-        raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=_install()) from error
+        raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=cupy_commands()) from error
     return cupy
-
-
-def _install() -> str:
-    return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
 
 
 def whole_uuid(raw: object) -> str | None:

@@ -27,14 +27,23 @@ class ProbeFailure(Exception):
 
 
 @contextlib.contextmanager
-def require(what: str, extra: str = "") -> Iterator[None]:
-    """Run the imports of a probe in this context. If one fails, raise ProbeFailure with the command that
-    installs the package. A partly installed wheel may raise OSError or any other exception."""
+def require(package: str, remedy: str = "") -> Iterator[None]:
+    """Run the imports of a package in this context. If one fails, raise ProbeFailure with the remedy, the
+    command that installs gpubench by default. An installed package that does not load may raise OSError or any other
+    exception, which is then part of the hint."""
     try:
         yield
     except Exception as error:
         code = "ImportError" if isinstance(error, ImportError) else type(error).__name__
-        raise ProbeFailure("absent", code, f"{what}: {install_command(extra)}") from error
+        # CuPy wraps the error in a page of advice.
+        why = f"does not load ({' '.join(str(error.__cause__ or error).split())})"
+        why = "is not installed" if isinstance(error, ModuleNotFoundError) else why
+        raise ProbeFailure("absent", code, f"{package} {why}: {remedy or install_command()}") from error
+
+
+def text(value: Any) -> Any:
+    """Decode bytes, which some bindings return, to text. Other values are returned unchanged."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def fact(value: Any, status: Status = "unsupported") -> FactJson:

@@ -23,8 +23,9 @@ from typing import Any
 
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.child_main import Messages
+from gpubench.base.installation import cupy_commands
 from gpubench.base.messages import CUDA_REMEDIES
-from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require
+from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require, text
 from gpubench.result.machine import Status
 
 _CACHES = (
@@ -38,7 +39,7 @@ _UNITS = {"k": 1, "m": 2, "g": 3}
 def probe_blas() -> dict[str, Any]:
     """Return the probe's answer. Its entry `blas` lists every BLAS library that NumPy loads, as threadpoolctl
     describes it."""
-    with require("numpy and threadpoolctl are not installed"):
+    with require("NumPy with threadpoolctl"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info
     keys = {"library": "internal_api", "version": "version", "threads": "num_threads", "kernel": "architecture"}
@@ -49,7 +50,7 @@ def probe_blas() -> dict[str, Any]:
 def probe_cpuinfo() -> dict[str, Any]:
     """Return the probe's answer. Its entry `cpu` has model, vendor, flags and the advertised clock in hertz. It
     also has the caches, each with its size in bytes. py-cpuinfo sleeps for a second and forks."""
-    with require("py-cpuinfo is not installed"):
+    with require("py-cpuinfo"):
         from cpuinfo import get_cpu_info
     info = get_cpu_info()
     caches = [
@@ -116,7 +117,7 @@ def _is_hip(cupy: Any) -> bool:
 
 
 def _library() -> Any:
-    with require("CuPy is not installed (for CUDA 12 the extra is cuda12)", "cuda13"):
+    with require("CuPy", cupy_commands()):
         import cupy
     return cupy
 
@@ -127,11 +128,13 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
     hip = _is_hip(cupy)
     # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up.
-    arch = _text(table.get("gcnArchName")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
+    arch = (
+        text(table.get("gcnArchName", "")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
+    )
     record: dict[str, Any] = {
         "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": AMD if hip else NVIDIA,
         "version": str(cupy.cuda.runtime.runtimeGetVersion()),
-        "name": _text(table.get("name")) or None,
+        "name": text(table.get("name")),
         "memory_bytes": int(table["totalGlobalMem"]),
         "adapter_type": "integrated" if table.get("integrated") else "discrete",
         "compute.units": int(table["multiProcessorCount"]), **({"compute.arch": arch} if arch else {}),
@@ -142,10 +145,6 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     if not hip and _too_old(cupy, 10 * table["major"] + table["minor"]):
         record["why_not"] = ["TOO_OLD"]
     return record
-
-
-def _text(raw: object) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw or "")
 
 
 def _too_old(cupy: Any, capability: int) -> bool:
@@ -188,7 +187,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
     """Yield the probe's growing answer, as `ask_each` makes it, for the adapters of wgpu. With `check`, each
     adapter has to compute something. Raises ProbeFailure if wgpu is not installed."""
-    with require("wgpu is not installed, or does not load"):
+    with require("wgpu"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()
     entries = read_registry()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gpubench.base import NVIDIA
 from gpubench.detect.facts import Address, address, uuid_key
-from gpubench.detect.probes import FactJson, ProbeFailure, fact, require
+from gpubench.detect.probes import FactJson, ProbeFailure, fact, require, text
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
@@ -22,10 +22,17 @@ _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permissio
 # has no permission, only that field is missing.
 _LOST = {15: "GPU_LOST", 16: "GPU_LOST"}
 _WHY_NOT = {4: "NO_PERMISSION", **_LOST}
+# Errors of an NVML that may not talk to the driver: no permission, blocked by the system, unknown.
+_BLOCKED = (4, 17, 999)
 _HINTS = {
     9: "the NVIDIA kernel module is not loaded",
-    12: "the NVIDIA driver's library libnvidia-ml is not installed",
+    12: "the NVIDIA driver's library libnvidia-ml is not installed; NVIDIA_DRIVER_CAPABILITIES=compute,utility "
+    "gives it to a container",
     18: "reboot, or reload the NVIDIA kernel module: it differs from the library",
+    **dict.fromkeys(
+        _BLOCKED,
+        "the driver refuses this process: restart the container, which may have lost its devices, or the machine",
+    ),
 }
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 # The bits of nvmlClocksEventReasons, with the names that nvidia-smi uses.
@@ -101,11 +108,6 @@ def _code(error: Exception) -> Any:
     return getattr(error, "value", None)
 
 
-def text(value: Any) -> str | None:
-    """Decode bytes, which older bindings return, to text. Other values are returned unchanged."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the records found so far after each GPU, and at the end all records with their links. So no record
     is lost if a call on a broken GPU never returns. `nvml` is the binding; None imports it. `addresses` holds
@@ -116,7 +118,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
         handles, lost = _start(nvml)
     except nvml.NVMLError as error:
         code = _code(error)
-        status: Any = _STATUS.get(code, "invalid")
+        status: Any = "permission" if code in _BLOCKED else _STATUS.get(code, "invalid")
         raise ProbeFailure(status, str(error), _HINTS.get(code, str(error))) from error
     system = Handle(nvml)
     driver = system.value("nvmlSystemGetDriverVersion", read=text)
@@ -152,7 +154,7 @@ def library() -> Any:
     # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
     with contextlib.suppress(OSError):
         ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
-    with require("nvidia-ml-py is not installed"):
+    with require("nvidia-ml-py"):
         import pynvml
     return pynvml
 
