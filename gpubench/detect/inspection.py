@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from gpubench.base import NVIDIA
 from gpubench.base.errors import UsageError, name_limit, suggest
-from gpubench.base.installation import install_command, torch_command
-from gpubench.base.messages import DETECTION
+from gpubench.base.installation import cupy_commands, install_command, torch_command
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
 from gpubench.detect.gpu import (
@@ -35,7 +34,8 @@ from gpubench.detect.gpu import (
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
 from gpubench.detect.pci import ASLEEP, CARDS, name_of
-from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify
+from gpubench.detect.recommend import Reader, about, apply_results, no_gpu, recommend, verify
+from gpubench.detect.vendors import NVIDIA_FOLDER
 from gpubench.result.machine import (
     NOT_PROBED,
     Access,
@@ -99,9 +99,7 @@ def inspect(
         gathered = Gathered(files, root, [_files_provider(start)])
     elif gathered is None:
         gathered = gather()
-    machine = assemble(
-        gathered, extra, live=live, debug=debug, sysroot=None if sysroot is None else str(sysroot)
-    )
+    machine = assemble(gathered, extra, live=live, debug=debug)
     advice = recommend(machine, cast("Mode | None", mode))
     if live:
         lacking = torch_warnings(machine.gpus)
@@ -112,7 +110,8 @@ def inspect(
     if results is not None and read is not None and mode is None:
         advice = apply_results(machine, advice, results, read)
     took = round(time.perf_counter() - start, 6)
-    return replace(machine, recommendation=advice, took_s=took)
+    place = None if sysroot is None else str(sysroot)
+    return replace(machine, sysroot=place, recommendation=advice, took_s=took)
 
 
 def _files_provider(start: float) -> Provider:
@@ -125,19 +124,22 @@ def assemble(
     *,
     live: bool,
     debug: bool = False,
-    sysroot: str | None = None,
 ) -> Machine:
     """Return the machine's description without its recommendation. `extra` holds further records of devices.
-    `live` is True for this machine and False for a recorded one. `debug` keeps the raw records. `sysroot` is
-    only copied into the description."""
+    `live` is True for this machine and False for a recorded one. `debug` keeps the raw records."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
     gpus = build_gpus(merged.devices, context)
     reach: list[tuple[Access, list[str]]] = [(Access(), [])] * len(gpus)
     if live and gathered.root is not None:
-        nodes = render_nodes(gathered.root)
-        reach = read_access(gathered.providers, os.environ, gpus, merged.devices, nodes)
+        reach = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root))
+        judged = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
+        hiding = hidden([gpu for gpu in judged if _UNNUMBERED.isdisjoint(gpu.why_not)], os.environ)
+        reach = [
+            (replace(access, hidden_by_env=hiding.get(gpu.id, ABSENT)), failed)
+            for gpu, (access, failed) in zip(gpus, reach, strict=True)
+        ]
     gpus = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
     listed = [p.name for p in gathered.providers if p.name == "wgpu" and p.status == "ok"]
     sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
@@ -147,7 +149,7 @@ def assemble(
     # Where no folder lists GPUs, each adapter is one that nothing else knows.
     odd = merged.warnings if files.gpu_folders else []
     return Machine(
-        sysroot=sysroot, live=live, providers=list(gathered.providers),
+        live=live, providers=list(gathered.providers),
         warnings=[*files.warnings, *gathered.warnings, *odd], platform=files.platform, cpu=files.cpu,
         memory=files.memory, numa=files.numa, gpu_count=count, gpus=gpus, accelerators=accelerators(merged),
         display_adapters=display_adapters(merged), software_renderers=software_renderers(merged),
@@ -187,12 +189,13 @@ def _why_none(machine: Machine) -> Lack:
     blocked = next((gpu for gpu in machine.gpus if gpu.usable.value is False), None)
     if blocked is not None:
         return _explain_block(blocked)
-    codes = ("SOFTWARE_ONLY", "DISPLAY_ONLY", "GPU_UNKNOWN", "NO_GPU")
-    code = next((r.code for r in machine.recommendation.reasons if r.code in codes), "NO_GPU")
+    if machine.gpus:
+        return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
+    reason = no_gpu(machine)
     hint = "install the vendor's driver, or run on a machine with such a GPU"
     if machine.gpu_count.value == 0:
         hint = "nothing to install: run on a machine with a GPU"
-    return Lack(f"{code}: {DETECTION.get(code, '')}", hint)
+    return Lack(f"{reason.code}: {reason.text}", hint)
 
 
 def _explain_block(gpu: Gpu) -> Lack:
@@ -438,6 +441,8 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
 # ---------------------------------------------------------------- whether a GPU can be used from here
 
 WSL_NODE = "/dev/dxg"
+# The reasons for which a library does not list a GPU, so that the numbers of environment variables skip it.
+_UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "GPU_LOST"}
 # The drivers that reserve a device for a virtual machine: KVM's, those of vendors for it, the older one, Xen's.
 _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
@@ -449,7 +454,7 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
     `usable` is False or not probed."""
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
-        ("NO_DRIVER", driver, driver.status == "absent" and driver.source is not None),
+        ("NO_DRIVER", driver, (driver.value or "").endswith("fb") or (driver.status == "absent" and driver.source)),
         ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
         *((code, NOT_PROBED, True) for code in (*gpu.why_not, *failed)),
@@ -468,31 +473,41 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
 
 
 def read_access(
-    providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
+    providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return, for each GPU, its access facts and the codes of the probes that failed for it. `devices` are the
-    merged devices, in the order of `gpus`. `nodes` holds the names of the render nodes, by PCI address."""
+    """Return, for each GPU, the fact about its device node and the codes of the probes that failed for it.
+    `devices` are the merged devices, in the order of `gpus`. `nodes` holds the names of the render nodes, by PCI
+    address."""
     statuses = {provider.name: provider.status for provider in providers}
-    hiding = hidden(gpus, environ)
+    shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
     reach = []
     for gpu, device in zip(gpus, devices, strict=True):
         nvidia = gpu.vendor.value == "nvidia"
-        failed = ["DRIVER_MISMATCH"] if nvidia and statuses.get("nvml") == "mismatch" else []
+        node = _node_state(gpu, device, nodes, shown)
+        failed = [_REFUSED[statuses["nvml"]]] if nvidia and statuses.get("nvml") in _REFUSED else []
+        if statuses.get("nvml") == "ok" and gpu.driver.name.value == "nvidia" and not (gpu.apis or failed):
+            failed = ["GPU_LOST"] if node.value == "present" else []
         if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
             failed.append("RUNTIME_MISSING")
-        access = Access(device_node=_node_state(gpu, device, nodes), hidden_by_env=hiding[gpu.id])
-        reach.append((access, failed))
+        reach.append((Access(device_node=node), failed))
     return reach
 
 
-def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
+# The codes against NVIDIA's GPUs, by the status of an NVML that does not start.
+_REFUSED = {"mismatch": "DRIVER_MISMATCH", "permission": "NO_PERMISSION"}
+
+
+def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str], shown: bool) -> Fact[str]:
     """Return a fact about the device node through which programs reach this GPU: present, absent or
-    no_permission. It is not probed if the driver has no known device node."""
+    no_permission. It is not probed if the driver has no known device node. `shown` tells whether NVIDIA's /proc
+    lists any GPU. In a container it lists only those that were given to the container."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
-        minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)
-        paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{minor}"] if minor is not None else [])
+        own = next((r for r in device.records if r.source == "proc-nvidia"), None)
+        if own is None and shown:
+            return make_fact("absent", f"{NVIDIA_FOLDER}/gpus")
+        paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else [])
     elif device.bdf in nodes:
         paths = [f"/dev/dri/{nodes[device.bdf]}"]
     elif driver is None and node_status(WSL_NODE) != "absent":
@@ -533,9 +548,7 @@ def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
     if nvidia and importlib.util.find_spec("cupy") is None:
-        remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
-        if cuda is not None:
-            remedy = install_command("cuda13" if cuda >= 13000 else "cuda12")
+        remedy = install_command("cuda13" if cuda >= 13000 else "cuda12") if cuda else cupy_commands()
         text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"]))
     return lacking

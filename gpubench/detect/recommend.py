@@ -70,12 +70,12 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         free = gpu.memory.free_bytes.value
         if gpu.power.state.value in ASLEEP:
             reasons.append(_reason("WILL_WAKE", gpu))
-        if free is not None and free < _size(gpu) / 2:
+        if free is not None and free < _size(gpu) / 2 and not gpu.memory.unified.value:
             reasons.append(_reason("MEMORY_BUSY", gpu))
     if reasons and reasons[0].code in _BY_SIZE:
         reasons[0] = replace(reasons[0], text=f"{reasons[0].text} {UNMEASURED}")
     if mode == "cpu" and not machine.gpus:
-        reasons.append(_no_gpu(machine))
+        reasons.append(no_gpu(machine))
     if override is not None:
         text = f"The mode {override} was asked for; the rule says {mode}."
         reasons.insert(0, Reason(code="OVERRIDE", text=text))
@@ -148,7 +148,8 @@ def _reason(code: str, gpu: Gpu | None = None) -> Reason:
     return Reason(code=code, device_id=gpu.id if gpu else None, text=DETECTION.get(code, ""))
 
 
-def _no_gpu(machine: Machine) -> Reason:
+def no_gpu(machine: Machine) -> Reason:
+    """Return the reason why a machine in which no GPU was found has none."""
     if machine.software_renderers:
         return _reason("SOFTWARE_ONLY")
     if machine.display_adapters:
@@ -399,10 +400,12 @@ def about(code: str, gpu: Gpu) -> str:
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
         return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
-    if code == "NO_PERMISSION" and node.source:
+    if code == "NO_PERMISSION" and node.value == "no_permission":
         return f"This user may not open {node.source}; join the group that owns it (render or video)."
-    if code == "NOT_EXPOSED" and node.source:
+    if code == "NOT_EXPOSED" and node.source and node.source.startswith("/dev/"):
         return f"{node.source} is not here; give the container the device (--gpus all, or --device)."
+    if code == "UNUSABLE" and (note := gpu.memory.dedicated_bytes.note):
+        return f"A source says that it cannot be used: {note}."
     return DETECTION.get(code, "")
 
 

@@ -59,6 +59,7 @@ def test_json_is_one_document_and_nothing_else_whatever_the_environment_says(in_
       for typed, meant in (("gppu", "gpu"), ("CPU", "cpu"), ("cuppy", "cupy"), ("wpgu:1", "wgpu"))),
     ("--sysroot . --require bogus", 2, "possible: cpu, gpu, numpy, cupy, wgpu"),
     *((f"--sysroot root --require cupy:{typed}", 5, "no device has this id") for typed in ("²", "x", "")),
+    ("--sysroot root --require wgpu:9", 5, "no GPU here has this number"),
     ("--sysroot root --require pci:0000:30:00.0", 5, "did you mean 'pci:0000:03:00.0'?")])  # fmt: skip
 @pytest.mark.check
 def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
@@ -318,7 +319,7 @@ def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, sourc
 
 
 @pytest.mark.parametrize(("name", "status", "codes"), [
-    ("nvml", "mismatch", ["DRIVER_MISMATCH"]), ("nvml", "timeout", []),
+    ("nvml", "mismatch", ["DRIVER_MISMATCH"]), ("nvml", "permission", ["NO_PERMISSION"]), ("nvml", "timeout", []), ("nvml", "ok", ["GPU_LOST"]),
     ("cuda", "absent", ["RUNTIME_MISSING"])])  # fmt: skip
 def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, name, status, codes):
     monkeypatch.setattr(inspection, "node_status", lambda path: "present")
@@ -328,7 +329,19 @@ def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, nam
     assert (gpu.why_not, gpu.usable.value) == (codes, not codes)
     listed = parse_record({"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"})
     (gpu,) = inspection.assemble(gathered, [listed], live=True).gpus
-    assert gpu.why_not == [code for code in codes if code != "RUNTIME_MISSING"], "WebGPU needs no CuPy"
+    # WebGPU needs no CuPy, and reaches what NVML does not list.
+    assert gpu.why_not == [code for code in codes if code not in ("RUNTIME_MISSING", "GPU_LOST")]
+
+
+def test_a_container_is_told_which_gpus_it_was_not_given(plant, monkeypatch):
+    monkeypatch.setattr(inspection, "node_status", lambda path: "present")
+    first, second = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2))
+    given = {"/proc/driver/nvidia/gpus/0000:02:00.0/information": "Device Minor: 1"}
+    root = Root(str(plant(HOST | first | second | given)))
+    listed = parse_record({"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"})
+    gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name="nvml", status="ok")], [listed])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the first of those that it was given
+    assert [gpu.why_not for gpu in inspection.assemble(gathered, live=True).gpus] == [["NOT_EXPOSED"], []]
 
 
 def test_this_machine_is_described_whatever_it_is():
