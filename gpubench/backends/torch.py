@@ -550,7 +550,8 @@ def _gpus(torch: Any) -> list[Device]:
             except Exception as error:  # one GPU that does not answer must not hide the others
                 print(f"torch:{kind}:{i}: {error}", file=sys.stderr)
     if torch.backends.mps.is_available():
-        memory = int(torch.mps.recommended_max_memory())
+        # PyTorch before 2.5, the last that Intel's Macs have, does not tell the size.
+        memory = int(getattr(torch.mps, "recommended_max_memory", int)()) or None
         name = "Apple GPU" if platform.machine() == "arm64" else "GPU of Metal"
         gpus.append(
             Device(

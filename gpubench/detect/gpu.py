@@ -202,9 +202,11 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
     facts += [make_fact(r.memory_bytes, r.source) for r in sized if not _WEAK.search(r.source)]
     weak = [make_fact(r.memory_bytes, r.source) for r in sized if _WEAK.search(r.source)]
     sizes = [fact for fact in facts if fact.value is not None]
-    if unified.value and not any(fact.source and fact.source.startswith("/sys") for fact in sizes):
-        # One memory for CPU and GPU: sizes from an API are the system's, only a carve-out is its own.
-        return first(*[fact for fact in facts if fact.value is None], ABSENT)
+    if unified.value:
+        # One memory for CPU and GPU: sizes from an API are the system's, and KFD's, the best source of others,
+        # may be the part of RAM that the GPU can map. Only a carve-out is its own.
+        sizes = [fact for fact in sizes if fact.source and fact.source.startswith("/sys")][-1:]
+        return first(*sizes, *[fact for fact in facts if fact.value is None])
     if sizes:
         return _agree(sizes, weak)
     if weak and not facts:
@@ -418,9 +420,10 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
     it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
     numbers only the GPUs that the one before it left visible. HIP reads its own variable or, if that is empty,
-    CUDA's; an empty list hides nothing from HIP."""
+    CUDA's; an empty list hides nothing from HIP. Beside a GPU of NVIDIA, CUDA's variable is meant for that one."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
-    hip = next((name for name in ("HIP_VISIBLE_DEVICES", _CUDA) if environ.get(name)), "")
+    mixed = any(gpu.vendor.value == "nvidia" for gpu in gpus)
+    hip = next((name for name in ("HIP_VISIBLE_DEVICES", "" if mixed else _CUDA) if environ.get(name)), "")
     for vendor, variables in (("nvidia", (_CUDA,)), ("amd", ("ROCR_VISIBLE_DEVICES", hip))):
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
         for variable in variables:
@@ -450,7 +453,9 @@ def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) ->
         for uuid in (gpu.uuid.value, *(p.id for p in gpu.compute.partitions))
         if uuid
     }
-    seen = parse_visible(environ[variable], len(gpus), list(owners))
+    # The older name of an instance: that of its GPU, and the numbers of the instance.
+    text = re.sub(r"MIG-(GPU-[\da-f-]+)/\d+/\d+", r"\1", environ[variable], flags=re.I)
+    seen = parse_visible(text, len(gpus), list(owners))
     # CUDA's default order is fastest first: position is known only where all models are equal.
     alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1
     ordered = not cuda or alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"

@@ -86,7 +86,7 @@ class Files(NamedTuple):
     warnings: list[MachineWarning]  # warnings about the files
     records: list[DeviceRecord]  # the records of devices
     gpu_folders: list[str]  # the folders that can list GPUs; if there are none, the number of GPUs is unknown
-    soc: Fact[str]  # the name of a chip whose GPU shares the CPU's memory; absent on other machines
+    soc: Fact[str]  # the name of a chip whose GPU shares the CPU's memory; no value on other machines
     doubtful: bool = False  # whether a card may be a GPU, but no file says so
 
 
@@ -100,8 +100,9 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     listings = {PCI_DEVICES: pci, CARDS: drm, f"{NVIDIA_FOLDER}/gpus": nvidia, KFD_NODES: kfd}
     nodes = numa_nodes(nvidia)
     numa, warnings = read_numa(root, groups, nodes)
-    soc = find_soc(root, platform)
     tree = read_tree_gpus(root, drm or [])
+    listed = [*(function.record for function in pci or ()), *(record for record, _ in tree.records)]
+    soc = find_soc(root, platform, listed)
     devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, platform.hypervisor, soc)
     return Files(
         platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity), read_memory(root, groups, nodes),
@@ -479,7 +480,8 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     except Exception:  # a psutil that is broken must not end detection
         return cpu, memory
     count = _count(logical)
-    usable = derive(allowed, len) if allowed.value is not None else count
+    # Windows states an empty set for a process in several groups of 64 CPUs.
+    usable = derive(allowed, len) if allowed.value else count
     bound = "affinity" if usable is not count and usable.value != count.value else "online"
     clock = swap = None
     with contextlib.suppress(Exception):  # some Macs tell none; Windows tells the nominal clock as the current

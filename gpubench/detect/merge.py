@@ -473,7 +473,7 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
         return "accelerator"
     if pci_class >> 8 == 0x12:
         return "gpu" if proven or (bound and vendor in GPU_VENDORS) else "accelerator"
-    if bdf.function > 0 and pci_class == 0x0380 and not proven:
+    if bdf.function > 0 and pci_class == 0x0380 and not (proven or bound):
         return "none"
     if passed or ((vendor, device) == VIRTIO_GPU and any(r.checked for r in records)):
         return "gpu"

@@ -405,13 +405,13 @@ _FAMILIES = (
     Family(r"etnaviv.*|galcore", r"vivante,", None),
     Family(r"sgpu", r"samsung,.*sgpu", None),
 )
-# Drivers of displays and frame buffers, which do not render. The pattern is compiled on use, because most
+# Drivers of displays, frame buffers and NPUs, which do not render. The pattern is compiled on use, because most
 # machines only have PCI cards.
 _DISPLAYS = (
     r"simple.*|(of|efi|vesa|vga)_?drm|vkms|vgem|evdi|udl|gud|bochs.*|cirrus.*|hyperv.*|virtio.*|vmwgfx|vboxvideo|qxl|ast|mgag200"
     r"|amdgpu_xcp.*|rockchip.*|sun[0-9]+i.*|meson.*|imx.*|mxsfb.*|lcdif.*|mediatek.*|exynos.*|hdlcd|komeda|mali_?dp|pl111.*|armada.*"
     r"|rcar.*|rz.*du|stm.*|sti.*|tidss|tilcdc.*|omapdrm|omapdss.*|zynqmp.*|xlnx.*|kirin.*|ade|ingenic.*|jz4740.*|aspeed.*|logicvc.*"
-    r"|sprd.*|starfive.*|vs_drm|apple.*|adp|atmel.*|fsl_dcu.*|nwl.*|ssd13.*|ili9.*|st7.*|hx8357.*|panel.*|repaper|gm12u320"
+    r"|RKNPU|nvdla|sprd.*|starfive.*|vs_drm|apple.*|adp|atmel.*|fsl_dcu.*|nwl.*|ssd13.*|ili9.*|st7.*|hx8357.*|panel.*|repaper|gm12u320"
 )
 # Buses that only have displays, as prefixes of the modalias of a device.
 _DISPLAY_BUSES = (

@@ -181,7 +181,8 @@ def title(gpu: Gpu) -> str:
     maker = _MAKERS.get(gpu.vendor.value or "")
     if gpu.name.value is None:
         vendor, device = gpu.vendor_id.value, gpu.device_id.value
-        return f"{maker or 'unknown'} GPU" + (f" {vendor}:{device}" if vendor and device else "")
+        ids = f" {vendor}:{device}" if vendor and device else ""
+        return clean(f"{maker or gpu.driver.name.value or 'unknown'} GPU{ids}")
     return clean(f"{maker} {gpu.name.value}" if maker and gpu.name_precision == "family" else gpu.name.value)
 
 

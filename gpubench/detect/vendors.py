@@ -247,14 +247,17 @@ def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
     return {"kind": make_fact("discrete", function.folder)}
 
 
-def find_soc(root: Root, platform: Platform) -> Fact[str]:
+def find_soc(root: Root, platform: Platform, listed: Sequence[DeviceRecord]) -> Fact[str]:
     """Return the fact with the name of the chip, if the firmware names one whose GPU shares the CPU's memory.
-    The fact is absent for all other machines."""
-    tree = root.fact("/proc/device-tree/model", lambda text: text if _SOC.search(text) else None)
-    product = platform.dmi_product
-    if tree.value is None and product.value is not None and _SOC.search(product.value):
-        return product
-    return tree if tree.value is not None else missing("absent")
+    The fact has no value for all other machines, and if a record in `listed` is that GPU: then the other GPUs of
+    NVIDIA are cards."""
+    if any(r.device_id in SOC_DEVICES or (r.bdf is None and r.vendor_id == NVIDIA) for r in listed):
+        return ABSENT
+
+    def name(text: str) -> str | None:
+        return text if _SOC.search(text) else None
+
+    return first(root.fact("/proc/device-tree/model", name), derive(platform.dmi_product, name))
 
 
 class NumaNodes(NamedTuple):

@@ -44,6 +44,10 @@ ON_PCI = {
         HOST | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB)),
         {**ONE, KIND: "integrated", "gpus.0.memory.unified": True, SIZE: GIB, "gpus.0.memory.shared_limit_bytes": 124 * GIB,
          "gpus.0.memory.usable_bytes": 6 * GIB}),  # all usable RAM: the window is larger
+    "an APU whose window its kernel driver takes for memory": (
+        HOST | pci("0000:c5:00.0", "1002", "1586", "amdgpu", **amdgpu(GIB, 124 * GIB)) | bank(1, 124 * GIB)
+        | kfd_node(1, device_id=0x1586, simd_count=160, location_id=0xC500, domain=0),
+        {**ONE, SIZE: GIB, f"{SIZE}.status": "ok", "gpus.0.memory.usable_bytes": 6 * GIB, CODES: ["VRAM_GE_4GIB"]}),
     "a small card beside a large window": (
         HOST | pci("0000:03:00.0", "1002", "67df", "amdgpu", **amdgpu(4 * GIB, 32 * GIB)),
         {**ONE, KIND: "discrete", "gpus.0.memory.usable_bytes": 4 * GIB, "gpus.0.memory.visible_bytes": 256 << 20,
@@ -90,12 +94,13 @@ ON_PCI = {
                                      ("2b00", "a server", "not_probed"), ("2e03", "a server", "not_probed"), ("2b85", "a server", "discrete"))},
     # The firmware of a board that has both names the chip; a container does not see it.
     **{f"a chip's own GPU beside {device}": (
-        HOST | pci(VBIOS, "10de", device, "nvidia") | {f"{PLATFORM}/17000000.gpu/uevent": "DRIVER=gk20a"}, {"gpu_count": count}, [NVML | {"device_id": device}])
-       for device, count in (("26b1", 2), ("2b00", 1))},
+        HOST | pci(VBIOS, "10de", device, "nvidia") | {f"{PLATFORM}/17000000.gpu/uevent": "DRIVER=gk20a", "/proc/device-tree/model": "NVIDIA IGX Orin"},
+        {"gpu_count": count, KIND: kind}, [NVML | {"device_id": device}])
+       for device, count, kind in (("26b1", 2, "discrete"), ("2b00", 1, "integrated"))},
     **{f"passed through by {driver}, and without a driver": (
-        HOST | pci(VBIOS, "10de", "2684", driver) | pci("0000:02:00.0", "10de", "2684"),
+        HOST | pci(VBIOS, "10de", "2684", driver) | pci("0000:02:00.0", "10de", "2684", other),
         {"gpus.*.usable": [False, False], "gpus.*.why_not": [["PASSED_THROUGH"], ["NO_DRIVER"]]})
-       for driver in ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")},
+       for driver, other in (("vfio-pci", None), ("nvgrace-gpu-vfio-pci", "nvidiafb"), ("pci-stub", None), ("pciback", None))},
     **{f"an adapter that only draws: {vendor}": (
         HOST | pci("0000:05:00.0", vendor, device), {"gpu_count": 0, "display_adapters.*.role": [role], CODES: ["DISPLAY_ONLY"]})
        for vendor, device, role in (("1a03", "2000", "bmc"), ("102b", "0538", "bmc"), ("1af4", "1050", "virtual"),
@@ -111,6 +116,7 @@ ON_PCI = {
     "a second function": (
         HOST | pci("0000:00:02.0", "8086", "0046", "i915") | pci("0000:00:02.1", "8086", "0047", pci_class="0380"),
         {**ONE, KIND: "integrated", "display_adapters": []}),
+    "a card that a hypervisor made a second function": (HOST | pci("0000:05:00.1", "8086", "56c0", "i915", pci_class="0380"), ONE),
     "two dies of one card, and its audio": (
         HOST | pci("0000:84:00.0", "10de", "102d", "nvidia", pci_class="0302") | pci("0000:85:00.0", "10de", "102d", "nvidia", pci_class="0302")
         | pci("0000:84:00.1", "10de", "0fb0", "snd_hda_intel", pci_class="0403"),
@@ -254,7 +260,7 @@ OFF_PCI = {
     "a card in no list beside one that renders": (
         HOST | card(0, "display", "new_drm") | PANTHOR, {"gpu_count": 1, CODES: ["INTEGRATED_UNMEASURED"]}),
     **{f"no GPU: {name}": (HOST | tree, {"gpu_count": 0}) for name, tree in {
-        "vgem": card(0, "vgem", "vgem", render=128), "on USB": {f"{DRM}/card0/device/uevent": "DRIVER=newusb\nMODALIAS=usb:v17E9p4301"},
+        "vgem": card(0, "vgem", "vgem", render=128), "an NPU": card(1, "fdab0000.npu", "RKNPU", render=129), "on USB": {f"{DRM}/card0/device/uevent": "DRIVER=newusb\nMODALIAS=usb:v17E9p4301"},
         "a partition": {f"{DRM}/renderD129/device/uevent": "MODALIAS=platform:amdgpu_xcp"}, "mali-dp": card(0, "fe000000.dp", "mali-dp"),
     }.items()},
     **{f"a PCI card of {ids[0]} with {nodes}": (
@@ -350,10 +356,14 @@ def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
     assert hidden(gpus(vendor, models), **environ) == verdicts
 
 
+def test_cudas_variable_is_meant_for_the_gpu_of_nvidia_that_is_there():
+    assert hidden([*gpus("nvidia", "a"), *gpus("amd", "ab")[1:]], CUDA_VISIBLE_DEVICES="0,1") == [SHOWN, SHOWN]
+
+
 def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     first, second = gpus("nvidia", "aa")
     sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=MIG)]))]
-    for text, verdicts in ((MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
+    for text, verdicts in ((f"MIG-{UUIDS[1]}/1/0", [CUDA, SHOWN]), (MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
                            (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts
 

@@ -323,7 +323,7 @@ def test_clusters_of_cores_are_no_packages(look, tree, packages):
 
 
 @pytest.mark.parametrize(("allowed", "usable", "bound"), [
-    (ABSENT, 8, "online"), (range(8), 8, "online"), (range(2), 2, "affinity")])  # fmt: skip
+    (ABSENT, 8, "online"), (range(0), 8, "online"), (range(8), 8, "online"), (range(2), 2, "affinity")])  # fmt: skip
 def test_where_no_file_tells_psutil_says_what_bounds_the_cpus(monkeypatch, allowed, usable, bound):
     memory = SimpleNamespace(total=8 * GIB, available=4 * GIB)
     psutil = SimpleNamespace(virtual_memory=lambda: memory, cpu_count=lambda logical=True: 8 if logical else 4)
