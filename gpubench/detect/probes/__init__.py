@@ -41,7 +41,7 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
         raise ProbeFailure("absent", code, f"{package} {why}: {remedy or install_command()}") from error
 
 
-def text(value: Any) -> Any:
+def text(value: Any) -> str | None:
     """Decode bytes, which some bindings return, to text. Other values are returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 

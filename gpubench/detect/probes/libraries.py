@@ -10,6 +10,7 @@ with the output of a library.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import re
@@ -127,10 +128,8 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     identity = table.get("uuid")
     bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
     hip = _is_hip(cupy)
-    # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up.
-    arch = (
-        text(table.get("gcnArchName", "")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
-    )
+    chip = text(table.get("gcnArchName")) or ""  # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up
+    arch = chip.partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
     record: dict[str, Any] = {
         "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": AMD if hip else NVIDIA,
         "version": str(cupy.cuda.runtime.runtimeGetVersion()),
@@ -409,29 +408,19 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield the registry values of each graphics adapter, by their names. Yield nothing on systems other than
-    Windows. Adapters that may not be read are left out."""
+    """Yield the registry values of each key below that of the graphics adapters, by their names. Yield nothing on
+    systems other than Windows. Keys that may not be read are left out."""
     try:
         import winreg
     except ImportError:
         return
     registry: Any = winreg  # typeshed has its names for Windows alone
-    try:
-        with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
-            for number in range(registry.QueryInfoKey(adapters)[0]):
-                name = registry.EnumKey(adapters, number)
-                if not re.fullmatch(r"\d{4}", name):
-                    continue
-                try:
-                    with registry.OpenKey(adapters, name) as key:
-                        count = registry.QueryInfoKey(key)[1]
-                        yield {
-                            value[0]: value[1] for value in (registry.EnumValue(key, i) for i in range(count))
-                        }
-                except OSError:  # one that may not be read
-                    continue
-    except OSError:
-        return
+    with contextlib.suppress(OSError), registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _ADAPTERS) as adapters:
+        for number in range(registry.QueryInfoKey(adapters)[0]):
+            name = registry.EnumKey(adapters, number)
+            with contextlib.suppress(OSError), registry.OpenKey(adapters, name) as key:
+                count = registry.QueryInfoKey(key)[1]
+                yield dict(registry.EnumValue(key, i)[:2] for i in range(count))
 
 
 def main(arguments: list[str]) -> None:
