@@ -38,7 +38,7 @@ class Options(Meaning, total=False):
     dtypes: str | None  # the dtypes to measure, such as "float32,float64"
 
 
-OPTIONS = (*Meaning.__annotations__, "backends", "dtypes")
+OPTIONS = tuple(Options.__annotations__)
 
 
 class Stays:

@@ -209,15 +209,17 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
-    declared = [function for function in DECLARED[before:] if function.__module__ == content.__name__]
-    names = [function.name for function in declared]
-    # Those of a class, of a list or of another function are no variables of the file.
-    wrong = dict.fromkeys(
-        [function.name for function in declared if function not in functions.values()],
-        "it has no name in the file: assign it to one outside of classes and functions",
-    )
-    twice = [name for name in sorted(functions) if names.count(name) > 1]
-    wrong |= {name: f"two functions are called {name}: rename one of them" for name in twice}
+    lost = [
+        function.name
+        for function in DECLARED[before:]
+        if function.__module__ == content.__name__ and function not in functions.values()
+    ]
+    wrong = {
+        name: f"two functions are called {name}: rename one of them"
+        if name in functions
+        else "it has no name in the file: assign it to one outside of classes and functions"
+        for name in lost
+    }
     return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
 
