@@ -114,14 +114,36 @@ def size(value: Any) -> int:
     return sys.getsizeof(value)
 
 
+def is_floating(value: Any) -> bool:
+    """Return whether the object is a NumPy array of floating-point or complex numbers."""
+    import numpy as np
+
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fc"
+
+
 def widen(value: Any) -> Any:
     """Return an array of floating-point numbers in float64, or in complex128 if it is complex. Return any other
     object unchanged."""
+    if not is_floating(value):
+        return value
+    return value.astype("float64" if value.dtype.kind == "f" else "complex128")
+
+
+def nudge(value: Any, roundoff: float) -> Any:
+    """Return a copy of an array of floating-point numbers in which every number is moved by `roundoff`,
+    relative to it. Return any other object unchanged.
+
+    Some numbers move up and the others down. Equal numbers move alike. Whole numbers stay, because they may be
+    labels.
+    """
     import numpy as np
 
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+    if not is_floating(value):
         return value
-    return value.astype(np.float64 if value.dtype.kind == "f" else np.complex128)
+    wide = widen(value)
+    ups = np.where(np.frexp(wide.real)[0] * 2**10 % 2 < 1, roundoff, -roundoff)
+    with np.errstate(invalid="ignore"):  # infinities
+        return np.where(wide == np.rint(wide), wide, wide * (1 + ups)).astype(value.dtype)
 
 
 def differences(a: Array, b: Array) -> Array:

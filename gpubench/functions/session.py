@@ -21,9 +21,11 @@ from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import (
     columns,
     differences,
+    is_floating,
     is_tensor,
     leaves,
     namespace,
+    nudge,
     on_host,
     plain,
     where,
@@ -367,16 +369,17 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
         with np.errstate(all="ignore"), Translated(function):
             return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
 
-    own = compute(deepcopy)
-    tolerance = function.tolerance
+    own, pair = compute(deepcopy), function.gpu is not None
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
-    if function.gpu is not None:  # the CPU program may accept only one dtype
-        return own, allowed_error(own, own, dtype) if tolerance is None else Allowed(tolerance, tolerance)
-    want = compute(lambda x: deepcopy(widen(x)))
-    if tolerance is not None:
-        return want, Allowed(tolerance, tolerance)
-    allowed = allowed_error(want, own, dtype)
+    want = own if pair else compute(lambda x: deepcopy(widen(x)))  # a CPU program may accept only one dtype
+    if function.tolerance is not None:
+        return want, Allowed(function.tolerance, function.tolerance)
+    moved = None
+    if any(map(is_floating, values)):
+        with contextlib.suppress(BackendError):  # such as a matrix that is singular now
+            moved = compute(lambda x: deepcopy(nudge(x if pair else widen(x), UNIT_ROUNDOFF[dtype])))
+    allowed = allowed_error(want, own, moved, dtype)
     if allowed.floating > 2 * MOST_ERROR:
         raise Unsupported(
             f"in {dtype} NumPy's own result is off by {allowed.floating / 2:.1%} of what float64 gives",
@@ -387,9 +390,10 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
 
 # ---------------------------------------------------------------- two results
 
-# The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
-# larger.
-# The second bound is at most MOST_ERROR, or twice the error of NumPy if that is larger. If the error of NumPy
+# The allowed error is the largest of three: ROUNDINGS unit roundoffs; ROUNDINGS times the change of the result if
+# each input moves by one unit roundoff; TIMES_NUMPY times the error of NumPy in the dtype. The second one is for
+# ill-conditioned functions: NumPy solves equations in float64 in every dtype, so its error tells nothing of them.
+# Each is at most MOST_ERROR, the third at most twice the error of NumPy if that is larger. If the error of NumPy
 # itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
 ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
@@ -415,21 +419,25 @@ class Allowed(NamedTuple):
     integers: float  # the allowed error of all counts or labels together
 
 
-def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
-    result in this dtype.
+def allowed_error(want: Any, got: Any, moved: Any, dtype: str) -> Allowed:
+    """Return the allowed errors of results in `dtype`. `want` is the float64 result, `got` is NumPy's own result
+    in this dtype, and `moved` is the float64 result for inputs that differ by one rounding, or None.
 
-    A floating-point element may be off by 256 roundings, or by more if `got` is. Counts and labels must be
-    equal, unless NumPy itself finds other values in this dtype, for example for a number on the edge of two
-    bins.
+    A floating-point element may be off by 256 roundings of the result or of the inputs, or by more if `got` is.
+    Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
+    number on the edge of two bins.
     """
-    limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
-    for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
+    limit, integers = min(ROUNDINGS * UNIT_ROUNDOFF[dtype], MOST_ERROR), 0.0
+    unlimited = Allowed(math.inf, math.inf)
+    for leaf in _discrepancies(got, want, unlimited):
         own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
         if math.isfinite(own) and leaf.integers:
             integers = max(integers, own)
         elif math.isfinite(own):
             limit = max(limit, own)
+    for leaf in () if moved is None else _discrepancies(moved, want, unlimited):
+        if math.isfinite(leaf.error) and not leaf.integers:
+            limit = max(limit, min(ROUNDINGS * leaf.error, MOST_ERROR))
     return Allowed(limit, integers)
 
 
