@@ -369,8 +369,9 @@ def judge(
     """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
 
     Two limits of the dtype are allowed for. Below the smallest normal number rounding is absolute, so a smaller
-    scale is raised to this number. An infinity is right for a value that rounds to more than the largest
-    number.
+    scale is raised to this number, and an error up to this number is right, because a device may take such
+    numbers as 0 (not those of float16, which are normal in float32). An infinity is right for a value that
+    rounds to more than the largest number.
 
     The error of an element is |got - want| / scale. It is 0 if both are equal (infinities too) or both are NaN,
     and infinite if only one is NaN. A largest error that is not finite is reported as None.
@@ -383,6 +384,7 @@ def judge(
     limit = tolerance.units * UNIT_ROUNDOFF[precision]
     past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
     smallest = SMALLEST_NORMAL[precision]
+    flushed = 0.0 if precision == "float16" else smallest
     spread = None if scale is None else np.ravel(np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
 
@@ -392,7 +394,8 @@ def judge(
         size = np.maximum(np.abs(answer) if spread is None else spread[part], smallest)
         error = _errors(values, answer, size)
         with np.errstate(invalid="ignore"):
-            error[np.isinf(values) & (np.sign(values) * answer >= past)] = 0.0
+            overflow = np.isinf(values) & (np.sign(values) * answer >= past)
+            error[overflow | (np.abs(values - answer) <= flushed)] = 0.0
         index = int(np.argmax(error))
         return float(error[index]), start + index
 

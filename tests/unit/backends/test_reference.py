@@ -89,6 +89,8 @@ INF, SMALLEST = math.inf, 2.0**-14
     *((got, [0.3 * SMALLEST, 1e-9, 0], "float16", False) for got in (
         [0.3 * SMALLEST + 2**-23, 1e-9, 0], [0.3 * SMALLEST, 2**-23, 0], [0.3 * SMALLEST, 1e-9, 2**-24],
     )),
+    # There a device may take numbers as 0, as WebGPU allows.
+    ([0, 0], [1e-38, -1e-45], "float32", True), ([0], [1.2e-38], "float32", False), ([0], [1e-5], "float16", False),
     ([1] * 4, [1] * 5, "float32", False), ([1] * 6, [1] * 5, "float32", False), ([1], [1] * 5, "float32", False),
 ])  # fmt: skip
 def test_what_passes_at_the_limits_of_a_dtype(got, want, dtype, ok):
