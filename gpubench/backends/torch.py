@@ -438,15 +438,8 @@ class _Names:
         self._torch = torch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._torch, name)
-
-    def max(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """Return only the largest values. `torch.max` along an axis returns their indices, too."""
-        return self._torch.amax(x, axis, keepdims)
-
-    def min(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """Return only the smallest values. `torch.min` along an axis returns their indices, too."""
-        return self._torch.amin(x, axis, keepdims)
+        # `torch.max` and `torch.min` along an axis return indices, too.
+        return getattr(self._torch, {"max": "amax", "min": "amin"}.get(name, name))
 
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the element-wise maximum. Each argument is a tensor or a number."""

@@ -141,9 +141,9 @@ def nudge(value: Any, roundoff: float) -> Any:
     if not is_floating(value):
         return value
     wide = widen(value)
-    ups = np.where(np.frexp(wide.real)[0] * 2**10 % 2 < 1, roundoff, -roundoff)
     with np.errstate(invalid="ignore"):  # infinities
-        return np.where(wide == np.rint(wide), wide, wide * (1 + ups)).astype(value.dtype)
+        ups = np.where(np.frexp(wide.real)[0] * 2**10 % 2 < 1, roundoff, -roundoff)
+        return np.where(wide == np.rint(wide), wide, wide + wide * ups).astype(value.dtype)
 
 
 def differences(a: Array, b: Array) -> Array:

@@ -277,16 +277,13 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
     import numpy as np
 
     backend = inner.device.backend
-    arrays: dict[str, Callable[[Any], Any]] = {
-        "numpy": deepcopy, "fake": deepcopy,
-        "torch": lambda x: _tensor(inner, x), "cupy": _cupy_array,
-    }  # fmt: skip
     if function.to_gpu is not None and inner.device.kind != "cpu":
         return function.to_gpu
-    move = arrays.get(backend)
-    if move is None or backend in ("numpy", "fake"):
-        return move
-    return lambda x: move(x) if isinstance(x, np.ndarray) or (backend == "torch" and is_tensor(x)) else x
+    if backend in ("numpy", "fake"):
+        return deepcopy
+    if backend == "torch":
+        return lambda x: _tensor(inner, x) if isinstance(x, np.ndarray) or is_tensor(x) else x
+    return (lambda x: _cupy_array(x) if isinstance(x, np.ndarray) else x) if backend == "cupy" else None
 
 
 def _tensor(inner: Session, array: Any) -> Any:
@@ -375,7 +372,7 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     want = own if pair else compute(lambda x: deepcopy(widen(x)))  # a CPU program may accept only one dtype
     if function.tolerance is not None:
         return want, Allowed(function.tolerance, function.tolerance)
-    moved = None
+    moved = want
     if any(map(is_floating, values)):
         with contextlib.suppress(BackendError):  # such as a matrix that is singular now
             moved = compute(lambda x: deepcopy(nudge(x if pair else widen(x), UNIT_ROUNDOFF[dtype])))
@@ -421,7 +418,7 @@ class Allowed(NamedTuple):
 
 def allowed_error(want: Any, got: Any, moved: Any, dtype: str) -> Allowed:
     """Return the allowed errors of results in `dtype`. `want` is the float64 result, `got` is NumPy's own result
-    in this dtype, and `moved` is the float64 result for inputs that differ by one rounding, or None.
+    in this dtype, and `moved` is the float64 result for inputs that differ by one rounding.
 
     A floating-point element may be off by 256 roundings of the result or of the inputs, or by more if `got` is.
     Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
@@ -435,7 +432,7 @@ def allowed_error(want: Any, got: Any, moved: Any, dtype: str) -> Allowed:
             integers = max(integers, own)
         elif math.isfinite(own):
             limit = max(limit, own)
-    for leaf in () if moved is None else _discrepancies(moved, want, unlimited):
+    for leaf in _discrepancies(moved, want, unlimited):
         if math.isfinite(leaf.error) and not leaf.integers:
             limit = max(limit, min(ROUNDINGS * leaf.error, MOST_ERROR))
     return Allowed(limit, integers)

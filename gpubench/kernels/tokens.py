@@ -142,11 +142,6 @@ def beginning(count: int) -> Beginning:
     return Beginning(size, beside)
 
 
-def text_bytes(count: int) -> int:
-    """Return the number of bytes of `beginning(count)`."""
-    return beginning(count).size
-
-
 @cache
 def _tokens() -> int:
     """Return the number of tokens of the whole text."""
@@ -155,7 +150,7 @@ def _tokens() -> int:
 
 def text_of(count: int) -> bytes:
     """Return the shortest beginning of the text, repeated if needed, that has at least `count` tokens."""
-    text, size = _text(), text_bytes(count)
+    text, size = _text(), beginning(count).size
     return (text * -(-size // len(text)))[:size]
 
 
@@ -413,7 +408,7 @@ OPS = (
         inputs=(
             Operand(
                 "text",
-                lambda params: (text_bytes(params["n"]),),
+                lambda params: (beginning(params["n"]).size,),
                 Given(lambda params: text_of(params["n"])),
                 role="host",
                 dtype="uint8",

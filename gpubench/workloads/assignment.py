@@ -142,12 +142,8 @@ def _sides(step: StageCost) -> tuple[str, ...]:
     return (CPU,) if step.gpu_s is None else (CPU, GPU)
 
 
-def predicted_s(costs: AssignmentCosts, assignment: str) -> float:
+def predicted_s(chain: StageChain, assignment: str) -> float:
     """Return the predicted seconds of one call with this stage assignment."""
-    return _predicted_s(StageChain(costs), assignment)
-
-
-def _predicted_s(chain: StageChain, assignment: str) -> float:
     valid, before, seconds = chain.begin, CPU, 0.0
     for number, side in enumerate(assignment):
         own_s, valid = chain.walk(number, side, valid, before)
@@ -159,7 +155,7 @@ def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> lis
     """Return the stage assignment of least predicted time and others that take at most `near` times as long.
     The result has at most `most` items, the fastest first."""
     chain = StageChain(costs)
-    limit_s = near * min(_predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
+    limit_s = near * min(predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
     # The exact search has to consider only what is faster than the result of a narrow search.
     narrow = _search(chain, limit_s, most, WIDTH)
     if len(narrow) == most:

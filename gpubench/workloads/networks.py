@@ -53,7 +53,7 @@ def one(params: Params) -> int:
 def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
     return lambda params: {
         "n": tokens(params), "width": width(params), "heads": params.get("heads", HEADS),
-        **{name: params[name] for name in ("tokens",) if name in params},
+        **({"tokens": params["tokens"]} if "tokens" in params else {}),
     }  # fmt: skip
 
 

@@ -89,10 +89,12 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         return None
     chain = _by_stage(timed, lambda times: times.chain_s)
     alone = _by_stage(timed, lambda times: times.alone_s)
-    span_s, launch_s, whole_s = (
+    span_s, launch_s, wall_s = (
         _typical(values)
-        for values in zip(*((times.span_s, times.empty_s, _whole_s(times)) for times in timed), strict=True)
+        for values in zip(*((times.span_s, times.empty_s, times.wall_s) for times in timed), strict=True)
     )
+    # If the clock is the host's, the stages explain the calls in which they were timed.
+    whole_s = span_s if timed[0].clock == "host" else wall_s
     if whole_s <= 0:
         return None
     waited, on_device = timed[0].clock == "waited", timed[0].clock in _ON_DEVICE
@@ -122,12 +124,6 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
         tokens_per_s=_tokens_per_s(timed[-1], chain, whole_s), tokens_differing=outcome.check.differing,
     )  # fmt: skip
-
-
-def _whole_s(times: StageTimes) -> list[float]:
-    """Return the seconds of the calls that the stages have to explain. If the clock is the host's, these are
-    the calls in which the stages were timed."""
-    return times.span_s if times.clock == "host" else times.wall_s
 
 
 def _recording_s(
@@ -184,10 +180,8 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
 def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:
     rates = {}
     for part, count in times.tokens.items():
-        own = (
-            seconds for name, seconds in zip(times.stages, chain_s, strict=True) if name.startswith(f"{part}.")
-        )
-        seconds = sum(own)
+        by_stage = zip(times.stages, chain_s, strict=True)
+        seconds = sum(stage_s for name, stage_s in by_stage if name.startswith(f"{part}."))
         if seconds > 0:
             rates[part] = count / (whole_s * seconds / sum(chain_s))
     return rates

@@ -242,8 +242,7 @@ def _rows_of(widths: int) -> Callable[[Params], Params]:
 
 
 def _numbers_of(widths: int) -> Callable[[Params], Params]:
-    columns = _rows_of(widths)
-    return lambda params: {"n": params["n"] * columns(params)["columns"], "columns": columns(params)["columns"]}
+    return lambda params: {"n": params["n"] * widths * width(params), "columns": widths * width(params)}
 
 
 def _norm(params: Params) -> Params:

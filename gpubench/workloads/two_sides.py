@@ -29,6 +29,7 @@ from gpubench.workloads.assignment import (
     CPU,
     GPU,
     AssignmentCosts,
+    StageChain,
     StageCost,
     nearest,
     predicted_s,
@@ -92,8 +93,9 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
     # The assignments to measure are the CPU alone, the GPU alone and the best ones.
     prices = costs(op, timed.case, assignment_times)
     assignments = dict.fromkeys((*alone.values(), *(predicted.assignment for predicted in nearest(prices))))
+    priced = StageChain(prices)
     return msgspec.structs.replace(
-        assignment_times, predicted_s={assignment: predicted_s(prices, assignment) for assignment in assignments},
+        assignment_times, predicted_s={assignment: predicted_s(priced, assignment) for assignment in assignments},
         free_s=nearest(prices.without_copies())[0].seconds,
     )  # fmt: skip
 

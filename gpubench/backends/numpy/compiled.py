@@ -170,7 +170,8 @@ class NumbaThreads:
         took, or 0 if the cache had all kernels."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
-        missing = [source for source in sources if not self._at_hand(source)]
+        names = {source: self.module_name(source) for source in sources}
+        missing = [s for s, name in names.items() if name not in sys.modules and not self._code.holds(name)]
         shares = min(self.most // 2, len(missing) // LEAST_SHARE, MOST_PROCESSES)
         if shares > 1 and cache.user_cache().keeps:
             folders = [str(folder) for folder in cache.fallbacks()]
@@ -256,10 +257,6 @@ class NumbaThreads:
         """Return the name of the module that the source text defines."""
         digest = hashlib.sha256(f"{self._code.version()}\n{source}".encode()).hexdigest()[:20]
         return f"gpubench_kernel_{digest}"
-
-    def _at_hand(self, source: str) -> bool:
-        name = self.module_name(source)
-        return name in sys.modules or self._code.holds(name)
 
     def _module(self, source: str) -> ModuleType:
         name = self.module_name(source)

@@ -30,13 +30,6 @@ def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
     return array
 
 
-def nan_array(shape: Shape, dtype: Dtype) -> Array:
-    """Return an array full of NaN, so that an unwritten element fails the check."""
-    import numpy as np
-
-    return np.full(shape, np.nan, host_dtype(dtype))
-
-
 def is_copy(got: Array, want: Array) -> bool:
     return bool((got == want).all())
 

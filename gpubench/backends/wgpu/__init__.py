@@ -38,6 +38,7 @@ from gpubench.backends.wgpu.transfers import (
     MappedTransfers,
     PlainTransfers,
     StagedStream,
+    staging_buffer,
 )
 from gpubench.base import SOFTWARE_NAMES, VENDOR_ALIASES, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
@@ -75,9 +76,7 @@ class StampSet:
         self._set = device.create_query_set(type="timestamp", count=self._count)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         self._resolved = device.create_buffer(size=8 * self._count, usage=usage)
-        self._readable = device.create_buffer(
-            size=8 * self._count, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        )
+        self._readable = staging_buffer(device, 8 * self._count, write=False)
 
     def writes(self, number: int) -> dict[str, Any]:
         """Return the `timestamp_writes` argument of compute pass `number`."""

@@ -230,13 +230,9 @@ class StagedStream(DeviceStream):
         landing.mapping.close()
 
     def _staging(self, buffer: Buffer, size: int, *, write: bool) -> Any:
-        import wgpu
-
         key = (id(buffer), write)
         if key not in self._buffers:
-            use = wgpu.BufferUsage
-            usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
-            self._buffers[key] = self._device.create_buffer(size=round_up(size), usage=usage)
+            self._buffers[key] = staging_buffer(self._device, round_up(size), write=write)
         return self._buffers[key]
 
 
@@ -303,6 +299,15 @@ class MappableMemory(HostMemory):
                 buffer.destroy()
 
 
+def staging_buffer(device: Any, size: int, *, write: bool) -> Any:
+    """Return a buffer that the host maps: to write what the device then copies, or to read what it has copied."""
+    import wgpu
+
+    use = wgpu.BufferUsage
+    usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
+    return device.create_buffer(size=size, usage=usage)
+
+
 def _pad(data: Array) -> Array | bytes:
     """Return the data, padded to a multiple of four bytes if needed, because WebGPU copies only such
     multiples."""
@@ -332,12 +337,8 @@ class Lane:
 
     def ask(self, turn: int, start: int, size: int) -> Mapping:
         """Request the mapped memory of a chunk. The caller waits with `sync_wait` of the returned mapping."""
-        import wgpu
-
         if turn not in self._staging:
-            use = wgpu.BufferUsage
-            usage = use.MAP_WRITE | use.COPY_SRC if self._write else use.MAP_READ | use.COPY_DST
-            self._staging[turn] = self._device.create_buffer(size=self._chunk, usage=usage)
+            self._staging[turn] = staging_buffer(self._device, self._chunk, write=self._write)
         staging = self._staging[turn]
         if not self._write:
             self._queue.copy(self.buffer, start, staging, 0, round_up(size))

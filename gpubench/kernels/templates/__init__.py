@@ -480,9 +480,8 @@ class GpuText(msgspec.Struct, frozen=True):
     ) -> CudaPass:  # fmt: skip
         """Return a launch with the values `sizes`. `renamed` maps names of the kernel's buffers to other
         buffers. Raises Unsupported beyond CUDA's largest grid."""
-        kinds = {"i32": "int"}
         pointers = [
-            f"{'' if name in self.writes else 'const '}{kinds.get(kind, kind)}* __restrict__ {name}"
+            f"{'' if name in self.writes else 'const '}{'int' if kind == 'i32' else kind}* __restrict__ {name}"
             for name, kind in self.buffers.items()
         ]
         arguments = ", ".join([*pointers, *(f"long long {size}" for size in self.sizes.split())])

@@ -31,9 +31,9 @@ from gpubench.backends.shared.peaks import (
     is_copy,
     is_dot,
     is_product,
-    nan_array,
     pattern,
 )
+from gpubench.backends.shared.reference import sentinels
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape
 from gpubench.measure import protocol
@@ -205,7 +205,7 @@ def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     while not began or time.perf_counter() - began < request.limit_s / 2:
         launch = session.multiply_adds(dtype, rounds)
         try:
-            session.upload(launch.output, nan_array((THREADS,), "float32"))
+            session.upload(launch.output, sentinels((THREADS,), "float32"))
             wall_s(session, launch, 1)
             once = launch_seconds(session, launch, 1)
             began = began or time.perf_counter()  # the first launch has built the kernel
@@ -274,7 +274,7 @@ def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
 
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
-    answer = nan_array(shape, dtype)
+    answer = sentinels(shape, dtype)
     session.download(launch.output, answer)
     return answer
 

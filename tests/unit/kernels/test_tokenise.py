@@ -43,7 +43,7 @@ def test_the_encoder_is_made_without_a_connection(monkeypatch):
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 1000, 40_000, 90_000, random.Random(1).randrange(1, 30_000)])
 def test_the_text_is_the_shortest_of_whole_words_with_so_many_tokens(count):
     text = tokens.text_of(count)
-    assert len(text) == tokens.text_bytes(count) == OP.inputs[0].shape({"n": count})[0]
+    assert len(text) == tokens.beginning(count).size == OP.inputs[0].shape({"n": count})[0]
     assert len(tokens.encode(text)) >= count
     shorter = b"".join(tokens.words(text)[:-1])
     assert len(tokens.encode(shorter)) < max(count, 1), "one word less has too few tokens"
@@ -52,8 +52,8 @@ def test_the_text_is_the_shortest_of_whole_words_with_so_many_tokens(count):
 def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     """Costs are printed as formulas, which are found at such sizes."""
     text, once = tokens.TEXT.read_bytes(), len(tokens.encode(tokens.TEXT.read_bytes()))
-    assert tokens.text_bytes(2**40 * once) == 2**40 * len(text)
-    assert tokens.text_bytes(2**40 * once + 5) == 2**40 * len(text) + tokens.text_bytes(5)
+    assert tokens.beginning(2**40 * once).size == 2**40 * len(text)
+    assert tokens.beginning(2**40 * once + 5).size == 2**40 * len(text) + tokens.beginning(5).size
 
 
 def case_of(n: int, op=OP) -> Case:

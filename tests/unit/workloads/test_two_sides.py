@@ -146,7 +146,8 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         best = min(found.predicted_s, key=found.predicted_s.__getitem__)
         assert (set(best), found.free_s <= found.predicted_s[best]) == ({"c", "g"}, True)
         costs = two_sides.costs(workspace.op, case, found)
-        assert found.predicted_s == {one: pytest.approx(predicted_s(costs, one)) for one in found.predicted_s}
+        chain = planner.StageChain(costs)
+        assert found.predicted_s == {one: pytest.approx(predicted_s(chain, one)) for one in found.predicted_s}
         assert best == nearest(costs)[0].assignment
         for assignment, seconds in found.predicted_s.items():
             ready.split = assignment
@@ -370,7 +371,7 @@ def test_the_best_are_those_of_a_search_through_all_as_far_as_they_are_near(cost
     assert [by_assignment[near.assignment] for near in best] == pytest.approx([near.seconds for near in best])
     assert len({near.assignment for near in best}) == len(best)
     for letters, wanted in by_assignment.items():
-        assert predicted_s(costs, letters) == pytest.approx(wanted)
+        assert predicted_s(planner.StageChain(costs), letters) == pytest.approx(wanted)
     assert nearest(costs.without_copies())[0].seconds <= best[0].seconds + 1e-9
 
 

@@ -334,7 +334,7 @@ class FakeSession(
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
         """Wait for the device and download at this cost. For the CPU a copy costs nothing."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
-            self._wait()
+            self.sync()
         self._np.copyto(host, buffer.array)
         if self._word != "cpu":
             self._spend(cost_s)
@@ -412,7 +412,7 @@ class FakeSession(
 
     def sync(self) -> None:
         """Wait for the device. The wait takes one step of the clock."""
-        self._wait()
+        self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
 
     def both(self, aside: Work, here: Work) -> None:
         """Run both functions one after the other. By the scripted clock both begin now, and the longer one
@@ -458,9 +458,6 @@ class FakeSession(
 
     def close(self) -> None:
         """Do nothing, because the session has nothing to free."""
-
-    def _wait(self) -> None:
-        self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
 
     def _spend(self, seconds: float) -> None:
         self._host.seconds += seconds * self._factor()
