@@ -148,7 +148,7 @@ def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
         cell: {case.n for case in same} for cell, same in group_by(broken, lambda case: case.case.cell).items()
     }
     lanes = []
-    for series, same in group_by(rows, _series).items():
+    for series, same in group_by(rows, lambda case: (case.op, case.dtype, beside_size(case.params))).items():
         lane = _lane(series, same, curves, failed)
         lanes += [lane] if lane is not None else []
     if not lanes:
@@ -160,10 +160,6 @@ def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
         lanes=tuple(lanes), shown=shown, situations=summary.regimes, low=min(lane.start for lane in lanes),
         high=max(lane.end for lane in lanes),
     )  # fmt: skip
-
-
-def _series(case: AnswerRow) -> SeriesKey:
-    return case.op, case.dtype, beside_size(case.params)
 
 
 def _lane(
@@ -343,7 +339,15 @@ def situations(
     by_op = group_by(
         outcomes, lambda pair: (pair[0], pair[1].op.op, pair[1].op.dtype, _words(pair[1].op.params))
     )
-    best = [(key[0], min((outcome for _, outcome in same), key=_rank)) for key, same in by_op.items()]
+    best = [
+        (
+            key[0],
+            min(
+                (outcome for _, outcome in same), key=lambda it: (_BEST_FIRST.index(it.winner), -it.gain.ratio)
+            ),
+        )
+        for key, same in by_op.items()
+    ]
     by_regime = group_by(best, lambda pair: pair[0])
     dtypes = {outcome.op.dtype for _, outcome in best}
     return [
@@ -358,10 +362,6 @@ def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome
     small = gain.winner == "cpu" and not gain.top and gain.gpu_s < idle_s
     winner: Outcome = "unsure" if small or gain.winner == "noisy" else gain.winner
     return OpOutcome(winner, op, cell, gain, small)
-
-
-def _rank(outcome: OpOutcome) -> tuple[int, float]:
-    return _BEST_FIRST.index(outcome.winner), -outcome.gain.ratio
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:

@@ -328,7 +328,10 @@ def benchmark_name(case: Estimated) -> str:
     `BenchmarkMatmul/n=4096/dtype=float32/implementation=tuned/regime=resident/backend=cupy/dev=0`."""
     what = case.row.case
     backend, _, number = what.device_id.rpartition(":")
-    params = [f"{key}={value}" for key, value in sorted(what.params.items(), key=_n_first)]
+    params = [
+        f"{key}={value}"
+        for key, value in sorted(what.params.items(), key=lambda param: (param[0] != "n", param[0]))
+    ]
     parts = [
         "Benchmark" + "".join(word[:1].upper() + word[1:] for word in what.op.split("_")), *params,
         f"dtype={what.dtype}", f"implementation={what.implementation_id}", f"regime={what.regime_id}",
@@ -336,10 +339,6 @@ def benchmark_name(case: Estimated) -> str:
     ]  # fmt: skip
     # White space ends a name, a slash begins the next part of it, and -1 at the end would be GOMAXPROCS.
     return "/".join("".join(c if c.isprintable() and c not in " /" else "_" for c in part) for part in parts)
-
-
-def _n_first(param: tuple[str, int]) -> tuple[bool, str]:
-    return param[0] != "n", param[0]
 
 
 # ---------------------------------------------------------------- google-benchmark, for its compare.py

@@ -202,24 +202,20 @@ def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOp
         series = list(dict.fromkeys(ratio.case.case.series for ratio in rows))
         rows = sorted(rows, key=lambda ratio: (series.index(ratio.case.case.series), _place(ratio)))
     words = [_LIBRARY if library else "", legend({ratio.label for ratio in rows})]
-    title = _adapters_text(analysis, rows)
-    tables = []
-    styles: tuple[GainStyle, ...] = (short_ratio_text, ratio_text)
-    for style in styles:
-        body = []
-        for ratio in rows:
-            case = ratio.case.case
-            beside = library.get((case.workload, case.regime_id, case.device_id))
-            body.append(
-                cells(
-                    case.op, case.dtype, case.device_id, data_text(case), size_text(ratio.case),
-                    _side_text(ratio.baseline, unit) + whose(ratio.baseline), _side_text(ratio.case, unit),
-                    _gain_cell(ratio, style),
-                    bool(library) and (gain_text(beside) + mark(beside.label) if beside else "-"),
-                )
-            )  # fmt: skip
-        tables.append(Table(columns, tuple(body), title=title, legend="; ".join(filter(None, words))))
-    return narrowing(tables)
+    body = []
+    for ratio in rows:
+        case = ratio.case.case
+        beside = library.get((case.workload, case.regime_id, case.device_id))
+        body.append(
+            cells(
+                case.op, case.dtype, case.device_id, data_text(case), size_text(ratio.case),
+                _side_text(ratio.baseline, unit) + whose(ratio.baseline), _side_text(ratio.case, unit),
+                _gain_cell(ratio, ratio_text),
+                bool(library) and (gain_text(beside) + mark(beside.label) if beside else "-"),
+            )
+        )  # fmt: skip
+    title, legends = _adapters_text(analysis, rows), "; ".join(filter(None, words))
+    return Table(columns, tuple(body), title=title, legend=legends)
 
 
 def _place(ratio: Speedup) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.machines import letter
 from gpubench.report.wording import (
@@ -34,10 +34,9 @@ from gpubench.result.case import RESIDENT, Case, parse_case_id
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-# The forms of the table, the narrowest first: the longest name of a claim, the style of a factor, and a remark.
-_WIDER = "intervals: in a wider terminal or --format markdown"
-_IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
-    *((length, short_ratio_text, _WIDER) for length in (10, 16, 20, 26)), (28, ratio_text, ""),
+# The forms of the table, the narrower first: the least width of a claim, the style of a factor, and a remark.
+_FORMS: tuple[tuple[int, GainStyle, str], ...] = (
+    (10, short_ratio_text, "intervals: in a wider terminal or --format markdown"), (26, ratio_text, ""),
 )  # fmt: skip
 
 
@@ -103,7 +102,7 @@ _Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells before the verd
 
 def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
     columns = heads(
-        "claim", number("claimed"), number("measured"), "verdict", bool(files) and "file",
+        number("claimed"), number("measured"), "verdict", bool(files) and "file",
         number("copied", 1), number("CPU claimed", 3),
         number("CPU", 2), number("GPU claimed", 3),
         number("GPU", 2), full and "case",
@@ -118,24 +117,33 @@ def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequenc
     if any(_data(*claim.ids).strip() == _MIXED for claim in rows):
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     tables = []
-    for length, style, how in _IMPLEMENTATIONS:
+    for least, style, how in _FORMS:
         body = []
         for claim, file in itertools.zip_longest(rows, files):
-            first, rest = _cells(claim, unit, length, style)
-            body.append(cells(*first, bool(files) and file, *rest, full and _case(claim)))
+            first, rest = _cells(claim, unit, style)
+            body.append(
+                cells(
+                    *first, bool(files) and file, *rest, full and (" + ".join(claim.ids) or claim.reason or "")
+                )
+            )
             if claim.also is not None:
                 first, rest = _beside_cells(claim.also, unit)
                 body.append(cells(*first, bool(files) and "", *rest, full and claim.also.id))
-        tables.append(Table(columns, tuple(body), legend="; ".join(filter(None, [*notes, how]))))
+        tables.append(
+            Table(
+                (Column("claim", least=least), *columns),
+                tuple(body),
+                legend="; ".join(filter(None, [*notes, how])),
+            )
+        )
     return narrowing(tables)
 
 
-def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> _Halves:
+def _cells(claim: ClaimResult, unit: str, style: GainStyle) -> _Halves:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
-    short = length == _IMPLEMENTATIONS[0][0]
     return [
-        shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style, short=short),
+        shorten(claim.claim, 28), _claimed_text(claim, unit), _measured_text(claim, unit, style),
         Cell(claim.verdict, _TONES.get(claim.verdict, "muted")),
     ], [
         gain_text(copied) + mark(copied.label) if copied else "-",
@@ -171,16 +179,16 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
     return f"{claim.claimed_speedup:.3g}x"
 
 
-def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
+def _measured_text(claim: ClaimResult, unit: str, style: GainStyle) -> str:
     """Return the measured value of a claim with the situation in which it was measured, such as
-    `GPU 54x [48, 62] queued`. `style` writes a factor, and `short` leaves out the interval of a break-even."""
-    where = _data(*claim.ids)
+    `GPU 54x [48, 62] queued`. `style` writes a factor. Other values have an interval if `style` writes one."""
+    where, brief = _data(*claim.ids), style is short_ratio_text
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where
     if claim.timed is not None and claim.timed.time is not None:
-        interval = f" {time_interval_text(claim.timed.time, unit)}" if style is ratio_text else ""
+        interval = f" {time_interval_text(claim.timed.time, unit)}" if not brief else ""
         return f"{time_text(claim.timed.time, unit)}{interval}{where}"
-    return threshold_text(claim.threshold, short=short) + where if claim.threshold is not None else "-"
+    return threshold_text(claim.threshold, short=brief) + where if claim.threshold is not None else "-"
 
 
 def _data(*ids: str) -> str:
@@ -196,10 +204,6 @@ def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
     table has its own words for them."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
-
-
-def _case(claim: ClaimResult) -> str:
-    return " + ".join(claim.ids) or claim.reason or ""
 
 
 ROWS = (Rows("claims", ClaimResult, claims, order=180),)

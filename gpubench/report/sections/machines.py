@@ -190,7 +190,8 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
     for i, side in enumerate(sides):
         rows = histories(side) if len(side.runs) > 1 else ()
         if rows:
-            tables.append(_history(side, rows, f"{letter(i)}: {_span(side)}", options))
+            span = f"{side.runs[0].run.started_at} to {side.runs[-1].run.started_at}"
+            tables.append(_history(side, rows, f"{letter(i)}: {len(side.runs)} runs, {span}", options))
     line = (
         "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. A change is sure "
         f"where the runs before and behind it tell, {STEP_LEAST} on each side at least (compare's test, a run being "
@@ -199,10 +200,6 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
     named_above = MACHINES in options.sections and len(sides) > 1
     whose = [] if named_above else names(sides)
     return Section(title="History", lines=(*whose, line), tables=tuple(tables)) if tables else None
-
-
-def _span(side: MachineRuns) -> str:
-    return f"{len(side.runs)} runs, {side.runs[0].run.started_at} to {side.runs[-1].run.started_at}"
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:

@@ -213,7 +213,9 @@ def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | Non
     )  # fmt: skip
     body = [
         cells(
-            result.case.device_id, what(result), _size(result), time_text(result.time, unit) + mark(result.label),
+            result.case.device_id, what(result),
+            format_bytes(result.case.params["n"]) if result.case.op in _SIZED else "-",
+            time_text(result.time, unit) + mark(result.label),
             time_interval_text(result.time, unit) if result.time else "-", rate(result),
         )
         for result in rows
@@ -254,10 +256,6 @@ def pool_share(pool: PoolOverhead) -> str:
 
 def _share(share: float) -> str:
     return share_text(share) if share >= 1e-3 else "less than 0.1%"
-
-
-def _size(result: CaseResult) -> str:
-    return format_bytes(result.case.params["n"]) if result.case.op in _SIZED else "-"
 
 
 def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[int]]:
