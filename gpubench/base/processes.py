@@ -130,6 +130,8 @@ class _Process:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers: list[threading.Thread] = []
+        if own_session and hasattr(os, "killpg"):
+            self._begin(self._end_group)
         self._begin(read, self._process.stdout)
         self._begin(_drain, self._process.stderr, self.errors)
 
@@ -143,6 +145,14 @@ class _Process:
             self.kill()
             raise OSError(errno.EAGAIN, find_limit(error) or str(error)) from error
         self._readers.append(thread)
+
+    def _end_group(self) -> None:
+        """Wait for the end of the process. Then kill what it has left in its group: a process of a user's file
+        would run on, and hold the pipes, whose end is the sign of a crash. A command that succeeds may leave a
+        daemon, as git does."""
+        if self._process.wait() or isinstance(self, Child):
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     @property
     def alive(self) -> bool:

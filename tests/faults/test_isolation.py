@@ -195,8 +195,8 @@ def test_children_of_threads_live_as_long_as_these():
 
 
 def test_a_worker_that_ends_itself_is_told_with_its_own_status(tmp_path, monkeypatch):
-    """Its pipes close before it ends, as those of a process with much to give back do."""
-    slowly = "import time; os.closerange(0, 100); time.sleep(0.3); os._exit(7)"
+    """Its pipes close before it ends, as those of a process with much to give back do. A child of it holds them on."""
+    slowly = "import time; os.fork() or time.sleep(3600); os.closerange(0, 100); time.sleep(0.3); os._exit(7)"
     monkeypatch.setenv("PYTHONPATH", str(backend(tmp_path, slowly)))
     (listing,) = list_devices(["strange"])
     assert (listing.reason, "exited with status 7" in listing.detail) == ("worker-crashed", True)
