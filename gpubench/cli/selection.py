@@ -277,6 +277,9 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
     for text in texts:
         where, values = _shape_values(text)
         targets = _shape_ops(text, where, list(values), ops)
+        for name in [name for name, numbers in values.items() if 0 in numbers]:
+            if any("(0)" not in ops[op].options[name] for op in targets):
+                _refuse_shape(text, f"{name} is at least 1")
         shapes = [
             dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())
         ]
@@ -304,7 +307,12 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
         lists.setdefault(name, []).append(first if equals else item)
     if "n" in lists:
         _refuse_shape(text, "n is the size", "give sizes with --sizes")
-    return where, {name: units.parse_sizes(",".join(items), option="--params") for name, items in lists.items()}
+    values = {}
+    for name, items in lists.items():
+        sizes = [item for item in items if item.strip() != "0"]
+        values[name] = [0] * (len(sizes) < len(items))  # the default of some params; no size is 0
+        values[name] += units.parse_sizes(",".join(sizes), option="--params") if sizes else []
+    return where, values
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:

@@ -45,10 +45,10 @@ ROWS = {
         f"{ADD} --no-save --claims builtin --min-speedup add=1000", 3, ["min-speedup add=1000: FAILED", "Claims: "], {}, None),
     "a dry run tells what will be skipped": (f"{FAKE} --ops add --sizes 1G --dtypes f64,f32 --dry-run", 0, ["out-of-memory"], {}, None),
     "every shape": (
-        f"{FAKE} {QUEUED} --ops matmul,add --sizes 64 --params m=16,32,k=8 --params matmul:batch=3", 0, ["k=8 m=16"],
-        {"selection.params": {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}},
+        f"{FAKE} {QUEUED} --ops matmul,add,adam --sizes 64 --params m=16,32,k=8 --params matmul:batch=3 --params step=0", 0, ["k=8 m=16"],
+        {"selection.params": {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}], "adam": [{"step": 0}]}},
         {**{id: end for shape in ("n=64,k=8,m=16", "n=64,k=8,m=32", "n=64,batch=3") for id, end in measured(f"matmul/{shape}").items()},
-         **measured("add/n=64")}),  # add has no such params: it stays as it is
+         **measured("add/n=64"), **measured("adam/n=64,step=0")}),  # add has no such params: it stays as it is
     "an implementation that is missing": (
         f"{ADD} {QUEUED} --implementations all", 0, [], {},
         measured("add/n=1024") | {f"add/n=1024/float32/tuned/{side}": "no-implementation" for side in SIDES}),
