@@ -163,7 +163,7 @@ WARNINGS: dict[str, Entry] = {
     "chosen-once": Entry(
         "the first run on a machine compiles and tries its kernels, and takes up to a quarter, or 10 s, longer for it;"
         " the first call of a function of yours may compile too, up to a minute longer",
-        "nothing to do: the choices of kernels are remembered, and the next run takes its usual time"),
+        "nothing to do: the next run remembers the choices of kernels; functions of yours compile in each run"),
     "unavailable": Entry(
         "a backend was left out, and why", "the hint: mostly a library or a driver to install"),
     "bad-plugin": Entry(

@@ -34,7 +34,7 @@ from gpubench.measure.recorder import (
     settled_block,
 )
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.result.case import Case, inner_device
+from gpubench.result.case import FUNCTIONS, Case, inner_device
 from gpubench.result.run import (
     AssignmentTimes,
     Block,
@@ -94,14 +94,8 @@ AGREEING, MOST_TRIES = 2, 4
 LARGEST_BLOCK = 5  # samples of a split that is only tried
 # A launch hangs if it takes HANG_S seconds more than SLOW times what is expected.
 HANG_S, SLOW = 3.0, 10.0
-BUILDING = ("compile", "autotune")  # a compiler may take long
-
-
-def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
-    """Return whether a worker was ended because the budget was over, not because a launch hung. `launch_s` is
-    the expected seconds of a launch."""
-    late = gone.reason == "timeout" and budget.over
-    return late and (gone.phase in BUILDING or gone.phase_s < HANG_S + SLOW * launch_s)
+# Compilers and work of the host may take long.
+BUILDING = ("compile", "autotune", "inputs", "reference")
 
 
 class CaseRun:
@@ -168,8 +162,11 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case because its worker `gone` ended: the case is out of time or failed."""
-        if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
+        """End the case because its worker `gone` ended: the budget was over, or a launch hung or failed. The first
+        launch of a user's function may compile at each size."""
+        building = gone.phase in BUILDING or (self.case.group == FUNCTIONS and gone.phase == "first launch")
+        late = gone.reason == "timeout" and self.runtime.budget.over
+        if late and (building or gone.phase_s < HANG_S + SLOW * self._workload.slow_s):
             self._run_late(f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}")
             self._announce()
         else:

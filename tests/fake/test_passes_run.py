@@ -141,7 +141,7 @@ def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkey
 @pytest.mark.parametrize(("how", "kind", "reason"), [
     (gone("worker-crashed"), Failure, "worker-crashed"),
     (gone("timeout", case_run.HANG_S + 1), Failure, "timeout"), (gone("timeout", 1.0), Skip, "budget"),
-    (gone("timeout", case_run.HANG_S + 1, "compile"), Skip, "budget"),
+    (gone("timeout", case_run.HANG_S + 1, "reference"), Skip, "budget"),
 ])  # fmt: skip
 def test_a_crash_and_a_hang_are_told_where_no_time_is_left_to_try_again(monkeypatch, how, kind, reason):
     """More time would not help: only what may be slow is out of time."""
