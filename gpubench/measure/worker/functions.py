@@ -37,6 +37,7 @@ from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.workspace import WRONG_FUNCTION, Workspace, Wrong, kind_of
 from gpubench.result.case import Case
 from gpubench.result.run import Check, RunWarning
+from gpubench.result.store.files import write_whole
 
 # If the answer takes longer than this, a function is called with other values only at its first size.
 SHORT_ANSWER_S = 0.05
@@ -93,9 +94,7 @@ class CallOperands(Operands):
         want, allowed = answer(self.op.calls, self.inputs(case), case.dtype)
         reference = want, allowed, time.perf_counter() - began
         with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
-            temporary = file.with_suffix(f".{id(self)}.part")
-            temporary.write_bytes(pickle.dumps(reference, protocol=5))
-            temporary.replace(file)
+            write_whole(file, pickle.dumps(reference, protocol=5))
         return reference
 
 
