@@ -168,7 +168,11 @@ class FleetDriver:
         """Handle the messages that have arrived, check the timeouts, and return the time at which the messages
         arrived. The timeouts are checked for that earlier time, because the time that the driver takes to
         handle messages is not a node's silence."""
-        arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
+        try:
+            arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
+        except Exception as error:  # the engine is lost, but not what has arrived
+            reason, why = wire.error_reason(error), wire.error_text(error)
+            arrivals = [Arrival(node, reason=reason, why=why) for node in self._running]
         now = self._clock()
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
@@ -185,7 +189,10 @@ class FleetDriver:
         self._journal.begin(progress.placed.name)
         self._running[node.id] = progress
         self._clocks.ask(node.id, self._clock())
-        self.engine.start(node, progress.placed.arguments)
+        try:
+            self.engine.start(node, progress.placed.arguments)
+        except Exception as error:
+            self._end(progress, wire.error_reason(error), wire.error_text(error))
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
         """Handle one message of a node. An invalid message ends only the run of that node."""

@@ -99,6 +99,14 @@ def test_whatever_a_node_sends_costs_that_node_alone(lead, bad):
     assert (ends["bad"].reason, ends["good"].reason) == ("failed", None)
 
 
+def test_an_engine_that_fails_keeps_what_arrived(lead, part):
+    begun = [HELLO, wire.PART_BEGINS, *pieces(wire.PART, part)]
+    scripts = {"begun": begun, "lost": (5.0 / number for number in (1, 0))}
+    ends, journal, *_ = lead(lambda node: scripts[node], *scripts, "not started")
+    assert [end.reason for end in ends.values()] == ["failed"] * 3
+    assert store.load(journal.path("begun")).id == "a-1"
+
+
 def test_a_node_may_send_no_more_than_a_result_may_hold(lead, monkeypatch):
     piece = wire.PART + b"x" * wire.PIECE_BYTES
     monkeypatch.setattr("gpubench.fleet.driver.MOST_BYTES", 4 * wire.PIECE_BYTES)
