@@ -39,7 +39,7 @@ from gpubench.fleet.driver import (
     name_nodes,
 )
 from gpubench.fleet.merge import parse_nodes, report_fleet
-from gpubench.fleet.node import RUN, Engine, RayEngine
+from gpubench.fleet.node import HEARTBEAT_S, RUN, Engine, RayEngine
 from gpubench.fleet.nodes import Fleet, Node
 from gpubench.fleet.options import (
     INCOMPLETE,
@@ -241,12 +241,18 @@ def _refuse(
 
 
 def fleet_limits(options: Any) -> FleetLimits:
-    """Return the time limits of a fleet from the options. Raises UsageError."""
-    return FleetLimits(
+    """Return the time limits of a fleet from the options. Raises UsageError, also for a silence that a node keeps
+    which is well."""
+    limits = FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
         silence_s=parse_duration(options.silence_timeout, option="--silence-timeout"),
         deadline_s=parse_duration(options.deadline, option="--deadline"),
     )
+    if limits.silence_s <= HEARTBEAT_S:
+        why = f"a node tells every {HEARTBEAT_S:g} s that it is there"
+        hint = "wait longer than that"
+        raise UsageError("bad-value", f"--silence-timeout {options.silence_timeout}", why=why, hint=hint)
+    return limits
 
 
 def _output(options: ClusterRunOptions) -> str:

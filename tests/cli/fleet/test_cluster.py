@@ -34,6 +34,7 @@ def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
     ("run --cluster local --dry-run", 2, "--dry-run is about one machine"),
     ("run --cluster local --context node=a", 2, "--context node= is about one machine"),  # all nodes would have that name
     ("run --cluster local --silence-timeout soon", 2, "--silence-timeout"),
+    ("detect --cluster local --silence-timeout 5s", 2, "every 5 s"),
     ("run --cluster local --fail-on noisy", 2, "slow-gpu, incomplete"), ("run --cluster local -o f.md", 2, ".json"),
     ("detect --cluster here", 2, "local, auto or HOST:PORT"), ("detect --cluster local --deep", 2, "--deep is about one machine"),
     ("detect --cluster local --wake", 2, "--wake is about one machine"),
