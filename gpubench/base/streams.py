@@ -84,6 +84,11 @@ class Stream:
         return written
 
 
+def in_ci(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a continuous integration: CI is set, but not to 0 or false."""
+    return environ.get("CI", "").lower() not in ("", "0", "false")
+
+
 def in_runner(environ: Mapping[str, str]) -> bool:
     """Return whether a CI runner may interpret the output of this process."""
     return any(environ.get(name) for name in RUNNERS)

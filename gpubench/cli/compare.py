@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
+from gpubench.base.streams import in_ci
 from gpubench.cli.options import ComparisonOptions
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
         advisory=options.advisory, allow_different_machine=options.allow_different_machine,
-        insist=os.environ.get("CI", "").lower() not in ("", "0", "false"),
+        insist=in_ci(os.environ),
     )  # fmt: skip
 
 

@@ -592,7 +592,7 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
 def _no_browser(environ: Mapping[str, str]) -> str:
     """Return why no browser can be opened, or an empty text if there may be one. A text browser does not count,
     because it would take over the terminal."""
-    if environ.get("CI", "").lower() not in ("", "0", "false"):
+    if streams.in_ci(environ):
         return "this is a continuous integration (CI is set)"
     if sys.platform.startswith(("win", "darwin")):
         return ""

@@ -21,7 +21,7 @@ from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
 from gpubench.base import BUSY_SHARE, disk, processes, units
 from gpubench.base.errors import GpubenchError
-from gpubench.base.streams import Output, fill, surviving, visible
+from gpubench.base.streams import Output, fill, in_ci, surviving, visible
 from gpubench.cli.delivery import cannot_write
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.request import Tell
@@ -172,7 +172,7 @@ def display(
     stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
-    if stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb":
+    if stream.isatty() and not in_ci(environ) and environ.get("TERM") != "dumb":
         return Live(stream)
     return _Lines(stream)
 

@@ -17,6 +17,7 @@ from gpubench import __version__
 from gpubench.base import processes
 from gpubench.base.errors import DeviceLost, ExitCode, WrongResult
 from gpubench.base.messages import REASONS
+from gpubench.base.streams import in_ci
 from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.result.case import DEVICE_GROUP, Case
 from gpubench.result.identity import uuid_digest
@@ -279,7 +280,7 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
         run_id = environ.get("GITHUB_RUN_ID")
         url = f"{server}/{repository}/actions/runs/{run_id}" if server and repository and run_id else None
         return Ci(provider="github", run_url=url, runner_image=environ.get("ImageOS"))
-    return Ci(provider="unknown") if environ.get("CI") else None
+    return Ci(provider="unknown") if in_ci(environ) else None
 
 
 def _device_of_file(device: Device) -> Device:

@@ -93,7 +93,7 @@ def test_a_uuid_becomes_a_digest_everywhere_and_stays_one_name(uuid):
 
 
 @pytest.mark.parametrize(("environ", "provider"), [
-    ({}, None), ({"CI": "1"}, "unknown"), ({"CI": "true", "GITHUB_ACTIONS": "true"}, "github"),
+    ({}, None), ({"CI": "false"}, None), ({"CI": "1"}, "unknown"), ({"CI": "true", "GITHUB_ACTIONS": "true"}, "github"),
 ])  # fmt: skip
 def test_the_ci_is_named(environ, provider):
     ci = document(environ=environ).environment.ci
