@@ -193,7 +193,7 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
         why = f"it is none of {len(allowed)} names" + (f"; similar: {', '.join(near)}" if near else "")
     words = word.split()
     if len(words) > 1 and set(words) <= set(allowed):
-        hint = f"write {','.join(words)}"
+        hint = f"in a list write {','.join(words)}"
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")
     raise UsageError(
         "unknown-value", f"{what}: there is no {word!r}", why=why,

@@ -66,10 +66,17 @@ def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
 
     words: list[str] = []
     for before, word in zip(("", *arguments), arguments, strict=False):
-        value = before.startswith("--") or word.startswith("-")
-        files = [] if value or not set("*?") & set(word) else sorted(glob.glob(word))
-        words += files or [word]
+        named = set("*?").intersection(word) and not word.startswith("-") and not _takes_value(before)
+        words += (named and sorted(glob.glob(word))) or [word]
     return words
+
+
+def _takes_value(word: str) -> bool:
+    """Return whether the next word is the value of this one, an option that is no switch."""
+    from gpubench.cli.options import commands
+
+    every = (declared for options in commands().values() for declared in options.declared.values())
+    return word.startswith("--") and "=" not in word and word[2:] not in {x.key for x in every if x.switch}
 
 
 def _run(arguments: list[str]) -> int:
