@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -34,14 +35,15 @@ class RunSettings(TypedDict, total=False):
     """The settings of `bench` and `run` apart from the ops. They are the options of `gpubench run`, with
     underscores."""
 
-    sizes: str | int | Iterable[int]  # such as "1k:64k", 4096 or [1024, 4096]; default: found by a search
+    # such as "1k:64k", 4096, [1024, 4096] or ["add=1k", "4k"]; default: found by a search
+    sizes: str | int | Iterable[int | str]
     budget: str | float  # the time of the run in seconds, or a text such as "2m"
     backends: str  # the names of the backends, separated by commas, or "auto"
     devices: str  # the ids of the devices, separated by commas
     dtypes: str  # the dtypes, such as "f32,f16"
     regimes: str  # the situations, such as "waited,copied,streamed"
     implementations: str  # "library", as a library computes it, "tuned" or "all"
-    params: str  # the shapes beside the size, such as "columns=256,1024"
+    params: str | Iterable[str]  # the shapes beside the size, such as "columns=256,1024" or ["m=16", "k=16"]
     quick: bool  # whether to run one session with a precision of 5 %
     sessions: int  # the number of sessions, each with fresh workers
     rigorous: bool  # whether to measure with the precision that a publication needs
@@ -289,8 +291,8 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
       `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
 
-    Ctrl-C while it measures ends the run early and raises nothing: the result has what was measured until then,
-    and its `run.complete` is False.
+    Ctrl-C while it measures ends the run early with a warning, and raises nothing: the result has what was
+    measured until then, and its `run.complete` is False.
 
     Raises UsageError for an unknown name and for a wrong setting, and RequiredUnavailable for a named device
     that is absent.
@@ -358,7 +360,10 @@ def _word(declared: Declaration, value: Any) -> Any:
     if name == "sizes" and isinstance(value, Real):
         return [str(value)]
     if isinstance(value, Iterable) and not isinstance(value, str):
-        value = ",".join(map(str, value))
+        texts = list(map(str, value))
+        if declared.multiple and any("=" in text for text in texts):
+            return texts  # lists by op, or one shape each
+        value = ",".join(texts)
     if not isinstance(value, str):
         raise _bad_value(name, value, "a text or a list of texts")
     return [value] if declared.multiple else value
@@ -386,6 +391,8 @@ def _measure(options: Any, began: float) -> Result:
         with progress.show(options, os.environ) as display:
             spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
             finished = runner.run(spec, display, lambda _: None)
+        if finished.exit_reason == "interrupted":
+            warnings.warn("the run was interrupted: its result has what was measured until then", stacklevel=3)
         return Result(delivery.read_back(finished))
     finally:  # an interrupted run ignores further signals
         for restore in restorers:

@@ -90,9 +90,10 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
     (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
-    (lambda result: gpubench.run("add", budget=1e6, max_time=1e-5, threads=9999), "leave --threads out"),
+    (lambda result: gpubench.run("matmul", params=["m=2", "m=3"], budget=1e6, max_time=1e-5, threads=9999), "leave --threads out"),
     (lambda result: gpubench.run("add", size=3), "did you mean 'sizes'"),
     (lambda result: gpubench.run("add", sessions=0), "what is possible"),
+    (lambda result: gpubench.run("add", quick="false"), "what is possible"),
     (lambda result: gpubench.run("add", dtypes=float), "what is possible"),
     (lambda result: gpubench.run("add", quick="no"), "what is possible"), (lambda result: gpubench.run([]), "leave --ops out"),
     (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
@@ -123,7 +124,8 @@ def test_detect_is_called_and_stays_a_package():
 def test_an_interrupt_returns_what_there_is_and_stays_possible(monkeypatch):
     monkeypatch.setattr("gpubench.measure.runner.Runner.sessions", lambda _: signal.raise_signal(signal.SIGINT))
     handler = signal.getsignal(signal.SIGINT)
-    result = gpubench.run("add", sizes="1k", devices="fake:cpu")
+    with pytest.warns(match="interrupted"):
+        result = gpubench.run("add", sizes="1k", devices="fake:cpu")
     assert (result.run.exit_reason, signal.getsignal(signal.SIGINT)) == ("interrupted", handler)
 
 
