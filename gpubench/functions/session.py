@@ -114,7 +114,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
         if self.function.gpu is not None and self._inner.device.backend == "cupy" and is_tensor(buffer.value):
             raise Unsupported(
-                "the GPU's program takes tensors: PyTorch measures it", reason="no-implementation"
+                "the GPU's program takes tensors: the backend torch measures it", reason="no-implementation"
             )
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:

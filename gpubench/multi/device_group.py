@@ -238,16 +238,19 @@ class GroupBackend(Backend):
 
     def devices(self) -> list[Device]:
         """Return all device groups and set `default_devices`. There is a group for every ordered pair of GPUs
-        of a backend, and for its first 3, 4, 5, ... GPUs up to all of them. There are also groups of hidden
-        backends and of host memory. `default_devices` gets the groups with 2, 4, 8, ... or all GPUs; the others
-        are used only if their id is given."""
+        of a backend, and for each 3, 4, 5, ... neighbours up to all of them. There are also groups of hidden
+        backends and of host memory. `default_devices` gets the pairs and the first 4, 8, ... or all GPUs; the
+        others are used only if their id or that of their GPUs is given."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
-        counts = {device_group.id: len(group_ranks(device_group.id)) for device_group in device_groups}
-        usual = group_sizes(max(counts.values(), default=0))
+        ranks = {device_group.id: group_ranks(device_group.id) for device_group in device_groups}
+        usual = group_sizes(max(map(len, ranks.values()), default=0))
+        first = min(ranks.values(), default=())[:1]
         self.default_devices = tuple(
-            id.removeprefix(f"{DEVICE_GROUP}:") for id, count in counts.items() if count in usual
+            id.removeprefix(f"{DEVICE_GROUP}:")
+            for id, numbers in ranks.items()
+            if len(numbers) in usual and (len(numbers) == 2 or numbers[:1] == first)
         )
         for name in backends.hidden_names():
             device_groups += make_device_groups(_members(name))
@@ -280,14 +283,17 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend: all ordered pairs, and the first 3, 4, ... GPUs. Their ids
+    """Return the groups of these GPUs of one backend: all ordered pairs, and each 3, 4, ... neighbours. Their ids
     have the numbers in the GPUs' own ids, because a GPU that does not answer is missing among `members`."""
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
     return [
         _device_group(members, ranks)
-        for ranks in (*chosen, *(tuple(range(size)) for size in range(3, count + 1)))
+        for ranks in (
+            *chosen,
+            *(range(i, i + size) for size in range(3, count + 1) for i in range(count - size + 1)),
+        )
     ]
 
 

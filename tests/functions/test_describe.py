@@ -284,7 +284,7 @@ def test_tensors_among_the_inputs_are_arrays_for_a_function_and_pytorchs_affair_
     assert type(drawn) is Tensor
     device = SimpleNamespace(id="cupy:0", backend="cupy", kind="gpu")
     session = CallSession(SimpleNamespace(device=device, limits=None, threads=None, blas=None), pair)
-    assert "PyTorch measures it" in str(
+    assert "the backend torch measures it" in str(
         raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn)
     )
 
