@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.base import processes
 from gpubench.base.errors import BackendUnavailable
 from gpubench.cli import delivery, request, selection
 from gpubench.cli.options import RunOptions
@@ -184,6 +185,16 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sess
 ])  # fmt: skip
 def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(asked, words):
     assert selection.trial_words(RunOptions(**asked)) == words
+
+
+@pytest.mark.parametrize(("asked", "load", "once_s"), [
+    ({"devices": "fake:cpu,fake:gpu"}, processes.no_cpu_times, 11.25), ({"devices": "numpy:0"}, processes.read_cpu_times, 10.0),
+    ({"devices": "fake:cpu", "budget": "20s"}, processes.no_cpu_times, 0.0),
+])  # fmt: skip
+def test_a_default_budget_grows_with_what_is_done_once_and_a_scripted_clock_with_no_load(asked, load, once_s):
+    spec = request.request(RunOptions(ops="add", quiet=True, **asked), began=0.0)
+    spec.spares.end()
+    assert (spec.load, spec.once_s) == (load, once_s)
 
 
 # Sessions, least and most samples, seconds of a case, precision, warm-up and seconds of a sample, the budget.

@@ -115,7 +115,9 @@ def test_a_kernel_that_rounds_otherwise_at_another_size_is_compared_whole(sessio
     assert judged == [TOP, BETWEEN], "then its own bits count"
 
 
-def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(session, tmp_path, judged):
+def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(session, tmp_path, judged, monkeypatch):
+    freed = []
+    monkeypatch.setattr(session, "free", freed.append)
     bench = Bench(session, tmp_path, room=4 * (TOP + MIDDLE))
     first = bench.check(TOP)
     bench.check(MIDDLE)
@@ -124,6 +126,7 @@ def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(session, tmp_pat
     larger = bench.check(TOP + 1)
     first.verify()
     assert judged[2:] == [TOP + 1], "its beginning does for the smaller one, whose copy went"
+    assert len(freed) == 2, "there is no room for the others"
     larger.verify()
     assert judged[3:] == []
 
