@@ -442,9 +442,11 @@ def test_larger_sizes_are_tried_while_calls_are_short(monkeypatch, first_s, call
     assert [calls.count(n) for n in tried] == times or first_s + call_s > 0.1
 
 
-@pytest.mark.parametrize(("value", "floating"), [(THREE, True), (THREE > 1, False), (scipy.sparse.eye(3), False), (1.5, False)])
-def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case(value, floating):
-    assert trial._show("x", [value], [SimpleNamespace(n=3)]).floating is floating
+def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
+    values = [THREE, THREE > 1, scipy.sparse.eye(3), 1.5]
+    function = UserFunction(lambda xp, *values: [value * 2 for value in values], inputs=lambda n: values)
+    *_, told = trial.describe("f", function, trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[3]))
+    assert [shown.floating for shown in told.inputs] == [True, False, False, False]
 
 
 def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
