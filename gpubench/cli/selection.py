@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
 
+import gpubench.detect as detection
 from gpubench import backends, kernels
 from gpubench.base import units
 from gpubench.base.errors import UsageError, require_choice, suggest
@@ -526,7 +527,8 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
 
 
 def trial_words(options: RunOptions) -> dict[str, Any]:
-    """Return the sizes, the dtype and the time limit in seconds for the trial of functions.
+    """Return the fields of the request to try functions: sizes, dtype, time limit in seconds and free memory in
+    bytes.
 
     `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is
     given. Raises UsageError for sizes and a budget that cannot be read.
@@ -538,4 +540,5 @@ def trial_words(options: RunOptions) -> dict[str, Any]:
         "sizes": sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)}),
         "dtype": LONG_DTYPES.get(dtype, dtype),
         "limit_s": TRIAL_SHARE * budget if budget else None,
+        "usable_bytes": detection.this_host().memory.usable_bytes.value,
     }

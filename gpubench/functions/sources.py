@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,15 +69,9 @@ def source_of(where: str) -> CodeSource:
     return CodeSource(where.rpartition(".")[2], "module", where, path=(os.getcwd(),))
 
 
-def declare(
-    places: Sequence[CodePlace],
-    *,
-    sizes: Iterable[int] = (),
-    dtype: str = "float32",
-    limit_s: float | None = None,
-) -> list[str]:
-    """Make ops from the functions at these places, and return the ids of the ops. The functions are tried at
-    `sizes` (default: a search) in `dtype`, with `limit_s` seconds for the calls of each.
+def declare(places: Sequence[CodePlace], **trial: Any) -> list[str]:
+    """Make ops from the functions at these places, and return the ids of the ops. `trial` has the fields of
+    TrialRequest that say how the functions are tried.
 
     Functions that cannot be measured give a warning in the run. Raises UsageError if a file does not exist,
     cannot be imported or has no function with the requested name, if two files have the same name, or if no
@@ -94,13 +88,7 @@ def declare(
             )  # fmt: skip
         by_source.setdefault(source, []).append(place.name)
     requests = [
-        TrialRequest(
-            source,
-            None if "" in names else list(dict.fromkeys(names)),
-            sizes=list(sizes),
-            dtype=dtype,
-            limit_s=limit_s,
-        )  # fmt: skip
+        TrialRequest(source, None if "" in names else list(dict.fromkeys(names)), **trial)
         for source, names in by_source.items()
     ]
     return add(requests)

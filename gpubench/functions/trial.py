@@ -69,6 +69,12 @@ class TrialRequest(msgspec.Struct):
     sizes: list[int] = []  # the sizes that the user requested; empty for a search
     dtype: str = "float32"  # the dtype of the elements
     limit_s: float | None = None  # the seconds allowed for the calls of each function; None: no limit
+    usable_bytes: int | None = None  # the free memory that the machine leaves to gpubench; None: unknown
+
+    @property
+    def most_bytes(self) -> float:
+        """The bytes that a call may take: a share of the free memory, or infinity if that is unknown."""
+        return MEMORY_SHARE * (self.usable_bytes or math.inf)
 
 
 class TrialReport(msgspec.Struct):
@@ -122,7 +128,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         source=request.source.name, name=name, digest=digest(function),
         summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
-        seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials),
+        seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials, request),
         dtypes=_dtypes(function), pair=function.gpu is not None,
         backends=_backends(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
@@ -160,7 +166,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
-            first = last = _call(function, n, request.dtype, limit_s=request.limit_s)
+            first = last = _call(function, n, request)
             break
         except PluginError as error:
             problem = problem or str(error)
@@ -175,24 +181,23 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
         if count >= 3 and (last.seconds > TELLING_S or time.perf_counter() - began > MOST_S):
             return
         try:
-            last = _call(function, n, request.dtype, again=True)
+            last = _call(function, n, request, again=True)
         except PluginError:  # the run skips this size with its own reason
             return
         yield last
 
 
-def _call(
-    function: UserFunction, n: int, dtype: str, *, again: bool = False, limit_s: float | None = None
-) -> Trial:
-    """Call the CPU program a few times, or as often as `limit_s` seconds allow, and check its behaviour.
+def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool = False) -> Trial:
+    """Call the CPU program a few times, or as often as the seconds of the request allow, and check its behaviour.
 
     `again` means that a smaller size was checked already, so that fewer checks are needed. Raises PluginError
     if the function cannot be measured.
     """
     import numpy as np
 
-    inputs = _inputs(function, n, dtype)
-    if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, dtype)]):
+    limit_s = None if again else request.limit_s
+    inputs = _inputs(function, n, request)
+    if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, request)]):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
     arguments = _copies(inputs)
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
@@ -231,7 +236,7 @@ def _call(
         if not equal(result, second):
             raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
         if not again and (limit_s is None or 3 * first_s <= limit_s):
-            _require_fresh(call, result, inputs, _inputs(function, n, dtype, seed=2))
+            _require_fresh(call, result, inputs, _inputs(function, n, request, seed=2))
     results = leaves(result)
     if not results:
         raise PluginError("it returns nothing")
@@ -280,15 +285,13 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
         raise PluginError(f"its inputs cannot be copied: {error_text(error)}") from error
 
 
-def _inputs(function: UserFunction, n: int, dtype: str, seed: int = 1) -> list[Any]:
-    import psutil
-
+def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> list[Any]:
     # A trial needs memory for the inputs twice, for a copy of them and for the function.
     needed = 4 * n * 4 * len(function.arguments)
-    if function.make is None and needed > MEMORY_SHARE * psutil.virtual_memory().available:
+    if function.make is None and needed > request.most_bytes:
         raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
     try:
-        return make_inputs(function, function.arguments, n, dtype, seed)
+        return make_inputs(function, function.arguments, n, request.dtype, seed)
     except PluginError:
         raise
     except Exception as error:
@@ -324,12 +327,9 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
     )  # fmt: skip
 
 
-def _highest(trials: list[Trial]) -> int:
+def _highest(trials: list[Trial], request: TrialRequest) -> int:
     """Return the largest size of the search: the lowest size times a power of two, as far as memory and time
     allow."""
-    import psutil
-
-    free = MEMORY_SHARE * psutil.virtual_memory().available
     held: Points = [
         # The reference in float64 takes twice as much as the call itself.
         (t.n, 3 * t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))
@@ -338,7 +338,7 @@ def _highest(trials: list[Trial]) -> int:
     seconds: Points = [(t.n, max(t.seconds, 1e-5)) for t in trials]
     low = high = trials[0].n
     while high * 2 <= max(HIGHEST, low):
-        if extrapolate(held, 2 * high) > free or extrapolate(seconds, 2 * high) > LONGEST_S:
+        if extrapolate(held, 2 * high) > request.most_bytes or extrapolate(seconds, 2 * high) > LONGEST_S:
             break
         high *= 2
     return high

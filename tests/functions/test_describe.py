@@ -432,7 +432,6 @@ def test_larger_sizes_are_tried_while_calls_are_short(monkeypatch, first_s, call
         return xp.sqrt(x)
 
     monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**50))
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=sizes)
     *_, told = trial.describe("timed", UserFunction(timed), request)
     assert [n for n, _ in told.seconds] == tried
@@ -449,17 +448,15 @@ def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
     assert [shown.floating for shown in told.inputs] == [True, False, False, False]
 
 
-def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30))
-    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26])
+def test_a_size_beyond_the_memory_is_not_tried():
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26], usable_bytes=2**30)
     with pytest.raises(PluginError, match="n = 67108864 needs about 1 GiB of memory: choose smaller --sizes"):
         list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 
 
-def test_the_search_ends_where_memory_does(monkeypatch):
+def test_the_search_ends_where_memory_does():
     """Three times the peak of a call is held: the float64 reference takes twice as much."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**20))
-    request = trial.TrialRequest(CodeSource("own", "file", "own.py"))
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), usable_bytes=6 * 2**20)
     *_, told = trial.describe("hungry", UserFunction(lambda xp, x: x + bytearray(1000 * x.size)[0]), request)
     assert 512 <= told.high <= 2048
 
