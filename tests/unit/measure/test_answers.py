@@ -1,18 +1,19 @@
-"""What a worker and the monitor's process answer, in the process of the tests."""
+"""What a worker answers in the process of the tests, what it times as an overhead, and on which CPU its blocks begin."""
 
 import errno
 import io
-import queue
+import os
+from itertools import pairwise
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.base import errors
-from gpubench.detect.probes import nvml
-from gpubench.measure import monitor_child, protocol
-from gpubench.measure.monitor import Begin, MonitorTarget, Pause, Paused, Reading, Ready, Watch, encode
+from gpubench.measure import protocol
 from gpubench.measure.worker import hardware
+from gpubench.measure.worker.device import CpuTurns
 from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.run import Check, WorkerRecord
@@ -123,38 +124,74 @@ def test_an_overhead_is_its_calls_and_nothing_else(monkeypatch, call, events):
     assert seconds == sum(end - begin for begin, end in zip(at[::2], at[1::2], strict=True)) / 3
 
 
-# ------------------------------------------------------------------- the monitor's process
+# ---------------------------------------------------------------------- CPUs in turn: those that are like the first one, and the thread stays free to move
 
 
-def test_devices_are_read_between_two_orders_and_no_others(monkeypatch):
-    read = {"a": lambda: {"clock_hz": 1e9}}
-    monkeypatch.setattr(monitor_child, "sources", lambda targets: (read, {"b": "why"}))
-    monkeypatch.setattr(monitor_child, "users", lambda targets: {})
-    orders, said = queue.SimpleQueue(), []
-    for order in (Pause(1), Watch(["a", "b"], 60.0), Pause(2), Pause(3)):
-        orders.put(encode(order))
-
-    def send(message):
-        said.append(message)
-        if message == Paused(3):
-            raise EOFError
-
-    with pytest.raises(EOFError):
-        monitor_child.serve(orders, send, Begin([]))
-    kinds = [(each.device_id, each.clock_hz) if isinstance(each, Reading) else each for each in said]
-    assert kinds == [Ready({"b": "why"}), Paused(1), *[("a", 1e9)] * 2, Paused(2), Paused(3)]
+ALL = set(range(8))
 
 
-def test_the_driver_and_backends_tell_of_their_own_devices(monkeypatch):
-    known, own = MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("fake:shared")
+@pytest.fixture
+def system(monkeypatch):
+    """Eight CPUs, the thread on number 1; `moves` has every affinity that was set."""
+    moves = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(ALL), raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: moves.append(set(cpus)), raising=False)
+    monkeypatch.setattr("gpubench.measure.worker.device.current_cpu", lambda: 1)
+    return moves
 
-    def of_each(told):
-        return lambda targets, *_: {target.device_id: told for target in targets}
 
-    monkeypatch.setattr(nvml, "gpu_users", of_each({"drawing": 2}))
-    monkeypatch.setattr(nvml, "gpu_readers", of_each(dict))
-    counts = monitor_child.users([known, own])
-    told = {name: (users.computing, users.drawing) for name, users in counts.items()}
-    assert told == {"cupy:0": (0, 2), "fake:shared": (1, 0)}
-    readers, absent = monitor_child.sources([known, own])
-    assert (readers.keys(), absent) == ({"cupy:0", "fake:shared"}, {})
+def blocks(moves):
+    """The CPU of each block; after each move the thread is free again."""
+    assert moves[1::2] == [ALL] * (len(moves) // 2)
+    return [next(iter(cpus)) for cpus in moves[::2]]
+
+
+@pytest.mark.parametrize(("alike", "among"), [
+    ([], ALL), (["0-7"], ALL), (["0-3", "4-7"], {0, 1, 2, 3}), (["0-3", "4-7", "0-1,4-5", "2-3,6-7"], {0, 1}),
+    (["4-7"], ALL),
+])  # fmt: skip
+def test_each_block_begins_on_another_cpu_that_is_like_the_first(system, alike, among):
+    turns = CpuTurns(alike, "a")
+    for _ in range(20 * len(among)):
+        turns.next()
+    found = blocks(system)
+    assert all(first != second for first, second in pairwise(found))
+    rounds = [found[start : start + len(among)] for start in range(0, len(found), len(among))]
+    assert all(set(one) == among for one in rounds), "every CPU once before any comes again"
+    assert len(among) < 3 or len(set(map(tuple, rounds))) > 1, "in other orders"
+
+
+def test_workers_take_them_in_orders_of_their_own(system):
+    orders = set()
+    for seed in "abcdef":
+        turns = CpuTurns([], seed)
+        del system[:]
+        for _ in ALL:
+            turns.next()
+        orders.add(tuple(blocks(system)))
+    assert len(orders) > 3
+
+
+def test_one_cpu_or_one_that_went_offline_or_a_system_that_moves_no_threads_ends_nothing(system, monkeypatch):
+    CpuTurns(["0-7", "1"], "a").next()
+    assert system == []
+    monkeypatch.setattr(os, "sched_setaffinity", Mock(side_effect=OSError("no such CPU")), raising=False)
+    CpuTurns([], "a").next()
+    monkeypatch.delattr(os, "sched_setaffinity")
+    CpuTurns(["0-3"], "a").next()
+
+
+def test_the_thread_of_this_system_is_free_afterwards():
+    before = os.sched_getaffinity(0)
+    turns = CpuTurns([], "a")
+    for _ in range(len(before)):
+        turns.next()
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_blocks_of_a_gpu_have_turns_and_those_of_the_cpu_none(monkeypatch, tmp_path):
+    seeds = []
+    monkeypatch.setattr("gpubench.measure.worker.device.CpuTurns", lambda alike, seed: seeds.append(seed))
+    for device_id in ("fake:cpu", "fake:gpu"):
+        opened_worker(device_id, tmp_path).device.close()
+    assert seeds == ["fake:gpu 0.0"]

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor, monitor_child
-from gpubench.measure.monitor import Monitor, MonitorTarget, Paused, Reading, Ready, Users
+from gpubench.measure.monitor import Monitor, MonitorTarget, Pause, Paused, Reading, Ready, Users
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import Identity
 from tests.nvml import Nvml
@@ -116,31 +116,36 @@ def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers
 device = functools.partial(builders.device, api="vulkan")
 
 
-class Watching:
-    """Stands where a child would: what it is sent, and nothing more."""
+class Begun:
+    """Stands where the monitor's process would: what it is sent; it has said these lines, and then nothing."""
 
-    sent: list = []
+    lines_said: tuple[monitor.FromMonitor, ...] = ()
+    latest = None
 
     def __init__(self, command, env=None):
-        self.sent = Watching.sent = []
+        self.lines, self.sent = queue.Queue(), []
+        Begun.latest = self
+        for message in self.lines_said:
+            self.lines.put(monitor.encode(message))
 
     def write(self, line):
         self.sent.append(monitor.decode_order(line))
 
     def kill(self, after_s):
-        pass
+        self.lines.put(None)
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The targets that the monitor is sent for some devices, and what is absent."""
-    monkeypatch.setattr(monitor.processes, "Child", Watching)
+    monkeypatch.setattr(monitor.processes, "Child", Begun)
+    monkeypatch.setattr(Begun, "latest", None)
     machine = Machine(gpus=[Gpu(id="GPU-a", bdf=Fact("0000:06:00.0", "ok", "nvml"))])
 
     def ask(*devices):
-        Watching.sent = []
         session = monitor.of_session(devices, machine, 0.0)
-        return [t for order in Watching.sent for t in order.targets], session.absent()
+        sent = Begun.latest.sent if Begun.latest else []
+        return [target for order in sent for target in order.targets], session.absent()
 
     return ask
 
@@ -159,7 +164,7 @@ OWN = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
 ])  # fmt: skip
 def test_a_device_is_read_as_the_gpu_that_it_is(asked, devices, targets):
     assert asked(*devices) == ([MonitorTarget(*target) for target in targets], {})
-    assert bool(Watching.sent) == bool(targets), "without a target nothing is started"
+    assert bool(Begun.latest) == bool(targets), "without a target nothing is started"
 
 
 def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
@@ -255,23 +260,52 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
-def test_a_backend_that_breaks_at_a_reading_costs_no_other_device_its_readings(monkeypatch):
-    readers = {"broken:0": lambda: {}["clock_hz"], "fake:gpu": lambda: {"clock_hz": 1e9}}
-    monkeypatch.setattr(monitor_child, "sources", lambda targets: (readers, {}))
-    orders, sent = queue.SimpleQueue(), []
-    for order in (monitor.Watch([*readers], 9.0), monitor.Pause(1)):
-        orders.put(monitor.encode(order))
+def served(*orders):
+    """What the monitor's process says until the last of these orders is answered."""
+    asked, said = queue.SimpleQueue(), []
+    for order in orders:
+        asked.put(monitor.encode(order))
 
     def send(message):
-        sent.append(message)
-        if isinstance(message, monitor.Paused):
+        said.append(message)
+        if message == Paused(orders[-1].number):
             raise EOFError
 
     with pytest.raises(EOFError):
-        monitor_child.serve(orders, send, monitor.Begin([]))
-    begin, broken, *rest, _ = sent
+        monitor_child.serve(asked, send, monitor.Begin([]))
+    return said
+
+
+def test_a_backend_that_breaks_at_a_reading_costs_no_other_device_its_readings(monkeypatch):
+    readers = {"broken:0": lambda: {}["clock_hz"], "fake:gpu": lambda: {"clock_hz": 1e9}}
+    monkeypatch.setattr(monitor_child, "sources", lambda targets: (readers, {}))
+    begin, broken, *rest, _ = served(monitor.Watch([*readers], 9.0), Pause(1))
     assert (begin.absent, broken.absent) == ({}, {"broken:0": "KeyError: 'clock_hz'"})
     assert [reading.device_id for reading in rest] == ["fake:gpu"] * 2
+
+
+def test_devices_are_read_between_two_orders_and_no_others(monkeypatch):
+    read = {"a": lambda: {"clock_hz": 1e9}}
+    monkeypatch.setattr(monitor_child, "sources", lambda targets: (read, {"b": "why"}))
+    monkeypatch.setattr(monitor_child, "users", lambda targets: {})
+    said = served(Pause(1), monitor.Watch(["a", "b"], 60.0), Pause(2), Pause(3))
+    kinds = [(each.device_id, each.clock_hz) if isinstance(each, Reading) else each for each in said]
+    assert kinds == [Ready({"b": "why"}), Paused(1), *[("a", 1e9)] * 2, Paused(2), Paused(3)]
+
+
+def test_the_driver_and_backends_tell_of_their_own_devices(monkeypatch):
+    known, own = MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("fake:shared")
+
+    def of_each(told):
+        return lambda targets, *_: {target.device_id: told for target in targets}
+
+    monkeypatch.setattr(nvml, "gpu_users", of_each({"drawing": 2}))
+    monkeypatch.setattr(nvml, "gpu_readers", of_each(dict))
+    counts = monitor_child.users([known, own])
+    told = {name: (users.computing, users.drawing) for name, users in counts.items()}
+    assert told == {"cupy:0": (0, 2), "fake:shared": (1, 0)}
+    readers, absent = monitor_child.sources([known, own])
+    assert (readers.keys(), absent) == ({"cupy:0", "fake:shared"}, {})
 
 
 @pytest.mark.parametrize(("users", "severity", "words"), [
@@ -280,34 +314,12 @@ def test_a_backend_that_breaks_at_a_reading_costs_no_other_device_its_readings(m
     (Users(0, 1, LARGE), "info", "another process was drawing on"),
     (Users(0, 0, LARGE), "info", "held by processes that cannot be seen"),
 ])  # fmt: skip
-def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
+def test_devices_that_are_one_gpu_have_one_warning_and_two_gpus_two(users, severity, words):
     (found,) = monitor.warn_of_users({"wgpu:0": users, "cupy:0": users}, 3)
     assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
     assert words in found.message
     assert found.data == {"devices": "cupy:0, wgpu:0", "used_bytes": LARGE}
-
-
-def test_two_gpus_have_two():
     assert len(monitor.warn_of_users({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
-    assert monitor.warn_of_users({}, 0) == []
-
-
-class Begun:
-    """Stands where the monitor would: it has said these lines, and then nothing."""
-
-    lines_said: tuple[monitor.FromMonitor, ...] = ()
-
-    def __init__(self, command, env=None):
-        self.lines = queue.Queue()
-        Begun.latest = self
-        for message in self.lines_said:
-            self.lines.put(monitor.encode(message))
-
-    def write(self, line):
-        pass
-
-    def kill(self, after_s):
-        self.lines.put(None)
 
 
 def begun(monkeypatch, *said, start_s=30.0):
@@ -325,12 +337,10 @@ def test_only_devices_that_somebody_is_on_are_told(monkeypatch):
 
 @pytest.mark.parametrize(("absent", "watched"), [({}, ["cupy:0"]), ({"cupy:0": "why"}, None)])
 def test_devices_that_are_known_and_can_be_read_are_watched(monkeypatch, absent, watched):
-    orders = []
-    monkeypatch.setattr(Begun, "write", lambda self, line: orders.append(line))
     session = begun(monkeypatch, Ready(absent))
     session.users()
     session.watch("cupy:0", "numpy:0", every_s=1.0)
-    assert orders[1:] == ([monitor.encode(monitor.Watch(watched, 1.0))] if watched else [])
+    assert Begun.latest.sent[1:] == ([monitor.Watch(watched, 1.0)] if watched else [])
 
 
 def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):

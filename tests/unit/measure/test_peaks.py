@@ -21,6 +21,7 @@ from gpubench.result.case import Case
 from gpubench.result.machine import Cache, Cpu, Fact, Machine, Memory
 from gpubench.result.run import SessionRecord, Settings
 from tests.examples import examples
+from tests.rows import rows
 from tests.unit.measure.builders import device
 
 CPU, VULKAN = device("numpy:0", "cpu"), device("wgpu:0", api="vulkan", gpu_id="GPU-a")
@@ -41,8 +42,10 @@ def unlike(kind):
 
 LARGE = workload("copy", 28 << 20, CPU, GPU, VULKAN)  # 224 MiB: four caches of the CPU have 256, of the GPU 200
 COPYING = [workload("relu", 1 << 18, GPU, regime=regime) for regime in ("transfer-always", "transfer-once")]
+
+
 # Workloads, devices, and by device whether memory, link and which arithmetic are asked for.
-PLANS = {
+@rows("workloads, devices, expected", {
     "small cases come near no peak": ([workload("add", 1 << 20, CPU, GPU), workload("matmul", 256, CPU, GPU)], (CPU, GPU), {}),
     "arithmetic where a case has enough of it, in its dtypes": (
         [workload("matmul", 1024, GPU), workload("matmul", 1024, CPU, GPU, dtype="float64")], (CPU, GPU),
@@ -58,12 +61,8 @@ PLANS = {
     "the link for an upload": ([workload("upload", 1 << 20, GPU)], (CPU, GPU), {"cupy:0": (False, True, [])}),
     "and not for memory alone": ([workload("allocate", 1 << 20, GPU)], (CPU, GPU), {}),
     **{f"none of {kind}": ([workload("matmul", 4096, unlike(kind))], (unlike(kind),), {}) for kind in ("software", "hybrid")},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_a_peak_is_asked_for_where_a_case_may_come_near_it(name):
-    workloads, devices, expected = PLANS[name]
+})  # fmt: skip
+def test_a_peak_is_asked_for_where_a_case_may_come_near_it(workloads, devices, expected):
     found = plan_peaks(workloads, devices, Settings(), MACHINE)
     assert {id: (what.memory, what.link, what.compute) for id, what in found.items()} == expected
     assert {what.cache_bytes for id, what in found.items() if id == "numpy:0"} <= {64 << 20}
@@ -158,20 +157,13 @@ class Scripted(Session):
             self.each_s = op.bytes(case.params, case.dtype) * 1e-9
         return SimpleNamespace(output=answer)
 
-    def run(self, launch, repeat=1):
-        pass
-
-    def sync(self):
-        pass
+    run = sync = close = lambda self, *_: None
 
     def time(self, launch, repeat=1, *, cold=False):
         return self.each_s * repeat
 
     def clock(self):
         return 0.0
-
-    def close(self):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -192,8 +184,10 @@ def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_
 
 
 RISING, FLAT = {32: 1e9, 64: 2e9, 128: 3e9, 256: 4e9}, {32: 1e9, 64: 2e9, 128: 3e9, 256: 3.1e9}
+
+
 # The device, what is asked for, and of each peak its rate or words of the reason for none.
-FOUND = {
+@rows("session, asked, expected", {
     "products grow until the rate hardly rises": (Scripted(FLAT), {"compute": ["float32"]}, [3.1e9]),
     "a rate that falls again leaves the best": (Scripted({32: 1e9, 64: 2e9, 128: 1.5e9}), {"compute": ["float32"]}, [2e9]),
     "a rate that still rises is none": (Scripted(RISING), {"compute": ["float32"]}, ["still rose at n = 256"]),
@@ -203,12 +197,8 @@ FOUND = {
         ["the result of copy is wrong", "the product is wrong"]),
     "a GPU's memory is the better of copying and reading": (Scripted(), {"memory": True}, [1e9]),
     "a CPU reads each line that it is about to write": (Scripted(kind="cpu"), {"memory": True}, [1.5e9]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_a_peak_or_the_reason_for_none(name):
-    session, asked, expected = FOUND[name]
+})  # fmt: skip
+def test_a_peak_or_the_reason_for_none(session, asked, expected):
     found = find(session, **asked)
     for peak, want in zip(found, expected, strict=True):
         if isinstance(want, str):

@@ -15,6 +15,7 @@ from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, STREAMED, Case, parse_case_id
 from gpubench.result.machine import Machine
 from gpubench.result.run import Selection, Settings
+from tests.rows import rows
 from tests.unit.measure import builders
 
 
@@ -72,17 +73,16 @@ def size(name, dtype="float32"):
 
 
 STAYS = sum(x.bytes({"n": N}, "float32") for x in kernels.load("linear").inputs if x.role == "weight")
+
+
 # A CPU holds the operands and, while they are checked, three times as much in float64; a GPU holds them twice, but the
 # weights, and an upload what is sent and where it lands. A function of the user's may take three fifths of what is free.
-HELD = [
+@pytest.mark.parametrize(("name", "dtype", "place", "held", "digest"), [
     ("dot", "float64", "host memory", 4 * size("dot", "float64"), ""), ("dot", "float32", "host memory", 7 * size("dot"), ""),
     ("dot", "float64", "memory of cupy:0", 2 * size("dot", "float64"), ""), ("dot", "float32", "host memory", 7 * size("dot"), "own"),
     ("dot", "float32", "memory of cupy:0", 2 * size("dot"), "own"), ("upload", "float32", "host memory", 8 * N, ""),
     ("upload", "float32", "memory of cupy:0", 2 * N, ""), ("linear", "float32", "memory of cupy:0", 2 * size("linear") - STAYS, ""),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "dtype", "place", "held", "digest"), HELD)
+])  # fmt: skip
 def test_a_case_that_fills_its_share_is_planned_and_one_byte_less_is_told(name, dtype, place, held, digest):
     op = msgspec.structs.replace(kernels.load(name), digest=digest)
     on_host, percent = place == "host memory", 60 if digest else 80
@@ -170,7 +170,7 @@ def everything(*devices, **more):
 
 
 # Devices, what is selected, cases of matmul and skips.
-ROWS = {
+@rows("devices, selected, ids, missing", {
     "shapes": (["numpy:0"], {"params": {"matmul": [{"m": 16, "k": 8}, {"batch": 3}]}, "implementations": ["library"]},
         ["n=64,k=8,m=16/float32/library/resident@numpy:0", "n=64,batch=3/float32/library/resident@numpy:0"], {}),
     "variants beside the default, where there are any": (["numpy:0", "wgpu:0"], {"variants": ["naive", "tiled"]},
@@ -189,12 +189,8 @@ ROWS = {
         ["n=64/float32/library/resident@numpy:0", "n=64/float32/tuned/resident-queued@wgpu:0"],
         {"n=64/float32/tuned/resident@numpy:0": "the best matmul on numpy is the library call",
          "n=64/float32/library/resident-queued@wgpu:0": "wgpu has no library implementation"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_what_is_selected_makes_these_cases_and_skips(name):
-    devices, selected, ids, missing = ROWS[name]
+})  # fmt: skip
+def test_what_is_selected_makes_these_cases_and_skips(devices, selected, ids, missing):
     cases, skips, found = everything(*devices, **selected)
     assert cases == [f"matmul/{id}" for id in ids]
     told = {id: (skip.reason, skip.detail) for id, skip in skips.items()}
@@ -289,6 +285,10 @@ def test_calls_in_a_row_overlap_for_one_op_and_not_for_stages_and_have_as_many_s
             assert plan.count_sets(op, case, target("cupy:0", device - less).device, None) == count
             assert plan.count_sets(op, case, target("cupy:0", None).device, host - less) == count
     assert plan.count_sets(op, case, target("cupy:0", None).device, None) == 3
+    for less in (0, 1):  # of the memory of two sets
+        room = -(-(on_device + 2 * held) * 5 // 4) - less
+        found = plan.workload(Series(op, "float32"), N, scope(target("cupy:0", room), regimes=[STREAMED]))
+        assert [skip.reason for skip in found.skips] == ["out-of-memory"] * less * len(IMPLEMENTATIONS)
 
 
 @pytest.mark.parametrize("device", ["hybrid:cupy:0", "group:cupy:0+1"])

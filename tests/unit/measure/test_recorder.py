@@ -236,8 +236,10 @@ def run(*outcomes, named=range(1, 10)):
 # Samples that heat spoilt are used where too little else is left: the case has an estimate.
 HOT = measured(1, replace(block(samples=LEAST), discarded=dict.fromkeys("123", "throttled")))
 OK, BUDGET = (ExitCode.OK, "ok"), (ExitCode.BUDGET, "budget")
+
+
 # Outcomes, what else is known, and the ending. What a search left open at sizes that nobody named is no failure.
-ENDINGS = [
+@pytest.mark.parametrize(("outcomes", "more", "ending"), [
     ([FULL], {}, OK), ([FULL, SKIPPED], {}, OK), ([FULL, SHORT], {}, BUDGET), ([FULL, PLANNED], {}, BUDGET),
     ([FULL, measured(7, block(samples=LEAST - 1), block(samples=20, phase="estimate"))], {}, BUDGET),
     ([FULL, measured(9)], {}, BUDGET), ([SKIPPED], {}, (ExitCode.FAILED, "nothing-measured")), ([HOT], {}, OK),
@@ -253,10 +255,7 @@ ENDINGS = [
     # A check that left cases out is out of time whoever chose their sizes.
     *(([*outcomes, PLANNED], {"check_only": True, "named": named}, BUDGET)
       for outcomes in ([measured(1)], [], [SKIPPED]) for named in ([], [1], range(1, 10))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("outcomes", "more", "ending"), ENDINGS)
+])  # fmt: skip
 def test_the_gravest_ending_is_told(outcomes, more, ending):
     known = {name: value for name, value in more.items() if name != "named"}
     for order in (outcomes, outcomes[::-1]):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.measure import budget, case_run, protocol, runner
 from gpubench.measure.budget import LEAST_BLOCKS, Budget, stop_reason
-from gpubench.measure.case_run import Runtime
+from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
 from gpubench.measure.recorder import CaseDone, Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone
@@ -97,8 +97,7 @@ def test_a_number_of_blocks_that_is_wanted_alone_decides(kept, chosen, wanted, s
 class NoDevice:
     """A pool whose device is gone."""
 
-    def load(self, cases, budget):
-        pass
+    load = reallocate = lambda self, *_: None
 
     def take_losses(self, device_ids):
         return {}
@@ -108,9 +107,6 @@ class NoDevice:
 
     def holds(self, device_id, worker):
         return False
-
-    def reallocate(self, device_ids, budget):
-        pass
 
 
 def runtime(pool, recorder=None, wanted=None, **more):
@@ -140,7 +136,7 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
     recorder, events = Recorder(empty_run(before), lambda run: None), []
     parts = runtime(NoDevice(), recorder, sink=events.append, budget=Budget(1.0))
     (workload,) = step_of(CASE).workloads
-    run = case_run.CaseRun(CASE, parts, workload, before=before if earlier else None)
+    run = CaseRun(CASE, parts, workload, before=before if earlier else None)
     recorder.add(CASE.id, blocks=counted("main", 1))
     run.lose(WorkerGone("timeout", "no answer", "prepare", "", phase_s=0.5))
     assert [type(event) for event in events] == [CaseDone], "each case that began ends"
@@ -298,7 +294,7 @@ def test_all_sides_are_timed_as_in_a_loop_beside_a_call_of_both(monkeypatch, dev
     parts = runtime(OneWorker(worker), kinds={case.device_id: "cpu" for case in cases})
     (workload,) = step_of(cases[0]).workloads
     (own,) = (case for case in cases if case.device_id == device)
-    run = case_run.CaseRun(own, parts, msgspec.structs.replace(workload, cases=tuple(cases)))
+    run = CaseRun(own, parts, msgspec.structs.replace(workload, cases=tuple(cases)))
     run.prepare(first=True)
     for number in range(3):
         run.sample(number, 0)
@@ -348,4 +344,52 @@ def test_devices_prepare_side_by_side_what_nothing_is_timed_of(device, explained
     (workload,) = step_of(case).workloads
     parts = runtime(NoDevice(), check_only=check_only)
     workload = msgspec.structs.replace(workload, explained=explained)
-    assert case_run.CaseRun(case, parts, workload).quiet is quiet
+    assert CaseRun(case, parts, workload).quiet is quiet
+
+
+# ---------------------------------------------------------------------- the share of a split
+
+
+@pytest.mark.parametrize(("cpu_s", "gpu_s", "shares"), [
+    (1.0, 1.0, [0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7]), (1.0, 9.0, [0.1, 0.05, 0.15, 0.2, 0.3]),
+])  # fmt: skip
+def test_a_sweep_goes_outwards_from_where_both_sides_end_together(cpu_s, gpu_s, shares):
+    assert runner.gpu_shares(cpu_s, gpu_s) == pytest.approx(shares), "no side is left without work"
+
+
+def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster():
+    assert runner.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
+    assert runner.fastest({0.0: 1.0, 1.0: 0.1}) is None
+
+
+class Tries:
+    """A budget that ends after so many tries."""
+
+    def __init__(self, count):
+        self.left = iter(range(count))
+
+    over = property(lambda self: next(self.left, None) is None)
+
+
+@pytest.mark.parametrize(("tries", "cpu_s", "gpu_s", "chosen"), [
+    (99, 1.0, 1.0, 0.6), (3, 1.0, 1.0, 0.5), (2, 1.0, 3.0, 0.25), (1, 1.0, 3.0, None), (0, 1.0, 3.0, None),
+    (99, None, None, None),  # every sample is throttled, and the time ends before any can be taken again
+])  # fmt: skip
+def test_a_sweep_settles_on_the_fastest_share_or_that_of_the_model(monkeypatch, tries, cpu_s, gpu_s, chosen):
+    def prepare(trial, *, first):
+        trial.prepared = SimpleNamespace(split=trial.split, tune_s=0.0)
+
+    def take(trial, number, position):
+        seconds = {0.0: cpu_s, 1.0: gpu_s}.get(trial.split, abs(trial.split - 0.6))
+        trial.clean = [] if cpu_s is None else [[seconds] * 9]
+        return True
+
+    monkeypatch.setattr(CaseRun, "prepare", prepare)
+    monkeypatch.setattr(CaseRun, "take", take)
+    recorder = SimpleNamespace(outcome=lambda case_id: None)
+    runtime = SimpleNamespace(settings=Settings(), budget=Tries(tries), recorder=recorder)
+    whole = case(8, "hybrid:cupy:0", "resident-queued", implementation="tuned")
+    run = CaseRun(whole, runtime, Workload(ADD, {"n": 8}, "float32", (whole,)))
+    run.left_s = 7.0
+    runner.sweep(run)
+    assert (run.over, run.split, run.left_s) == (False, chosen and pytest.approx(chosen), 7.0)

@@ -15,6 +15,7 @@ from gpubench.measure import protocol
 from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
+from tests.rows import rows
 
 PLACE = {"session": 0, "round": 0, "position": 0}
 FOUR_SAMPLES = protocol.Sample(id=1, case_id="relu", samples=4, warmup_s=0.0, limit_s=9.0, **PLACE)
@@ -119,7 +120,7 @@ def test_a_case_that_is_warmed_up_keeps_those_samples_apart():
         assert (block.warmup, len(block.wall_s)) == (taken, taken + 4)
 
 
-BLOCKS = {
+@rows("timed, changes, repeat, asked", {
     "one launch is thrown away": (Predicted(1e-4, 20), {}, 20, [1, 20, 20, 20, 20]),
     "of a long launch none is": (Predicted(1e-1, 1), {"warm_up": False, "samples": 1}, 1, [1]),
     "a count far too high is lowered by it": (Predicted(1e-4, 1 << 20), {}, timer.SLOW * TARGET / 1e-4, None),
@@ -130,12 +131,8 @@ BLOCKS = {
     "one that is far too low is raised before a sample counts": (Predicted(1e-4, 2), {}, 20, [1, 2, 20, 20, 20, 20]),
     "with that of the device's clock": (Predicted(1e-4, 1, hot_repeat=1), {}, 20, None),
     "after a flush it is one": (Predicted(1e-6, 1, flush=lambda: None), {}, 1, None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_has_as_many_launches_as_make_a_sample(name):
-    timed, changes, repeat, asked = BLOCKS[name]
+})  # fmt: skip
+def test_a_block_has_as_many_launches_as_make_a_sample(timed, changes, repeat, asked):
     block = timed.block(**changes)
     assert block.repeat == repeat
     assert (block.warmup, block.wall_s) == (0, [timed.launch_s] * changes.get("samples", 4))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,10 +103,7 @@ def test_a_folder_of_another_user_stays(temporary):
 
 
 def refusing(number):
-    def refused(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    return refused
+    return Mock(side_effect=OSError(number, os.strerror(number)))
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])

@@ -222,3 +222,55 @@ def test_a_backend_that_yields_is_asked_for_its_cpus(asked, names, who_has_gpus,
     listings = list_devices(names, yielding=yielding)
     assert sorted(found) == sorted(requests)
     assert [[one.kind for one in listing.devices] for listing in listings] == kinds
+
+
+# ---------------------------------------------------------------------- modes
+
+
+CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", name="H"), device("wgpu:0", name="H")
+ADAPTER = device("wgpu:1", "software")
+BOTH = [device(f"hybrid:{gpu}:0", "hybrid") for gpu in ("cupy", "wgpu")]
+SLOW = device("hybrid:wgpu:1", "software")
+
+
+def list_alone(monkeypatch, *devices):
+    """Have the backends list these devices and no others."""
+    for name in ("numpy", "cupy", "wgpu", "hybrid"):
+        own = tuple(device for device in devices if device.backend == name)
+        missing = Listing(name, reason="unavailable", detail=f"no {name} here")
+        monkeypatch.setitem(LISTINGS, name, Listing(name, own, ("library",)) if own else missing)
+
+
+@pytest.mark.parametrize(("wanted", "asked", "taken"), [
+    (DeviceRequest(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+    (DeviceRequest(mode="cpu"), ["numpy"], ["numpy:0"]),
+    (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+    (DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"], ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"]),
+    (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
+    (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
+    (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
+])  # fmt: skip
+def test_a_mode_chooses_the_devices(monkeypatch, listed, wanted, asked, taken):
+    list_alone(monkeypatch, CPU, CUPY, WGPU, ADAPTER, *BOTH, SLOW, device("hybrid:fake:gpu", "hybrid"))
+    choice = choose(wanted)
+    assert [t.device.id for t in choice.targets] == taken
+    assert [name for names in listed for name in names] == asked
+    assert not any("hybrid" in warning.message for warning in choice.warnings)
+
+
+def test_what_a_mode_is_about_may_not_fail_to_open(monkeypatch):
+    list_alone(monkeypatch, CPU, CUPY, WGPU, *BOTH)
+    for mode, ids in (("cpu", set()), ("gpu", {"cupy:0", "wgpu:0"}), ("hybrid", {"hybrid:cupy:0"})):
+        wanted = DeviceRequest(mode=mode)
+        assert targets.ids_required_by(wanted, choose(wanted)) == ids
+    lenient = DeviceRequest(mode="gpu", lenient=True)
+    assert targets.ids_required_by(lenient, choose(lenient)) == set()
+
+
+@pytest.mark.parametrize("mode", ["gpu", "hybrid"])
+def test_a_mode_without_its_gpu_is_unavailable_and_says_why(monkeypatch, mode):
+    list_alone(monkeypatch, CPU, ADAPTER, SLOW)
+    refused = raised(RequiredUnavailable, choose, DeviceRequest(mode=mode))
+    assert refused.why == "cupy: no cupy here; a software adapter is no GPU"
+    assert choose(DeviceRequest(mode=mode, lenient=True)).targets
+    assert choose(DeviceRequest(mode=mode, allow_software=True)).targets

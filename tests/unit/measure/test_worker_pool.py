@@ -266,21 +266,25 @@ def test_a_worker_that_dies_over_what_is_built_ahead_is_replaced(script):
     assert not pool.take_losses(LATE), "once"
 
 
-def test_what_is_built_is_not_waited_for_when_the_budget_is_over(script, monkeypatch):
-    pool, deadlines = opened(), []
-    pool.open_all(DEVICES)
-    wait = ScriptedWorker.wait
-    monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
+@pytest.fixture
+def deadlines(monkeypatch):
+    """How long each answer may take, in order."""
+    seconds, wait = [], ScriptedWorker.wait
+    monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (seconds.append(asked[2]), wait(*asked))[1])
+    return seconds
+
+
+def test_what_is_built_is_not_waited_for_when_the_budget_is_over(script, deadlines):
+    pool = opened(devices=DEVICES)
+    deadlines.clear()
     pool.load([cases()], Budget(8.0, time.monotonic() - 7.0))
     assert max(deadlines) <= 1.0 + LAST_S
     pool.load([cases()])
     assert deadlines[-1] == Settings().case_timeout_s
 
 
-def test_the_first_call_of_a_users_function_in_a_worker_may_compile_and_counts_for_nothing(script, monkeypatch):
-    pool, deadlines = opened(devices=DEVICES[:1]), []
-    wait = ScriptedWorker.wait
-    monkeypatch.setattr(ScriptedWorker, "wait", lambda *asked: (deadlines.append(asked[2]), wait(*asked))[1])
+def test_the_first_call_of_a_users_function_in_a_worker_may_compile_and_counts_for_nothing(script, deadlines):
+    pool = opened(devices=DEVICES[:1])
     own = {device: [replace(case, group=FUNCTIONS) for case in built] for device, built in cases().items()}
     doubles = {"a:0": [replace(case, dtype="float64") for case in own["a:0"]]}
     budget = Budget(8.0, time.monotonic() - 7.0, most_once_s=20.0)
