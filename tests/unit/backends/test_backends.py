@@ -1,4 +1,4 @@
-"""Names, adapters told apart, NumPy's blocks, and the clock of the scripted backend."""
+"""Names, adapters told apart, NumPy's blocks, and the backend that benchmarks/false_alarms.py alters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import altered_backend as altered
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
@@ -23,6 +25,7 @@ from gpubench.base.errors import BackendUnavailable
 from gpubench.base.plugins import wings
 from gpubench.result.case import Case
 from tests.raising import raised
+from tests.unit.report.builders import GPU, case
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
@@ -104,9 +107,8 @@ def listed(monkeypatch):
     *(([software], [(software, "software")]) for software in SOFTWARE),
 ])  # fmt: skip
 def test_adapters_are_listed_once_and_software_is_never_a_gpu(listed, adapters, expected):
-    assert listed(*adapters) == [
-        (f"wgpu:{number}", kind, one.info["device"]) for number, (one, kind) in enumerate(expected)
-    ]
+    named = [(f"wgpu:{i}", kind, one.info["device"]) for i, (one, kind) in enumerate(expected)]
+    assert listed(*adapters) == named
 
 
 def test_what_no_adapter_a_loader_and_another_version_lack_has_a_remedy(listed, monkeypatch):
@@ -117,15 +119,14 @@ def test_what_no_adapter_a_loader_and_another_version_lack_has_a_remedy(listed, 
         assert "install" in refused.hint
         return refused.detail
 
-    def fail():
-        raise RuntimeError("no loader\nand a long story")
-
     nothing = "no Vulkan, Metal or DX12 adapter is present"
     assert (refusal(), refusal(adapter("x", api="OpenGL"))) == (nothing, nothing)
     monkeypatch.setattr(wgpu, "version_info", (0, 33, 1))
     monkeypatch.setattr(wgpu, "__version__", "0.33.1")
     assert refusal(adapter("card")).startswith("wgpu 0.33.1 is installed")
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", fail)
+    monkeypatch.setattr(
+        wgpu.gpu, "enumerate_adapters_sync", Mock(side_effect=RuntimeError("no loader\nand a long story"))
+    )
     refused = raised(BackendUnavailable, wgpu_backend.BACKEND.devices)
     assert refused.detail == "wgpu cannot list adapters: no loader"
 
@@ -165,9 +166,6 @@ def test_invalid_values_are_results_and_not_warnings(recwarn):
     assert not recwarn.list
 
 
-# ------------------------------------------------------------------- the actor
-
-
 def test_idle_threads_hold_no_array_of_the_last_launch():
     class Held:
         """What a closure holds."""
@@ -186,3 +184,32 @@ def test_idle_threads_hold_no_array_of_the_last_launch():
         time.sleep(0.01)
     assert alive() is None
     team.close()
+
+
+# ---------------------------------------------------------------------- the device that does more than it is asked in some sessions
+
+
+@pytest.mark.parametrize(("share", "n", "extra"), [(0.1, 64, 5), (0.2, 64, 11), (0.2, 128, 0), (0.0, 64, 0)])
+def test_the_share_of_launches_of_a_size_is_made_twice(share, n, extra):
+    counts, compiled, repeats = [], [], (1, 7, 40, 9)
+    inner = SimpleNamespace(
+        device=GPU,
+        compile=lambda op, case, *_: compiled.append(case.device_id) or object(),
+        run=lambda launch, repeat: counts.append(repeat),
+    )
+    session = altered.AlteredSession(inner, GPU, share, frozenset({64}))
+    launch = session.compile(None, case(n=n, device="altered:0"), [], None)
+    for repeat in repeats:
+        session.run(launch, repeat)
+    assert sum(counts) == sum(repeats) + extra
+    assert compiled == [GPU.id], "the device knows its kernels by its own name"
+
+
+def test_sessions_take_their_shares_in_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALTERED_DEVICE", "fake:cpu")
+    monkeypatch.setenv("ALTERED_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("ALTERED_EXTRA", "0.0,0.1")
+    monkeypatch.setenv("GPUBENCH_FAKE_SEED", "")  # it is set by opening
+    backend = altered.AlteredBackend()
+    assert [backend.open("altered:0").device.id for _ in range(3)] == ["altered:0"] * 3
+    assert (tmp_path / "log").read_text().split() == ["0.0", "0.1", "0.0"]

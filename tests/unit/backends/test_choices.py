@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.base.processes import CpuTimes
 from gpubench.result.case import Case
 from gpubench.result.store.cache import SUFFIX, SealedFiles
+from tests.rows import rows
 
 KEY = "matmul/n=64/float32/0"
 
@@ -55,7 +57,7 @@ def test_a_choice_outlives_the_session_belongs_to_its_device_and_lets_others_be(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", json.dumps({"GPU": {KEY: ["a"]}}), "[" * 100_000, "\udcff"], ids=len
+    "text", ["", "null", f'{{"GPU": {{"{KEY}": ["a"]}}}}', "[" * 100_000, "\udcff"], ids=len
 )
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_file_of_another_form_counts_as_empty_and_is_replaced(tmp_path, text, sealed):
@@ -124,7 +126,7 @@ class Bench:
 
 
 # Seconds of a launch by candidate or why it is none, of building each, the budget, what is taken, launches of each.
-FASTEST = {
+@rows("costs, build_s, budget_s, taken, launches", {
     "the least time": ({"a": 3e-3, "b": 1e-3, "c": 2e-3}, 0, 1e9, "b", None),
     "the default, if nothing is better": ({"a": 1e-3, "b": 1e-3}, 0, 1e9, "a", None),
     "the only one": ({"a": 1e-3}, 0, 1e9, "a", None),
@@ -152,12 +154,8 @@ FASTEST = {
     "more than a twentieth": ({"a": 0.06, "b": 0.055}, 0, 1.0, "b", {"a": 2, "b": 2}),
     "some as long as the budget": ({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1}, 0, 3.0, "b", {"a": 2, "b": 2}),  # c would begin after 3.4 s
     "one longer than the budget": ({"a": 30.0, "b": 1e-3}, 0, 3.0, "a", {"a": 1}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FASTEST)
-def test_the_fastest_is_taken_after_as_many_launches_as_it_takes(name):
-    costs, build_s, budget_s, taken, launches = FASTEST[name]
+})  # fmt: skip
+def test_the_fastest_is_taken_after_as_many_launches_as_it_takes(costs, build_s, budget_s, taken, launches):
     bench = Bench(costs, build_s)
     assert bench.choose(budget_s) == taken
     if isinstance(launches, set):
@@ -308,9 +306,7 @@ def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
     assert (tuning.choose(), Tuning(tmp_path, n=RUNG + 1).choose()) == ("slow", "fast")
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "name"), [(1.04, 1, "first"), (1.06, 1, "other"), (1, 1.04, "first")]
-)
+@pytest.mark.parametrize(("first", "other", "name"), [(1.04, 1, "first"), (1.06, 1, "other"), (1, 1.04, "first")])  # fmt: skip
 @pytest.mark.parametrize("budget_s", [1.0, 1e-3])  # in turns, and by one launch each
 def test_the_likeliest_is_taken_unless_another_is_clearly_faster(first, other, name, budget_s):
     bench = Bench({"first": first * 1e-3, "other": other * 1e-3})
@@ -352,10 +348,7 @@ def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path, build_s, name
 @pytest.mark.parametrize("error", [DeviceOutOfMemory, BuildError, None])
 def test_trials_that_fail_free_their_output_and_nothing_is_remembered(tmp_path, monkeypatch, error):
     tuning = Tuning(tmp_path)
-
-    def fails(*_):
-        raise (error or DeviceOutOfMemory)("no room, or no text")
-
+    fails = Mock(side_effect=(error or DeviceOutOfMemory)("no room, or no text"))
     with monkeypatch.context() as patch:
         if error is None:  # for the output itself there is no memory
             patch.setattr(tuning.session, "allocate", fails)

@@ -265,9 +265,7 @@ def cuda(**values):
     return SimpleNamespace(cuda=module)
 
 
-@pytest.mark.parametrize(
-    ("kind", "alone"), [("mapped", "CAN_MAP_HOST_MEMORY"), ("managed", "UNIFIED_ADDRESSING")]
-)
+@pytest.mark.parametrize(("kind", "alone"), [("mapped", "CAN_MAP_HOST_MEMORY"), ("managed", "UNIFIED_ADDRESSING")])  # fmt: skip
 def test_memory_that_a_gpu_lacks_is_refused(kind, alone):
     with pytest.raises(Unsupported, match=f"no {kind} memory") as refused:
         memory.CudaHostMemory(cuda(**{alone: 1}), 0, kind)

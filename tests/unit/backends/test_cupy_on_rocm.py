@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -109,10 +110,7 @@ def test_without_nvidias_registers_there_is_no_device_clock(session):
 
 
 def test_what_is_missing_is_amds_driver(rocm):
-    def fail():
-        raise RuntimeError("hipErrorNoDevice")
-
-    rocm.cuda.runtime.getDeviceCount = fail
+    rocm.cuda.runtime.getDeviceCount = Mock(side_effect=RuntimeError("hipErrorNoDevice"))
     with pytest.raises(BackendUnavailable) as refused:
         backends.load("cupy").devices()
     assert "HIP found no usable device" in refused.value.detail
@@ -121,11 +119,10 @@ def test_what_is_missing_is_amds_driver(rocm):
 
 
 def test_a_cupy_that_does_not_load_or_lacks_a_library_says_what_to_install(rocm, monkeypatch, tmp_path):
-    def fail():
-        raise RuntimeError("CuPy failed to load libcublas.so.13")
-
     rocm.cuda.runtime.is_hip, rocm.cuda.runtime.deviceGetAttribute = False, lambda *_: 0
-    rocm.cuda.device = SimpleNamespace(get_cublas_handle=fail)
+    rocm.cuda.device = SimpleNamespace(
+        get_cublas_handle=Mock(side_effect=RuntimeError("CuPy failed to load libcublas.so.13"))
+    )
     refused = raised(BackendUnavailable, backends.load("cupy").open, "cupy:0")
     assert ("libcublas.so.13" in refused.detail, "cuda13" in refused.hint) == (True, True)
     rocm.cuda.runtime.CUDARuntimeError = RuntimeError

@@ -230,9 +230,8 @@ def test_threads_of_libraries_rest_soon_unless_the_user_says_otherwise(monkeypat
 def test_a_thread_is_kept_on_its_first_cpu_where_openmp_binds_and_gets_all_back(monkeypatch, bound, inside):
     cpus = [{3, 5, 9}]
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set() if pid else {*cpus[0]}, raising=False)
-    monkeypatch.setattr(
-        host.os, "sched_setaffinity", lambda pid, new: pid or cpus.insert(0, {*new}), raising=False
-    )
+    bind = lambda pid, new: pid or cpus.insert(0, {*new})  # noqa: E731
+    monkeypatch.setattr(host.os, "sched_setaffinity", bind, raising=False)
     monkeypatch.delenv("OMP_PROC_BIND", raising=False)
     if bound:
         monkeypatch.setenv("OMP_PROC_BIND", bound)
@@ -337,7 +336,9 @@ class Plain(host.SingleDevice):
 
 Plain.__abstractmethods__ = frozenset()
 ADD_ON = {"n": 8}
-SUPPORTED = [
+
+
+@pytest.mark.parametrize(("session", "name", "params", "dtype", "implementation", "regime", "why"), [
     (Plain(), "add", ADD_ON, "float32", "tuned", "resident-waited", "its own reason"),
     (Plain(), "add", ADD_ON, "bfloat16", "tuned", "resident-waited", "its own reason"),
     (Plain(bfloat16=False), "add", ADD_ON, "bfloat16", "tuned", "resident-waited", "no-dtype"),
@@ -350,10 +351,7 @@ SUPPORTED = [
     (Plain(), "upload", {"n": 1024}, "float32", "tuned", "resident", None),
     (Plain(), "upload", {"n": 1028}, "float32", "tuned", "resident", "limit"),
     (Plain(), "upload", {"n": 1024}, "float64", "tuned", "resident", "no-dtype"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("session", "name", "params", "dtype", "implementation", "regime", "why"), SUPPORTED)
+])  # fmt: skip
 def test_what_no_device_of_a_kind_can_run_is_refused(session, name, params, dtype, implementation, regime, why):
     op = kernels.load(name)
     case = Case(name, op.group, params, dtype, implementation, regime, session.device.id)

@@ -1,7 +1,8 @@
-"""What decides whether an output is right: sentinels, the float64 reference and the comparison."""
+"""What decides whether an output is right: sentinels, the float64 reference, the comparison, and TF32 with a tolerance of its own."""
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
+from gpubench.backends.torch import TorchSession
 from gpubench.kernels.contract.op import EXACT, Tolerance
+from gpubench.result.case import TF32, Case
 from tests import judging
 
 ADD, MATMUL = (kernels.load(name) for name in ("add", "matmul"))
@@ -199,3 +202,73 @@ def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_
     assert (answer.odd, reference.not_finite(answer, [x, y])) == (reference.Oddities(n - 5, nan=True), [n - 5])
     assert answer.beginning(n - 5).odd == reference.Oddities()
     assert not reference.not_finite(answer, [x, np.full(n, math.inf)]), "an input is not finite either"
+
+
+# ---------------------------------------------------------------------- TF32: one case at a time, and a tolerance of its own
+
+
+U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24
+
+
+def matmul_case(op=MATMUL, dtype="float32", how="library", variant=TF32):
+    return Case(op.name, op.group, {"n": 64}, dtype, how, "resident-queued", "cupy:0", variant=variant)
+
+
+def rounded(x, *, truncate):
+    """float32 with 10 bits of mantissa, rounded to nearest or cut off: hardware does either."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits if truncate else bits + (1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.parametrize(("asked", "capability", "reason"), [
+    (matmul_case(), (9, 0), None), (matmul_case(), (8, 0), None), (matmul_case(), (7, 5), "no-tf32"), (matmul_case(variant=None), (7, 5), None),
+    (matmul_case(dtype="float64"), (9, 0), "no-implementation"), (matmul_case(variant="naive"), (9, 0), "no-implementation"),
+    (matmul_case(kernels.load("add")), (9, 0), "no-implementation"),
+])  # fmt: skip
+def test_which_cases_run(asked, capability, reason):
+    op, on_torch = kernels.load(asked.op), msgspec.structs.replace(asked, device_id="torch:cuda:0")
+    refusal = host.no_tf32(op, asked, *capability)
+    assert (refusal.reason if refusal else None) == reason
+    if reason:
+        session = TorchSession.__new__(TorchSession)
+        session.device, session.capability = SimpleNamespace(kind="gpu", api="cuda"), capability
+        assert session.supports(op, on_torch).reason == reason
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("params", [{"n": 3, "k": 1}, {"n": 48, "k": 4096}, {"n": 9, "batch": 3}])
+def test_the_gate_takes_tf32_for_tf32_alone(params, truncate, tmp_path):
+    """Inputs with 10 bits of mantissa are right for `tf32`, and wrong for float32: TF32 cannot slip in unseen."""
+    inputs = host.random_inputs(MATMUL, params, "float32", 1)
+    want, scale, _ = judging.reference(MATMUL, inputs, tmp_path, "key")
+    a, b = (rounded(x, truncate=truncate) for x in inputs)
+    as_tf32 = judging.compare(MATMUL, matmul_case().precision, a @ b, want, scale)
+    assert (as_tf32.ok, as_tf32.limit) == (True, MATMUL.tolerance.units * U_TF32)
+    assert not judging.compare(MATMUL, "float32", a @ b, want, scale).ok
+    assert judging.compare(MATMUL, "float32", inputs[0] @ inputs[1], want, scale).ok
+
+
+def test_the_gate_of_tf32_still_finds_what_is_wrong(tmp_path):
+    inputs = host.random_inputs(MATMUL, {"n": 32}, "float32", 1)
+    want, scale, _ = judging.reference(MATMUL, inputs, tmp_path, "key")
+    got = (inputs[0] @ inputs[1]).astype(np.float32)
+    got[3, 4] += 0.01 * scale[3, 4]
+    check = judging.compare(MATMUL, TF32, got, want, scale)
+    assert (check.ok, check.index) == (False, [3, 4])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "params", [{"n": 5, "k": 1}, {"n": 16, "k": 8192}, {"n": 40, "m": 7}, {"n": 9, "batch": 3}]
+)
+def test_halves_with_float32_accumulation_pass_with_room(dtype, params, tmp_path):
+    """Products summed in float32 and rounded once stay below one unit of the dtype times the norms; 8 are allowed."""
+    inputs = host.random_inputs(MATMUL, params, dtype, 1)
+    want, scale, _ = judging.reference(MATMUL, inputs, tmp_path, "key")
+    a, b = (x.astype(np.float32) for x in inputs)
+    check = judging.compare(MATMUL, dtype, (a @ b).astype(inputs[0].dtype), want, scale)
+    assert check.ok
+    assert check.max_error <= check.limit / MATMUL.tolerance.units
+    wrong = (a @ b) * 1.1
+    wrong[..., 0] += 0.1 * scale[..., 0]
+    assert not judging.compare(MATMUL, dtype, wrong.astype(inputs[0].dtype), want, scale).ok
