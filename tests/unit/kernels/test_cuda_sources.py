@@ -26,7 +26,6 @@ EVERY = {name: op.tuned["cupy"][0] for name, op in LOADED.items() if "cupy" in o
 OPS = {name: kernel for name, kernel in EVERY.items() if name in kernels.usual() and not kernel.library}
 SHAPES = {name: LOADED[name].output.shape({"n": 4096}) for name in OPS if LOADED[name].group != "matrix"}
 ELEMENTWISE = [name for name, shape in SHAPES.items() if shape == (4096,)]
-REDUCTIONS = [name for name, shape in SHAPES.items() if shape == ()]
 BY_ROWS = [name for name in OPS if "columns" in kernels.load(name).options]
 
 dtypes = st.sampled_from(DTYPES)
@@ -146,7 +145,7 @@ def test_every_pixel_of_a_convolution_is_covered(n, channels, filters, side, dty
     assert (step.grid[0] - 1) * a_block < units <= step.grid[0] * a_block
 
 
-@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("name", [name for name, shape in SHAPES.items() if shape == ()])
 @given(n=st.one_of(st.integers(1, 10**6), st.integers(1, 2**36)), dtype=dtypes)
 def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
     program = built(name, {"n": n}, dtype)

@@ -1,4 +1,4 @@
-"""Every op file declares a complete op, and listing or loading one is cheap."""
+"""Every op file declares a complete op: what it costs, portable expressions equal to their references, and parts that make the whole."""
 
 import importlib
 import itertools
@@ -10,14 +10,19 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import backends, kernels
+from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import Unsupported
 from gpubench.base.plugins import wings
 from gpubench.cli import options, selection
-from gpubench.kernels.contract.op import ITEMSIZE, Op, SessionCall
+from gpubench.kernels.contract.op import ITEMSIZE, Op, Params, SessionCall
 from tests.golden import programs
+from tests.judging import compare
 from tests.raising import raised
 from tests.shapes import H200
 
@@ -175,3 +180,156 @@ def test_every_program_is_the_one_that_was_measured():
     true only if the kernel is as fast."""
     stored, found = json.loads(programs.FILE.read_text(encoding="utf-8")), programs.digests()
     assert sorted(stored.items() ^ found.items()) == []
+
+
+# ---------------------------------------------------------------------- the array expressions
+
+
+# Not in the array API standard, which has neither a method `copy` nor `ascontiguousarray`; without them
+# copy and transpose would be views, and nothing would move.
+NOT_PORTABLE = ("copy", "transpose")
+
+
+def answer(op: Op, inputs: list) -> np.ndarray:
+    wide = [x.astype(np.float64) for x in inputs]
+    return np.asarray((op.reference or op.expr)(np, *wide))
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 96])
+@pytest.mark.parametrize("op", [op for op in OPS if op.name not in NOT_PORTABLE], ids=by_name)
+def test_the_expression_needs_only_the_array_api(op, n):
+    import array_api_strict as xp
+
+    inputs = random_inputs(op, {"n": n}, "float32", seed=1)
+    got = op.expr(xp, *(xp.asarray(x) for x in inputs))
+    assert (got.dtype, got.shape) == (xp.float32, op.output.shape({"n": n}))
+    np.testing.assert_array_max_ulp(np.asarray(got), np.asarray(op.expr(np, *inputs)), maxulp=2)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.tolerance.scale], ids=by_name)
+def test_the_scale_broadcasts_and_is_no_smaller_than_the_answer(op):
+    inputs = random_inputs(op, {"n": 96}, "float64", seed=4)
+    scale = np.broadcast_to(op.tolerance.scale(np, *inputs), op.output.shape({"n": 96}))
+    assert np.all(scale >= np.abs(answer(op, inputs)) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_a_result_that_is_wrong_in_the_fourth_digit_is_caught(op):
+    inputs = random_inputs(op, {"n": 1024}, "float32", seed=5)
+    wide = [x.astype(np.float64) for x in inputs]
+    want = answer(op, inputs)
+    scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
+    wrong = np.array(want)
+    spread = np.abs(want) if scale is None else np.broadcast_to(scale, want.shape)
+    place = np.unravel_index(np.argmax(spread), want.shape)
+    wrong[place] += 1e-4 * spread[place]
+    assert not compare(op, "float32", wrong, want, scale).ok
+
+
+# op -> the op it is the derivative of, by the one input x.
+DERIVATIVES = {"relu_grad": "relu", "sigmoid_grad": "sigmoid", "tanh_grad": "tanh", "gelu_grad": "gelu"}
+
+
+def central_difference(op: Op, x: np.ndarray, step: float) -> np.ndarray:
+    """f'(x) to about step^4: two central differences, the error of the first order taken out."""
+    coarse, fine = ((op.expr(np, x + h) - op.expr(np, x - h)) / (2 * h) for h in (step, step / 2))
+    return (4 * fine - coarse) / 3
+
+
+@given(x=st.floats(-12, 12), dy=st.floats(-1e3, 1e3))
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_a_derivative_is_the_slope_of_its_op(name, x, dy):
+    step = 1e-3
+    if name == "relu_grad" and abs(x) <= step:  # the corner of relu lies between the points
+        return
+    op, origin = kernels.load(name), kernels.load(DERIVATIVES[name])
+    x, dy = np.array([x]), np.array([dy])
+    slope = dy * central_difference(origin, x, step)
+    for formula in (op.expr, op.reference or op.expr):
+        np.testing.assert_allclose(formula(np, x, dy), slope, rtol=1e-8, atol=1e-9 * max(1, abs(dy[0])))
+
+
+@given(seed=st.integers(0, 2**32), columns=st.integers(1, 40))
+def test_the_derivative_of_softmax_is_that_of_a_weighted_sum_of_it(seed, columns):
+    softmax, op, step = kernels.load("softmax"), kernels.load("softmax_grad"), 1e-3
+    x, dy = np.random.default_rng(seed).standard_normal((2, 1, columns))
+
+    def slope(moved, h):
+        return ((softmax.expr(np, x + h * moved) - softmax.expr(np, x - h * moved)) * dy).sum() / (2 * h * step)
+
+    slopes = [(4 * slope(moved, 0.5) - slope(moved, 1.0)) / 3 for moved in step * np.eye(columns)]
+    np.testing.assert_allclose(op.expr(np, softmax.expr(np, x), dy)[0], slopes, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["sigmoid_grad", "tanh_grad", "gelu_grad"])
+def test_the_references_of_the_derivatives_do_not_overflow(name):
+    op = kernels.load(name)
+    x = np.array([-1e4, -700.0, -90.0, 90.0, 700.0, 1e4])
+    with np.errstate(over="ignore"):
+        got = op.reference(np, x, np.ones(6))
+    limit = [0, 0, 0, 1, 1, 1] if name == "gelu_grad" else [0] * 6
+    np.testing.assert_allclose(got, limit, atol=1e-35)
+
+
+@pytest.mark.parametrize("name", NOT_PORTABLE)
+def test_data_really_moves(name):
+    op = kernels.load(name)
+    (x,) = random_inputs(op, {"n": 8}, "float32", seed=6)
+    got = op.expr(np, x)
+    assert got.flags["C_CONTIGUOUS"]
+    assert not np.shares_memory(got, x)
+
+
+# ---------------------------------------------------------------------- the parts of every op that can be cut
+
+
+SHAPES_TO_SPLIT = {
+    "matmul": [{"n": 7}, {"n": 5, "m": 9, "k": 3}, {"n": 4, "batch": 6}, {"n": 4, "m": 2, "batch": 3}],
+    "gemv": [{"n": 11}, {"n": 5, "m": 13}],
+    "transpose": [{"n": 11}, {"n": 5, "m": 13}],
+    "softmax": [{"n": 2048}, {"n": 63}, {"n": 60, "columns": 5}],
+    "softmax_grad": [{"n": 2048}, {"n": 60, "columns": 5}],
+}
+
+
+def shapes_to_split(op: Op) -> list[Params]:
+    usual = ({"n": n} for n in (1000, 257, 1))
+    return SHAPES_TO_SPLIT.get(op.name) or [params for params in usual if op.fits(params) is None]
+
+
+def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
+    """The op on one part, from arrays of exactly the shapes that the part's params declare."""
+    split = op.split_at(params)
+    less = split.part(params, stop - start)
+    assert op.fits(less) is None
+    arrays = []
+    for operand, whole in zip(op.inputs, random_inputs(op, params, "float64", 1), strict=True):
+        part = whole
+        if operand.name in split.axes:
+            index = [slice(None)] * whole.ndim
+            index[split.axes[operand.name]] = slice(start, stop)
+            part = whole[tuple(index)]
+        assert part.shape == operand.shape(less)
+        arrays.append(part)
+    found = np.asarray(op.expr(np, *arrays))
+    assert found.shape == op.output.shape(less)
+    return found
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)
+@given(share=st.floats(0, 1))
+def test_two_parts_make_the_whole(op: Op, share: float) -> None:
+    for params in shapes_to_split(op):
+        split, units = op.split_at(params), op.units(params)
+        if units < 2:
+            continue
+        place = min(max(round(share * units), 1), units - 1)
+        first, second = part_of(op, params, 0, place), part_of(op, params, place, units)
+        joined = getattr(np, split.join)(first, second) if split.join else np.concatenate([first, second])
+        want = np.asarray(op.expr(np, *random_inputs(op, params, "float64", 1)))
+        np.testing.assert_allclose(joined, want, rtol=1e-9, atol=1e-12)
+
+
+def test_an_overhead_cannot_be_split() -> None:
+    assert kernels.load("launch").split_at({"n": 1}) is None
+    assert kernels.load("launch").units({"n": 1}) == 0

@@ -123,9 +123,7 @@ def test_a_token_sees_its_own_sequence_alone(name):
         assert "choose `tokens` so that it divides n" in op.fits({**params, "tokens": tokens})
 
 
-@pytest.mark.parametrize(
-    "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
-)
+@pytest.mark.parametrize("params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}])  # fmt: skip
 def test_a_token_that_joins_the_cache_sees_what_the_last_of_all_tokens_sees(params):
     n, width = params["n"], params["width"]
     whole = {"n": n, "width": width, "heads": params["heads"]}

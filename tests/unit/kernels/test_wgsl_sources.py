@@ -224,13 +224,15 @@ def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
         check_program(program, op, params, dtype, device)
 
 
-@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize(("name", "dtype"), [
+    *((name, "float32") for name in MATRICES), *((name, dtype) for name in ("transpose", "gemv") for dtype in ("float64", "float16")),
+])  # fmt: skip
 @given(n=st.integers(1, 5000), m=st.integers(1, 5000), k=st.integers(1, 5000), device=limits)
 @settings(max_examples=examples(40))
-def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
+def test_wgsl_of_matrices_fits_any_device(name, dtype, n, m, k, device):
     op, params = OPS[name], {"n": n, "m": m, "k": k}
     for kernel in op.tuned["wgpu"]:
-        check_program(kernel.build(params, "float32", device), op, params, "float32", device)
+        check_program(kernel.build(params, dtype, device), op, params, dtype, device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -243,15 +245,6 @@ def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
     op, params = OPS["matmul"], {"n": n, "m": m, "k": k, "batch": batch}
     for candidate in op.tuned["wgpu"][0].candidates(params, dtype, device):
         check_program(candidate.build(), op, params, dtype, device)
-
-
-@pytest.mark.parametrize("name", ["transpose", "gemv"])
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-@given(n=st.integers(1, 4000), m=st.integers(1, 4000), device=limits)
-@settings(max_examples=examples(40))
-def test_matrices_of_other_dtypes_fit_any_device(name, dtype, n, m, device):
-    op, params = OPS[name], {"n": n, "m": m}
-    check_program(op.tuned["wgpu"][0].build(params, dtype, device), op, params, dtype, device)
 
 
 @pytest.mark.parametrize("name", MATRICES)
