@@ -116,9 +116,7 @@ def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
     ("nt", 0.0, 1, False), ("nt", 0.03, 3, False), ("nt", 1.99, 101, False), ("nt", 2.1, 101, True),
     ("posix", 0.0, 1, False), ("posix", 0.01, 1, True),
 ])  # fmt: skip
-def test_a_file_that_windows_holds_open_is_replaced_within_two_seconds(
-    monkeypatch, system, free_at, tries, refused
-):
+def test_a_file_that_windows_holds_open_is_replaced_within_two_seconds(monkeypatch, system, free_at, tries, refused):  # fmt: skip
     now, asked = [0.0], []
 
     def replace(source, target):

@@ -14,6 +14,7 @@ from gpubench.base.table import (
     paint,
     table_lines,
 )
+from tests.rows import rows
 
 GROUPED = Table(
     (Column(""), Column("from", right=True, group="resident"), Column("gain", group="resident"),
@@ -27,19 +28,24 @@ def drawn(table, width):
     return list(map(line_text, table_lines(table, width)))
 
 
-def test_a_group_stands_above_its_columns_and_is_as_wide_as_its_label():
-    assert drawn(GROUPED, 60) == [
+LONG = (Column(""), *(Column(name, group="a long label") for name in "ab"), Column("c", group="next"))
+WRAPPED = ((Cell("11"), Cell("ten words of which no more than three fit it", more=(Cell("below"),))),)
+
+
+@rows("table, width, lines", {
+    "a group stands above its columns and is as wide as its label": (GROUPED, 60, [
         "        resident        copied at every call",
         "        from  gain      from  gain",
         "matmul   210  GPU 42x   1003  GPU 8x",
-        "           9  -            -  CPU 2x",
-    ]  # fmt: skip
-
-
-def test_a_long_label_widens_the_last_column_of_its_group():
-    columns = (Column(""), *(Column(name, group="a long label") for name in "ab"), Column("c", group="next"))
-    lines = drawn(Table(columns, (cells("x", "1", "2", "3"),), bare=True), 60)
-    assert lines == ["   a long label   next", "   a  b           c", "x  1  2           3"]
+        "           9  -            -  CPU 2x"]),
+    "a long label widens the last column of its group": (
+        Table(LONG, (cells("x", "1", "2", "3"),), bare=True), 60, ["   a long label   next", "   a  b           c", "x  1  2           3"]),
+    "a last column is wrapped before others go": (
+        Table((Column("a", rank=1), Column("b", least=20)), WRAPPED, bare=True), 24,
+        ["a   b", "11  ten words of which", "    no more than three", "    fit it", "    below"]),
+})  # fmt: skip
+def test_a_table_is_drawn(table, width, lines):
+    assert drawn(table, width) == lines
 
 
 def test_groups_stand_below_each_other_where_both_do_not_fit():
@@ -64,13 +70,6 @@ def test_a_row_that_is_too_wide_goes_on_below(width, expected):
     row = cells("1", "2222", "333", "some words that no line holds")
     table = Table((Column("aaa"), number("bb"), Column("c"), Column("long")), (row,))
     assert drawn(table, width) == expected
-
-
-def test_a_last_column_is_wrapped_before_others_go():
-    columns = (Column("a", rank=1), Column("b", least=20))
-    text = "ten words of which no more than three fit it"
-    lines = drawn(Table(columns, ((Cell("11"), Cell(text, more=(Cell("below"),))),), bare=True), 24)
-    assert lines == ["a   b", "11  ten words of which", "    no more than three", "    fit it", "    below"]
 
 
 def test_leading_cells_that_repeat_the_row_above_are_marked_up_to_a_count():

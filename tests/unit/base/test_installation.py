@@ -1,11 +1,23 @@
-"""Commands that somebody may paste: quoted for the shells of the system, and the right PyTorch for a GPU."""
+"""Commands that somebody may paste: for this checkout or this package, this interpreter and the shells of the system, and the right PyTorch for a GPU."""
 
+import os
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from gpubench.base import installation
-from gpubench.base.installation import EXTRAS, locate, quote, torch_command, torch_hint
+from gpubench.base.installation import (
+    EXTRAS,
+    install_command,
+    locate,
+    quote,
+    repair_command,
+    torch_command,
+    torch_hint,
+    upgrade_command,
+)
 from gpubench.detect import inspection
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu
@@ -72,3 +84,68 @@ def test_a_gpu_without_its_pytorch_is_told(vendor, version, names, monkeypatch):
     assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)
     assert all(names in one.text for one in told)
     assert inspection.torch_warnings([gpu(vendor, "integrated")]) == []
+
+
+ROOT = Path(__file__).parents[3]
+OURS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PIP = [sys.executable, "-m", "pip", "install"]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """Let the program believe that its source lies in a folder, beside a pyproject.toml if there is a text for one."""
+
+    def place(name, project):
+        folder = tmp_path / name
+        folder.mkdir()
+        if project is not None:
+            (folder / "pyproject.toml").write_text(project, encoding="utf-8")
+        monkeypatch.setattr(installation, "__file__", str(folder / "gpubench" / "base" / "installation.py"))
+        installation.checkout.cache_clear()
+        return folder
+
+    yield place
+    installation.checkout.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"])
+def test_a_checkout_is_named_as_a_shell_takes_it(source, name):
+    folder = source(name, OURS)
+    assert shlex.split(locate(install_command("cuda13"))) == [*PIP, f"{folder}[cuda13]"]
+    before, _, command = upgrade_command().partition(", then ")
+    assert shlex.split(command) == [*PIP, "--upgrade", str(folder)]
+    assert "git pull" in before
+
+
+@pytest.mark.parametrize("project", [
+    None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
+    ids=["none", "another", "cut", "empty", "no table", "junk", "deep"])  # fmt: skip
+def test_without_our_pyproject_it_is_the_package(source, project):
+    source("site", project)
+    assert shlex.split(upgrade_command()) == [*PIP, "--upgrade", "gpubench-cli"]
+    assert shlex.split(locate(install_command("cuda13"))) == [*PIP, "gpubench-cli[cuda13]"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a program with a mode bit")
+def test_in_an_active_virtual_environment_pip_is_enough(tmp_path, monkeypatch):
+    def pip(folder):
+        folder.mkdir(parents=True)
+        (folder / "pip").write_text("#!/bin/sh\n")
+        (folder / "pip").chmod(0o755)
+        return str(folder)
+
+    active = pip(tmp_path / "venv" / "bin")
+    monkeypatch.setattr(sys, "executable", f"{active}/python")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setenv("PATH", active)
+    assert locate(install_command("plots")) == f"pip install {shlex.quote(f'{ROOT}[plots]')}"
+    monkeypatch.setenv("PATH", pip(tmp_path / "others"), prepend=os.pathsep)
+    assert locate(install_command("plots")).startswith(f"{active}/python -m pip install ")
+
+
+def test_an_environment_without_pip_is_one_of_uv(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pip", None)
+    upgrade = upgrade_command().partition(", then ")[2]
+    for command in (locate(install_command("plots")), repair_command(), upgrade):
+        assert shlex.split(command)[:3] == ["uv", "pip", "install"]
+        assert shlex.split(command)[-2:] == ["--python", sys.executable]
