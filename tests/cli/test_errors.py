@@ -1,6 +1,7 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
 import errno
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all
 @pytest.mark.parametrize(("error", "limit"), [
     (MemoryError(), errors.NO_MEMORY), (OSError(errno.ENOMEM, ""), errors.NO_MEMORY), (OSError(errno.EMFILE, ""), errors.NO_FILES),
     (OSError(errno.ENFILE, ""), errors.NO_FILES), (OSError(errno.EAGAIN, ""), errors.NO_TASKS), (OSError(errno.EIO, "bad_alloc"), ""),
-    (RuntimeError("can't start new thread"), errors.NO_TASKS), (ImportError("failed to map segment"), errors.NO_MEMORY), (ValueError("bad_alloc"), ""),
+    (RuntimeError("can't start new thread"), errors.NO_TASKS), (ImportError("failed to map segment"), errors.NO_MEMORY), (RuntimeError("dictionary changed size"), ""), (ValueError("bad_alloc"), ""),
     (BlockingIOError(errno.EAGAIN, "", 3), ""),  # a part was written
 ])  # fmt: skip
 def test_a_limit_of_the_system_is_named(error, limit):
@@ -63,10 +64,7 @@ def _run(monkeypatch, error, verbose=False):
 
 
 def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch):
-    def load(arguments):
-        raise KeyboardInterrupt  # while a module is loaded
-
-    monkeypatch.setattr(cli, "_run", load)
+    monkeypatch.setattr(cli, "_run", Mock(side_effect=KeyboardInterrupt))  # while a module is loaded
     assert cli.main([]) == ExitCode.INTERRUPTED
 
 

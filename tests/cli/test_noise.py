@@ -98,9 +98,7 @@ def test_the_thresholds_go_through_a_pipe(in_process, folder):
     ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"),
     ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident-queued"], 4, "can be true"),
 ])  # fmt: skip
-def test_a_measurement_without_anything_to_compare_ends_as_the_run_did(
-    gpubench, device, options, code, reported
-):
+def test_a_measurement_with_nothing_to_compare_ends_as_the_run_did(gpubench, device, options, code, reported):
     asked = options if "--ops" in options else ["--ops", "add", "--sizes", "1k", *options]
     ended = gpubench("noise", "--devices", device, "--quick", "--max-time", "20ms", "--no-save", "-q", *asked)
     assert (ended.returncode, ended.stdout) == (code, "")

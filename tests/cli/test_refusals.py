@@ -3,6 +3,7 @@
 import os
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -146,12 +147,9 @@ def folder(tmp_path_factory):
     ("words", "code", "part"), [(words, code, part) for code, rows in ((2, USAGE), (4, INPUT)) for words, part in rows]
 )  # fmt: skip
 def test_refusals(folder, words, code, part, monkeypatch, capsys):
-    def no_worker(*arguments, **options):
-        raise AssertionError("a worker was started")
-
     before = sorted(folder.iterdir())
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(processes.subprocess, "Popen", no_worker)
+    monkeypatch.setattr(processes.subprocess, "Popen", Mock(side_effect=AssertionError("a worker was started")))
     assert cli.main(shlex.split(words)) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""`run` as a command on scripted devices: what it writes where, plans, checks, skips and writes down."""
+"""`run` as a command on scripted devices: what it writes where, plans, checks, skips and writes down, says of the machine, and which sides a mode takes."""
 
 import io
 import json
@@ -14,7 +14,9 @@ from gpubench.cli import delivery, request, selection
 from gpubench.cli.options import RunOptions
 from gpubench.measure import protocol
 from gpubench.measure.worker import main as worker
+from gpubench.result.machine import Machine, MachineWarning
 from tests.detect.trees import at
+from tests.rows import rows
 
 BOTH = "run --devices fake:cpu,fake:gpu"
 FAKE = f"{BOTH} --quick --min-samples 5 --max-time 50ms"
@@ -41,8 +43,10 @@ def measured(shape, sides=SIDES):
 
 
 NAMED = "matmul/n=64/float32/tuned-{}/{}"
+
+
 # What is typed, the exit code, parts of what is printed, facts of the document, and how each case ended.
-ROWS = {
+@rows("words, code, parts, facts, ends", {
     "gates and claims that were asked for": (
         f"{ADD} --no-save --claims builtin --min-speedup add=1000", 3, ["min-speedup add=1000: FAILED", "Claims: "], {}, None),
     "a dry run tells what will be skipped": (f"{FAKE} --ops add --sizes 1G --dtypes f64,f32 --dry-run", 0, ["out-of-memory"], {}, None),
@@ -62,12 +66,8 @@ ROWS = {
         {"selection.variants": ["tf32"], "settings.autotune": False, "warnings.*.code": ["no-tf32"]}, measured("matmul/n=64")),
     "a check times no candidates": (
         f"{MATMUL} --check-only", 0, [], {"settings.autotune": False, "warnings": []}, measured("matmul/n=64")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_what_is_asked_for_is_printed_and_written_down(run, name):
-    words, code, parts, facts, ends = ROWS[name]
+})  # fmt: skip
+def test_what_is_asked_for_is_printed_and_written_down(run, words, code, parts, facts, ends):
     ended, document = run(words if "--no-save" in words or "--dry-run" in words else f"{words} -o r.json", code)
     text = " ".join(ended.stdout.split())
     assert [part for part in parts if part not in text] == []
@@ -212,3 +212,80 @@ def test_a_preset_is_these_numbers(asked, preset, values):
     samples = (how.sessions, how.min_samples, how.max_samples, how.max_time_s, how.precision, how.warmup_s)
     assert (how.protocol, how.preset) == (3, preset)
     assert (*samples, how.sample_s, how.budget_s) == values
+
+
+@pytest.mark.parametrize(("governor", "on_battery", "severity"), [
+    (None, False, []), ("performance", False, []), ("schedutil", False, []), ("powersave", False, ["info"]),
+    ("performance", True, ["warning"]), ("powersave", True, ["warning"]), (None, True, ["warning"]),
+])  # fmt: skip
+def test_a_machine_that_saves_power(governor, on_battery, severity):
+    found = request.power(governor, on_battery=on_battery)
+    assert [(w.code, w.severity) for w in found] == [("powersave", word) for word in severity]
+
+
+def test_threads_of_a_blas_that_do_not_fit_are_said():
+    notes = {"BLAS_THREADS": "64 threads", "NUMA_OVERLAP": "x"}
+    machine = Machine(warnings=[MachineWarning(code=code, text=text) for code, text in notes.items()])
+    said = request.blas_threads(machine)
+    assert [(w.code, w.message) for w in said] == [("blas-threads", "64 threads")]
+
+
+# ---------------------------------------------------------------------- run --mode
+
+
+SMALL = ("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued")
+
+
+@pytest.fixture
+def no_gpu(tmp_path):
+    """An environment in which CuPy cannot be imported and Vulkan finds no driver."""
+    blocked = tmp_path / "blocked"
+    for name in ("cupy", "wgpu"):
+        (blocked / name).mkdir(parents=True)
+        failure = f"raise ImportError('{name} is not installed (a test says so)')\n"
+        (blocked / name / "__init__.py").write_text(failure)
+    return {"PYTHONPATH": str(blocked)}
+
+
+@pytest.mark.parametrize("mode", ["gpu", "hybrid"])
+def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mode):
+    ended = gpubench("run", *SMALL, "--mode", mode, "--dry-run", env=no_gpu)
+    assert ended.returncode == 5
+    first, why, fix = ended.stderr.splitlines()[-3:]
+    assert f"--mode {mode}: there is no GPU" in first
+    assert "a test says so" in why
+    assert "gpubench detect" in fix
+    bare = "No GPU was found: there is nothing to install" in gpubench("detect", env=no_gpu).stdout
+    assert ("nothing to install" in fix) == bare
+    assert ended.stdout == ""
+
+
+def test_backends_that_may_be_absent_and_all_are_say_why(gpubench, no_gpu):
+    ended = gpubench("run", *SMALL, "--backends", "cupy?,wgpu?", "--dry-run", env=no_gpu)
+    first, why, _ = ended.stderr.splitlines()[-3:]
+    assert (ended.returncode, "has a device" in first, why.count("a test says so")) == (5, True, 2)
+
+
+def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
+    reported = json.loads(gpubench("detect", "--json", env=no_gpu).stdout)["recommendation"]
+    ended = gpubench("run", *SMALL, "--mode", "auto", "--dry-run", env=no_gpu)
+    assert ended.returncode == 0, ended.stderr
+    advice = f"{reported['mode']} ({reported['confidence']}): {reported['reasons'][0]['text']}"
+    assert f"--mode auto takes {advice}" in ended.stderr
+    assert "@numpy:0" in ended.stdout
+
+
+def test_a_split_that_was_named_is_required_and_auto_leaves_splits_out(gpubench, no_gpu):
+    ended = gpubench("run", *SMALL, "--devices", "numpy:0,hybrid:cupy:0", "--dry-run", env=no_gpu)
+    assert (ended.returncode, "hybrid:cupy:0" in ended.stderr) == (5, True)
+    ended = gpubench("run", *SMALL, "--allow-software", "--dry-run")
+    assert (ended.returncode, "hybrid" in ended.stdout) == (0, False), ended.stderr
+
+
+def test_a_mode_that_contradicts_the_file_is_refused(gpubench, tmp_path):
+    made = gpubench("run", *SMALL, "--mode", "cpu", "--check-only", "-o", "r.json")
+    assert made.returncode == 0, made.stderr
+    more = gpubench("run", "--mode", "hybrid", "--append", "r.json", "--dry-run")
+    assert more.returncode == 2
+    assert "--mode contradicts --append r.json" in more.stderr
+    assert gpubench("run", "--mode", "cpu", "--append", "r.json", "--dry-run").returncode == 0
