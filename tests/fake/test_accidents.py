@@ -74,22 +74,6 @@ def test_a_case_that_failed_in_two_sessions_in_a_row_is_not_tried_again(run):
     assert {s["session"] for o in of(ran, "fake:cpu").values() for s in o["stops"]} == {0, 1, 2}
 
 
-# ------------------------------------------------------------------- exit codes
-
-
-def test_nothing_measured_is_a_failure(run):
-    ran = run("--devices", "fake:oom", *ADD)
-    assert (ran.code, ran.result["exit_reason"]) == (1, "nothing-measured")
-
-
-def test_under_a_budget_the_dearest_sizes_come_last(run):
-    """They are what it cuts off."""
-    ran = run(*"--devices fake:cpu --ops add,relu --sizes 4k,1k,2k --budget 60s --seed 3".split())
-    first = {(o["case"]["op"], o["case"]["params"]["n"]): o["blocks"][0]["t_s"] for o in ran.result["outcomes"]}
-    order = [n for _, n in sorted(first, key=lambda place: first[place])]
-    assert order == sorted(order)
-
-
 def test_a_budget_too_small_for_the_sizes(run):
     ran = run(*"--devices fake:cpu,fake:throttle --ops add,mul,sub --sizes 1k,2k,4k --budget 1s".split())
     assert (ran.code, ran.result["exit_reason"], ran.result["complete"]) == (124, "budget", True)

@@ -27,12 +27,6 @@ def test_every_overhead_in_its_implementations_and_sizes(ran):
     assert set(measured(ran)) == found
 
 
-def test_the_cpu_has_none_and_says_why(ran):
-    skips = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "fake:cpu"]
-    told = {(o["type"], o["reason"], "CPU" in o["detail"]) for o in skips}
-    assert told == {("skip", "no-implementation", True)}
-
-
 def test_samples_are_those_of_the_scripted_device_and_nothing_is_computed(ran):
     at = {key.replace("/float32", "").partition("/resident")[0]: o for key, o in measured(ran).items()}
     for name, seconds in {

@@ -3,19 +3,15 @@
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from gpubench import Policy, backends, kernels
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import pipelines
 from gpubench.base.errors import DeviceOutOfMemory
-from gpubench.measure.plan import Constraints, Target, count_sets, needs, workload
-from gpubench.measure.plan import Series as Curve
 from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.report import render
 from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
-from gpubench.result.run import Selection
 from gpubench.result.store import load
 
 ARGUMENTS = "--ops add,matmul --sizes 1M --sizes matmul=256 --regimes copied,streamed".split()
@@ -122,28 +118,6 @@ def test_without_memory_for_three_sets_there_are_two_or_none(open_timer, monkeyp
     else:
         assert len(open_timer().sets) == sets
         assert len(given) == (buffers == 7)
-
-
-def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():
-    op, n = kernels.load(OP), 1 << 20
-    held, (_, resident) = op.held_bytes({"n": n}, "float32"), needs(op, {"n": n}, "float32")
-
-    def reasons(room):
-        target = Target(replace(GPU, usable_bytes=int(room / 0.8)), ("library",))
-        chosen = Selection(ops=[OP], regimes=["transfer-always", STREAMED])
-        item = workload(Curve(op, "float32"), n, Constraints((target,), chosen, None))
-        count = count_sets(op, item.cases[0], target.device, None)
-        return [case.regime for case in item.cases], [skip.reason for skip in item.skips], count
-
-    assert reasons(resident + 3 * held + 9) == (["transfer-always", STREAMED], [], 3)
-    assert reasons(resident + 2 * held + 9) == (["transfer-always", STREAMED], [], 2)
-    assert reasons(resident + held)[:2] == (["transfer-always"], ["out-of-memory"])
-
-
-def test_ops_of_stages_have_no_pipelines():
-    within = Constraints((Target(GPU, ("library",)),), Selection(ops=["ffn"], regimes=[STREAMED]), None)
-    (skip,) = workload(Curve(kernels.load("ffn"), "float32"), 16, within).skips
-    assert (skip.reason, "one after the other" in skip.detail) == ("no-streams", True)
 
 
 def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):

@@ -117,7 +117,7 @@ def import_as_a_worker_does():
 
 def leave_the_load_unread():
     """Tests run beside each other: a session that others disturbed would be measured again, up to twice as many in all.
-    tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_cpu_load.py that the load can be read."""
+    tests/fake/test_sessions.py tells what such a session counts, and tests/unit/base/test_processes.py that the load can be read."""
     from gpubench.base import processes
 
     processes.read_cpu_times = processes.no_cpu_times

@@ -1,7 +1,8 @@
-"""Several scripted GPUs at once, by the command line: their speedups are those of the script."""
+"""Several scripted GPUs: at once, in groups, identical ones in a search, and their health; speedups are those of the script."""
 
 import csv
 import io
+import itertools
 import re
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.backends.hidden.fake import session as fake
+from gpubench.cli.selection import LINKS
 from gpubench.report.document import report_document
 from gpubench.result import store
 
@@ -144,3 +146,66 @@ def test_weak_scaling_needs_two_identical_gpus(in_process):
         ran = in_process(*command.split())
         assert (ran.returncode, "needs two identical GPUs" in ran.stderr) == (5, True)
         assert f"the devices chosen have {number}" in ran.stderr
+
+
+# ---------------------------------------------------------------------- health
+
+
+ALONE = "--sizes matmul=256 --sizes copy=4k --sizes upload=64k --sizes download=64k".split()
+SMALL_SIZES = [*ALONE, *"--sizes p2p=64k --sizes allreduce=96k".split()]
+
+
+def test_with_several_gpus_every_pair_copies_and_device_groups_reduce(run):
+    gpus = ",".join(f"fake:gpu{number}" for number in range(3))
+    ran = run(
+        "--ops", "health", *SMALL_SIZES, "--devices", gpus, "--scaling", "off", env={"GPUBENCH_FAKE_GPUS": "3"}
+    )
+    assert ran.code == 0, ran.err
+    where = {}
+    for outcome in ran.outcomes.values():
+        assert outcome["type"] == "measurement", outcome
+        where.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
+    assert where["p2p"] == {f"group:fake:{a}+{b}" for a, b in itertools.permutations(range(3), 2)}
+    assert where["allreduce"] == {"group:fake:0+1", "group:fake:0-2"}
+    assert where["matmul"] == where["upload"] == set(gpus.split(","))
+
+
+def test_one_gpu_has_no_links_to_look_at(run):
+    ran = run("--ops", "health", *ALONE, "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
+    assert ran.code == 0, ran.err
+    assert not set(LINKS) & set(ran.result["selection"]["ops"])
+    assert "scaling" not in ran.result["settings"]
+    assert {o["case"]["device_id"] for o in ran.outcomes.values()} == {"fake:gpu0"}
+
+
+def test_equal_gpus_work_at_once_unless_somebody_turns_that_off(run):
+    command = "--ops health --sizes copy=1m --filter copy/* --devices fake:gpu0,fake:gpu1"
+    ran = run(*command.split(), env={"GPUBENCH_FAKE_GPUS": "2", "TESTS_ALTER": AT_ONCE})
+    assert ran.code == 0, ran.err
+    assert {one["gpus"] for one in ran.result["together"] if one["phase"] == "together"} == {2}
+
+
+# ---------------------------------------------------------------------- one of several identical GPUs
+
+
+# Far above the break-even the search costs seconds of real arithmetic, and so does a large product.
+SEARCH = "--ops add --backends fake --regimes resident-waited --skip add/n>=64k".split()
+SMALL = "gpubench.multi.identical_gpus:SIZES={'upload':4194304,'copy':1048576,'matmul':256}"
+THREE = {"GPUBENCH_FAKE_GPUS": "3", "GPUBENCH_FAKE_NOISE": "0.005", "TESTS_ALTER": SMALL}
+
+
+def test_a_slow_gpu_is_named_on_the_screen_and_in_the_file_and_has_no_case(run):
+    slow = run(*SEARCH, env={**THREE, "GPUBENCH_FAKE_SLOW": "gpu2=1.15"})
+    assert slow.code == 0, slow.err
+    assert "fake:gpu2 is 13 % slower at " in " ".join(slow.out.split())
+    looked = {one["device_id"] for one in slow.result["identical_gpus"] if one["blocks_s"]}
+    assert looked == {f"fake:gpu{number}" for number in range(3)}
+    assert {outcome["case"]["device_id"] for outcome in slow.outcomes.values()} == {"fake:cpu", "fake:gpu0"}
+    assert "fake:gpu1" not in {device["id"] for device in slow.result["devices"]}
+
+
+def test_named_sizes_measure_all_gpus_and_look_at_no_other_gpu(run):
+    ran = run("--ops", "add", "--backends", "fake", "--sizes", "1k", env=THREE)
+    assert "identical_gpus" not in ran.result
+    gpus = {outcome["case"]["device_id"] for outcome in ran.outcomes.values()}
+    assert {f"fake:gpu{number}" for number in range(3)} <= gpus
