@@ -1,14 +1,24 @@
-"""A cache that is damaged, strange or missing: the run computes what it would, as fast, and says what it found."""
+"""A cache that is damaged, strange or missing, and a CPU without its compiler: the run goes on, and says what it lacks."""
 
 import json
 import os
 import pickle
+import re
 import shutil
+import subprocess
+import sys
 
 import msgspec
+import numpy as np
 import pytest
 
-from gpubench.backends.numpy import machine_code
+from gpubench import backends, kernels
+from gpubench.backends.numpy import compiled, machine_code
+from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
+from gpubench.base.errors import BuildError
+from gpubench.kernels.contract.kernel import Candidate, NumbaProgram
+from gpubench.kernels.templates.cpu import compiled_kernels
+from gpubench.result.case import Case
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 from tests.forking import environment
 
@@ -86,3 +96,71 @@ def test_without_a_cache_folder_nothing_stays_behind(gpubench, tmp_path):
     env["TMPDIR"] = str(tmp_path / "tmp")
     assert codes_of(gpubench(*RUN, env=env), tmp_path) == ["cache-not-kept"]
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+# ---------------------------------------------------------------------- no compiler
+
+
+TUNED_RUN = "run --devices numpy:0 --ops add --sizes 64k --quick -o r.json".split()
+BROKEN = {
+    "missing": ("raise ModuleNotFoundError(\"No module named 'numba'\", name='numba')", "numba is not installed"),
+    "broken": ("raise OSError('libLLVM.so: cannot open shared object')", "numba does not load: OSError: libLLVM"),
+    "fatal": ("import os; os.abort()", "a worker ended, or hung, while it loaded numba")}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_without_numba_the_cpu_has_its_library_alone_and_every_table_says_so(gpubench, tmp_path, kind):
+    source, why = BROKEN[kind]
+    (tmp_path / "early" / "numba").mkdir(parents=True)
+    (tmp_path / "early" / "numba" / "__init__.py").write_text(source)
+    ended = gpubench(*TUNED_RUN, env={"PYTHONPATH": str(tmp_path / "early")})
+    assert (ended.returncode, ended.stderr.count("the CPU is not at its best")) == (0, 1), ended.stderr
+    # The library implementation once more would be no second implementation.
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    assert {(one["type"], one.get("reason"))
+            for one in outcomes if "/tuned/" in one["id"]} == {("skip", "not-compiled")}  # fmt: skip
+    for format in ("plain", "markdown"):
+        report = " ".join(gpubench("report", "r.json", "--format", format).stdout.split())
+        assert why in report
+        assert re.search(r"pip install (\.|\S*gpubench)", report)
+        assert "Without numba the CPU is not at its best." in report
+
+
+@pytest.mark.parametrize(("variable", "why"), [
+    ("NUMBA_DISABLE_JIT=1", "NUMBA_DISABLE_JIT keeps numba from compiling"),
+    ("NUMBA_CPU_NAME=unheard-of", "NUMBA_CPU_NAME may slow down its compiled kernels")],
+    ids=["disabled", "unknown processor"])  # fmt: skip
+def test_numba_that_is_there_and_does_not_work_is_said_with_its_cause(gpubench, tmp_path, variable, why):
+    ended = gpubench(*TUNED_RUN, env=dict([variable.split("=")]), status=0)
+    assert ended.stderr.count("not be at its best" if "may" in why else "not at its best") == 1, ended.stderr
+    report = " ".join(gpubench("report", "r.json", "--sections", "warnings").stdout.split())
+    assert ("cpu-not-compiled" in report, why in report, "pip install" in report) == (True, True, False), report
+    assert "not installed: numba" not in gpubench("report", "r.json", "--format", "markdown").stdout
+
+
+def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch):
+    monkeypatch.setattr(compiled, "TRIAL", compiled.TRIAL.replace("i + m", "i"))
+    with pytest.raises(NumbaUnusable, match="numba does not work"):
+        NumbaThreads(2)
+
+
+def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
+    program = "from gpubench.backends.numpy.compiled import NumbaThreads; print(NumbaThreads(2).most)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                           env={**os.environ, "NUMBA_NUM_THREADS": "1"})  # fmt: skip
+    assert ended.stdout.split() == ["2"]
+
+
+def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_implementation_in_its_place():
+    op = kernels.load("add")
+    program = NumbaProgram("a_function_of_cuda(x)", ())
+    kernel = compiled_kernels(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
+    broken = msgspec.structs.replace(op, tuned={"numpy": kernel})
+    session = backends.load("numpy").open("numpy:0", 2)
+    try:
+        x, output = np.ones(1000, np.float32), np.empty(1000, np.float32)
+        case = Case("add", "vector", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+        with pytest.raises(BuildError, match="name 'a_function_of_cuda' is not defined"):
+            session.compile(broken, case, [x, x], output)
+    finally:
+        session.close()

@@ -1,4 +1,4 @@
-"""A disk that fails during the run: it measures on, prints the report, and saves where there is room."""
+"""A disk that fails during the run, and a temporary folder without room: it measures on, prints the report, and saves where there is room."""
 
 import contextlib
 import resource
@@ -10,23 +10,32 @@ from pathlib import Path
 import pytest
 
 from gpubench.result import store
+from gpubench.result.run import Failure
 from tests.forking import environment
 
 PLAN = ("--devices fake:cpu,fake:gpu --ops add,mul --sizes 1k,64k --sessions 3 --regimes resident,transfer-once "
         "--min-samples 5 --max-samples 10").split()  # fmt: skip
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """A small file system of its own, which tests fill or turn read-only."""
-    folder = tmp_path / "disk"
+def small_disk(folder, size):
+    """A file system of its own, which tests fill or turn read-only."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a tmpfs needs root; the file-size limit is tested without it")
     yield folder
     while subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False).returncode == 0:
         pass  # a second mount makes it read-only
+
+
+@pytest.fixture
+def disk(tmp_path):
+    yield from small_disk(tmp_path / "disk", "2m")
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    yield from small_disk(tmp_path / "tmp", "256k")
 
 
 @pytest.fixture
@@ -125,3 +134,17 @@ def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(spoiled
     assert (ended.returncode, "Traceback" in ended.stderr, "r.md" in ended.stderr) == (1, False, True)
     assert ("r.jsonl" in ended.stderr, "add" in ended.stdout) == (True, True), ended.stderr
     assert store.load(home / "r.json").complete
+
+
+@pytest.mark.parametrize("size", ["64k", "4M"])  # written as a file, and through memory
+def test_a_reference_that_the_temporary_folder_does_not_take(gpubench, tmp_path, temporary, size):
+    ended = gpubench("run", "--devices", "fake:cpu", "--ops", "add", "--sizes", f"1k,{size}", "--quick",
+                     "--max-samples", "5", "--min-samples", "5", "--no-progress", "-o", "r.json",
+                     env={"TMPDIR": str(temporary)})  # fmt: skip
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
+    outcomes = store.load(tmp_path / "r.json").outcomes
+    failure = next(outcome for outcome in outcomes if isinstance(outcome, Failure))
+    assert f"the temporary folder {temporary} does not take the reference" in failure.detail
+    assert "No space left on device" in failure.detail
+    assert failure.hint.startswith("free some space there, or name another folder in TMPDIR")
+    assert not list(temporary.iterdir())

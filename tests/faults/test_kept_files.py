@@ -1,7 +1,9 @@
-"""Files where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
+"""Files where a run writes and reads: nothing that was measured is lost, two writers wait for each other, and nothing hangs or ends in a traceback."""
 
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -116,7 +118,7 @@ def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpu
     assert "n = 1 K" in in_process("report").stdout
 
 
-# All files are opened by one function, of which tests/unit/test_disk.py tries each kind; who went past it would hang.
+# All files are opened by one function, of which tests/unit/base/test_disk.py tries each kind; who went past it would hang.
 READERS = [
     ("report x", ExitCode.INPUT),
     ("run --like x", ExitCode.INPUT), ("compare x r.json", ExitCode.INPUT),
@@ -134,3 +136,65 @@ def test_what_is_named_and_is_no_file_is_refused_at_once(in_process, tmp_path, c
     ended = in_process(*command.split())
     assert ended.returncode == code, (ended.stdout, ended.stderr)
     assert (ended.stderr.startswith("error: "), "Traceback" in ended.stderr) == (True, False), ended.stderr
+
+
+# ---------------------------------------------------------------------- two runs that write one file
+
+
+SHARED_PLAN = "--devices fake:cpu,fake:gpu --ops add --sizes 1k --regimes resident-queued --quick --min-samples 5 --max-samples 5".split()  # fmt: skip
+
+
+@pytest.fixture
+def start(tmp_path, starter):
+    def begin(*arguments):
+        around = {"cwd": tmp_path, "env": environment(tmp_path), "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}  # fmt: skip
+        return starter.begin("run", *arguments, "--no-progress", **around)
+
+    return begin
+
+
+def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start):
+    assert gpubench("run", *SHARED_PLAN, "-o", "ap.json", "-q").returncode == 0
+    both = [start("--append", "ap.json", "--sessions", "4", "--lock-timeout", "120s") for _ in range(2)]
+    said = [process.communicate(timeout=200)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert len(store.load(tmp_path / "ap.json").sessions) == 9
+    waiting = [text for text in said if "waiting for another run: process" in text]
+    assert len(waiting) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.json"], "no lock is left"
+
+
+def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
+    first = start(*SHARED_PLAN, "--sessions", "500", "--append", "r.json")
+    while not (tmp_path / "r.json.part").exists():
+        assert first.poll() is None
+    second = gpubench("run", *SHARED_PLAN, "--append", "./r.json", "--lock-timeout", "100ms")
+    assert (second.returncode, second.stdout) == (4, "")
+    for told in (f"process {first.pid} on ", f"run {PLAN[0]} {PLAN[1]}", "--lock-timeout"):
+        assert told in second.stderr
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=100)[1]
+    assert first.returncode == 130, (said, len(store.load(tmp_path / "r.json").sessions))
+    assert store.load(tmp_path / "r.json").sessions, "the first has lost nothing"
+
+
+def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):
+    first = start(*SHARED_PLAN, "--sessions", "500", "-o", "r.json")
+    while not (tmp_path / "r.json.part").exists():
+        assert first.poll() is None
+    first.kill()
+    first.communicate()
+    gpubench("run", *SHARED_PLAN, "-o", "r.json", "-q", "--lock-timeout", "10s", status=0)
+
+
+def test_a_run_does_not_wait_for_itself(tmp_path, gpubench):
+    both = ("-o", "r.json", "-o", str(tmp_path / "r.json"))
+    gpubench("run", *SHARED_PLAN, *both, "-q", "--lock-timeout", "100ms", status=0)
+
+
+@pytest.mark.check
+def test_a_file_of_somebody_else_beside_the_result_is_not_touched(tmp_path, gpubench, start):
+    (tmp_path / "r.json.part").write_text("half a download")
+    ended = gpubench("run", *SHARED_PLAN, "-o", "r.json")
+    assert (ended.returncode, "r.json.part" in ended.stderr) == (2, True), ended.stderr
+    assert (tmp_path / "r.json.part").read_text() == "half a download"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,10 +48,7 @@ def test_our_own_distribution_is_none(tmp_path, monkeypatch, folder, name):
 
 
 def test_the_page_for_unexpected_failures_names_it(tmp_path, monkeypatch, capsys):
-    def fail(*_):
-        raise RuntimeError("oops")
-
-    monkeypatch.setattr("gpubench.cli.command.run_app", fail)
+    monkeypatch.setattr("gpubench.cli.command.run_app", Mock(side_effect=RuntimeError("oops")))
     assert guard([]) == ExitCode.FAILED
     assert "this is a bug in gpubench" in capsys.readouterr().err
     monkeypatch.syspath_prepend(distribution(tmp_path, METADATA=METADATA, RECORD=RECORD))
