@@ -11,14 +11,13 @@ from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.backends.shared.host import host_dtype
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
+from tests.cuda.conftest import DEVICE
 from tests.shapes import CACHES, ROWS_OF_CLASSES
 
 pytestmark = pytest.mark.cuda
 
-DEVICE = "cupy:0"
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 KERNELS = {name: kernels.load(name).tuned.get("cupy") for name in kernels.usual()}
-TUNED = [name for name, tuned in KERNELS.items() if tuned and not tuned[0].library]
 # Rows of part of a warp, of a warp, of blocks and of clusters; whole and ragged; longer than any cluster holds.
 ROWS = (1, 4, 37, 256, 1000, 1024, 4096, 5000, 16384, 20001, 32768, 65536, 65544, 300_000)
 SIDES = ((1, 1), (5, 3), (33, 70), (16, 8), (136, 72), (8, 1000), (1029, 1040), (300_000, 8), (8, 300_000))
@@ -32,15 +31,6 @@ GEMV = ((1, 1), (1, 5), (7, 4), (1000, 4), (33, 257), (130, 1000), (1, 400_000),
 CONVOLUTIONS = (
     (1, 1, 1, 1), (3, 3, 5, 7), (700, 5, 65, 9), (9, 67, 130, 33), (3000, 8, 64, 2), (13, 64, 64, 32),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.cupy import BACKEND
-
-    opened = BACKEND.open(DEVICE)
-    yield opened
-    opened.close()
 
 
 def case(name, params, dtype):
@@ -125,7 +115,7 @@ def test_reductions_in_large_blocks(session, tmp_path, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", TUNED)
+@pytest.mark.parametrize("name", [name for name, tuned in KERNELS.items() if tuned and not tuned[0].library])
 def test_one_element(session, tmp_path, name, dtype):
     right(session, name, {"n": 1}, dtype, tmp_path)
 

@@ -12,6 +12,7 @@ from gpubench.measure import conformance
 from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
+from tests.cuda.conftest import DEVICE
 from tests.vulkan.test_words import (  # noqa: F401
     test_a_copy_begins_with_the_bits_of_a_buffer,
     test_every_element_is_filled,
@@ -19,17 +20,7 @@ from tests.vulkan.test_words import (  # noqa: F401
 
 pytestmark = pytest.mark.cuda
 
-DEVICE = "cupy:0"
 OPS = [kernels.load(name) for name in kernels.usual()]
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.cupy import BACKEND
-
-    opened = BACKEND.open(DEVICE)
-    yield opened
-    opened.close()
 
 
 def case(op, n, dtype="float32", implementation="library"):

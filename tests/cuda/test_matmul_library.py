@@ -1,8 +1,6 @@
-"""CuPy's matmul on a real GPU: TF32 only where it was asked for, batches and sides, halves."""
+"""CuPy's matmul on a real GPU: TF32 only where it was asked for, batches and sides, halves; and the program with all backends side by side."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -10,27 +8,16 @@ from gpubench import kernels
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import TF32, Case
+from tests.cuda.conftest import SEARCH_PATH
 
 pytestmark = pytest.mark.cuda
 
-ROOT = str(Path(__file__).resolve().parents[2])
-# The checkout first; what the machine has on its own path stays.
-SEARCH_PATH = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 OP = kernels.load("matmul")
 FLOAT32_LIMIT = OP.tolerance.units * UNIT_ROUNDOFF["float32"]
 SHAPES = [
     {"n": 512}, {"n": 1024}, {"n": 1000}, {"n": 256, "m": 4096, "k": 64}, {"n": 256, "batch": 8},
     {"n": 100, "m": 33, "k": 700, "batch": 3},
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.cupy import BACKEND
-
-    opened = BACKEND.open("cupy:0")
-    yield opened
-    opened.close()
 
 
 def case(params, dtype="float32", variant=None, implementation="library"):
@@ -80,3 +67,37 @@ def test_the_environment_cannot_switch_it_on_and_the_row_is_faster(gpubench):
     assert found[None]["check"]["max_error"] <= FLOAT32_LIMIT < found[TF32]["check"]["max_error"]
     fastest = {name: min(v for b in o["blocks"] for v in b["wall_s"]) for name, o in found.items()}
     assert fastest[TF32] < 0.6 * fastest[None]
+
+
+# ---------------------------------------------------------------------- NumPy, CuPy and wgpu through real workers
+
+
+def test_matmul_and_relu_on_all_three_backends(gpubench, tmp_path):
+    ended = gpubench(
+        "run", "--ops", "matmul,relu", "--sizes", "512", "--sizes", "relu=64k", "--backends", "numpy,cupy,wgpu",
+        "--quick", "--max-time", "100ms", "--full", "-o", "r.json", env={"PYTHONPATH": SEARCH_PATH}, timeout=110,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["complete"]
+    measured = {o["id"]: o for o in result["outcomes"] if o["type"] == "measurement"}
+    assert {o["case"]["device_id"].split(":")[0] for o in measured.values()} == {"numpy", "cupy", "wgpu"}
+    assert [o["id"] for o in result["outcomes"] if o["type"] == "failure"] == []
+    for outcome in measured.values():
+        assert outcome["check"]["ok"]
+        resident_gpu = outcome["case"]["regime"] == "resident-queued" and "numpy" not in outcome["id"]
+        assert bool(outcome["blocks"][0].get("device_hot_s")) == resident_gpu, outcome["id"]
+    assert "cupy" in ended.stdout
+    assert "vs numpy" in ended.stdout
+
+
+def test_a_case_larger_than_the_device_is_skipped(gpubench, tmp_path):
+    ended = gpubench(
+        "run", "--ops", "copy", "--sizes", "1k,64G", "--backends", "numpy,cupy", "--check-only", "-o", "r.json",
+        env={"PYTHONPATH": SEARCH_PATH},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    large = [o for o in outcomes if "/n=68719476736/" in o["id"]]
+    assert large
+    assert {(o["type"], o["reason"]) for o in large} == {("skip", "out-of-memory")}

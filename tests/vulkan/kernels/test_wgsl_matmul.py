@@ -31,7 +31,7 @@ def test_a_long_sum_of_one_sign_is_added_up_in_blocks(session, tile, k):
 
 # The dtype, a tile and its splits, what is stored transposed, then m, n, k and batch. Each is there for what stands
 # beside it.
-CASES = [
+@pytest.mark.parametrize(("dtype", "tile", "splits", "turned", "shape"), [
     ("float32", TILES[0], 1, "", (128, 256, 32, 1)),  # whole blocks and whole steps
     ("float32", TILES[0], 1, "", (130, 132, 40, 1)),  # blocks moved back inside, and a rest of K
     ("float32", TILES[0], 1, "", (16, 256, 300, 1)),  # thinner than a block
@@ -66,10 +66,7 @@ CASES = [
     ("float32", NARROW_TILES[0], 2, "ta", (130, 10, 256, 1)),  # a gradient of a classifier's weights
     ("float32", NARROW_TILES[0], 1, "tb", (70, 11, 68, 1)),  # B turns in single vec4s
     ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)), ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("dtype", "tile", "splits", "turned", "shape"), CASES, ids=str)
+], ids=str)  # fmt: skip
 def test_every_tile(session, dtype, tile, splits, turned, shape):
     if dtype != "float32" and not getattr(session.limits, dtype):
         pytest.skip(f"the adapter has no {dtype} in shaders")
