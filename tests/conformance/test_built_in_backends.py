@@ -60,9 +60,7 @@ def test_the_scripted_gpu_in_every_op_and_dtype():
     assert cases(report) == {(op.name, dtype, "library") for op in OPS.values() for dtype in HOST_DTYPES}
 
 
-@pytest.mark.parametrize(
-    ("name", "fix"), [("matmull", "did you mean 'matmul'?"), ("", "take one of these for NAME")]
-)
+@pytest.mark.parametrize(("name", "fix"), [("matmull", "did you mean 'matmul'?"), ("", "take one of these for NAME")])  # fmt: skip
 def test_the_authors_command_refuses_a_name_that_nothing_has(name, fix):
     done = subprocess.run(
         [sys.executable, "-m", "gpubench.measure.conformance", *name.split()],

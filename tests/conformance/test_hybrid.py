@@ -4,6 +4,7 @@ import contextlib
 import gc
 import weakref
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,12 +122,9 @@ class DirectTransfers(Transfers):
 
 @pytest.mark.parametrize("name", ["add", "sum"])
 def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(session, name, tmp_path, monkeypatch):
-    def refuse(aside, here):
-        raise AssertionError("a second thread was started")
-
     gpu = session.gpu
     monkeypatch.setattr(gpu, "transfers", lambda implementation: DirectTransfers(gpu))
-    monkeypatch.setattr(gpu, "both", refuse)
+    monkeypatch.setattr(gpu, "both", Mock(side_effect=AssertionError("a second thread was started")))
     params = {"n": 1500 * 1500}
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))
 
@@ -224,7 +222,7 @@ def test_a_trial_of_pieces_that_fails_gives_its_memory_back(tmp_path, monkeypatc
         workspace.upload_inputs()
         session.divide(op, case, 1.0)
         if fails:
-            monkeypatch.setattr(FakeStream, "run", raise_bug)
+            monkeypatch.setattr(FakeStream, "run", Mock(side_effect=ZeroDivisionError))
         with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
             session.tune(op, case, workspace.buffers)
         left.append(len(live))
@@ -233,21 +231,13 @@ def test_a_trial_of_pieces_that_fails_gives_its_memory_back(tmp_path, monkeypatc
     assert left[0] == left[1]
 
 
-def raise_bug(*_):
-    raise ZeroDivisionError("a bug of the device's library")
-
-
-def raise_loss(*_):
-    raise DeviceLost("scripted")
-
-
 @pytest.mark.parametrize("place", ["queue", "cpu"])
 def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypatch):
     session, timer = in_pieces("gpu", tmp_path)
     timer.split, waits = 0.7, []
     timer.verify()
     owner, name = (FakeStream, "run") if place == "queue" else (session.cpu, "run")
-    monkeypatch.setattr(owner, name, raise_loss)
+    monkeypatch.setattr(owner, name, Mock(side_effect=DeviceLost("scripted")))
     monkeypatch.setattr(FakeStream, "wait", lambda stream: waits.append(stream))
     with pytest.raises(DeviceLost):
         timer.seconds(1)

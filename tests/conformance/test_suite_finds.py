@@ -1,5 +1,7 @@
 """The suite itself: each promise, broken on purpose by one line, becomes a finding that names it."""
 
+from unittest.mock import Mock
+
 import msgspec
 import pytest
 
@@ -46,21 +48,16 @@ def test_a_device_that_cannot_be_opened_leaves_the_next_one_checked(error, refus
 
     monkeypatch.setattr("gpubench.backends.hidden.fake.WORDS", ("unavailable", "gpu"))
     monkeypatch.setattr(FakeBackend, "open", opening)
-    report = conformance.check_backend(
-        FakeBackend(), [kernels.load("add")], conformance.Checks(seeds=(1,), around=False)
-    )
-    assert ([finding.detail for finding in report.findings], report.refused.get("fake:unavailable")) == (
-        found,
-        refused,
-    )
+    checks = conformance.Checks(seeds=(1,), around=False)
+    report = conformance.check_backend(FakeBackend(), [kernels.load("add")], checks)
+    details = [finding.detail for finding in report.findings]
+    assert (details, report.refused.get("fake:unavailable")) == (found, refused)
     assert report.checked
 
 
 def test_a_backend_that_lists_no_device_ends_the_authors_command_with_its_reason(monkeypatch):
-    def devices(self):
-        raise BackendUnavailable("no driver", hint="install it")
-
-    monkeypatch.setattr(FakeBackend, "devices", devices)
+    missing = BackendUnavailable("no driver", hint="install it")
+    monkeypatch.setattr(FakeBackend, "devices", Mock(side_effect=missing))
     with pytest.raises(RequiredUnavailable) as caught:
         conformance.main("fake")
     assert (caught.value.why, caught.value.hint) == ("no driver", "install it")
@@ -96,13 +93,6 @@ def scribbling_compile(self, op, case, inputs, output):
     return launch
 
 
-def raising(error):
-    def method(*_, **__):
-        raise error
-
-    return method
-
-
 def silent_supports(self, op, case):
     return Unsupported("") if case.implementation == "tuned" else FakeSession.supports(self, op, case)
 
@@ -126,23 +116,22 @@ def endless_allocate(self, shape, dtype):
     return FakeSession.allocate(self, tuple(min(extent, 1 << 20) for extent in shape), dtype)
 
 
-failing_close = raising(OSError("already closed"))
+failing_close = Mock(side_effect=OSError("already closed"))
 SENTENCE = "a refusal is a BackendError with a reason of the list of messages and a sentence"
-BROKEN = [
+
+
+@pytest.mark.parametrize(("method", "reassignment", "promise"), [
     ("download", truncating_download, "what comes back is what was sent"), ("allocate", overlapping_allocate, "is right"),
     ("allocate", leaking_allocate, "memory that was freed is used again"), ("run", drifting_run, "a launch is idempotent"),
     ("compile", scribbling_compile, "a launch leaves its inputs alone"),
-    ("sync", raising(RuntimeError("nothing to wait for")), "empty launches and syncs return"),
-    ("supports", raising(KeyError("add")), "supports answers and does not raise"), ("supports", silent_supports, SENTENCE),
+    ("sync", Mock(side_effect=RuntimeError("nothing to wait for")), "empty launches and syncs return"),
+    ("supports", Mock(side_effect=KeyError("add")), "supports answers and does not raise"), ("supports", silent_supports, SENTENCE),
     ("supports", bold_supports, "an undeclared dtype is refused"),
     ("time", taking(lambda repeat: 1e-3), "ten launches take about ten times as long as one"),
     ("time", taking(float), "device time is at most wall time"),
     ("time", taking(lambda repeat: -1e-6), "device time is None or above 0"),
     ("close", failing_close, "close is idempotent and never raises"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("method", "reassignment", "promise"), BROKEN)
+])  # fmt: skip
 def test_a_broken_promise_is_found(method, reassignment, promise):
     # What is kept of cases alone is found without transfers, memory and the clock.
     around = method in ("download", "allocate", "sync", "time")

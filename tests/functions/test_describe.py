@@ -91,10 +91,8 @@ def test_a_file_that_is_imported_once_alone_is_refused(monkeypatch, tmp_path):
     ]
     monkeypatch.setattr(processes, "run_all", lambda _: [
         processes.Ended(7, msgspec.json.encode([reports.pop(0)]).decode(), "", 1.0)])  # fmt: skip
-    assert (
-        raised(UsageError, sources.declare, [sources.CodePlace(str(tmp_path / "mine.py"), "")]).why
-        == "a folder exists"
-    )
+    place = sources.CodePlace(str(tmp_path / "mine.py"), "")
+    assert raised(UsageError, sources.declare, [place]).why == "a folder exists"
 
 
 @pytest.mark.parametrize(("function", "why"), [
@@ -284,9 +282,8 @@ def test_tensors_among_the_inputs_are_arrays_for_a_function_and_pytorchs_affair_
     assert type(drawn) is Tensor
     device = SimpleNamespace(id="cupy:0", backend="cupy", kind="gpu")
     session = CallSession(SimpleNamespace(device=device, limits=None, threads=None, blas=None), pair)
-    assert "the backend torch measures it" in str(
-        raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn)
-    )
+    refused = raised(Unsupported, session.upload, session.allocate((3,), "float32"), drawn)
+    assert "the backend torch measures it" in str(refused)
 
 
 def test_a_call_has_the_memory_of_the_one_before_it():

@@ -110,15 +110,10 @@ def test_detect_is_called_and_stays_a_package():
 
     assert callable(detect)
     assert detect.inspect
-    typed = [
-        node
-        for node in ast.walk(ast.parse(Path(gpubench.__file__).read_text()))
-        if isinstance(node, ast.ImportFrom)
-    ]
+    nodes = ast.walk(ast.parse(Path(gpubench.__file__).read_text()))
+    typed = [str(node.names[0].asname) for node in nodes if isinstance(node, ast.ImportFrom)]
     names = "bench detect function load pair Policy Result run stays".split()
-    assert sorted(str(node.names[0].asname) for node in typed) == sorted(names), (
-        "a type checker knows each name"
-    )
+    assert sorted(typed) == sorted(names), "a type checker knows each name"
 
 
 def test_an_interrupt_returns_what_there_is_and_stays_possible(monkeypatch):

@@ -1,10 +1,14 @@
-"""`gpubench run options.py`: functions of a user's own, from the file to the answer."""
+"""`gpubench run options.py`: functions of a user's own and the examples, from the file to the answer."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from gpubench.functions import declare
+from gpubench.functions.describe import CodeSource
+from gpubench.functions.loading import load_source
+from gpubench.functions.trial import TrialRequest, describe
 from tests.forking import is_alive
 
 BRIEF = "--quick --sessions 1 --max-samples 4 --max-time 20ms --no-autotune --no-progress".split()
@@ -255,13 +259,7 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert (
-            at("groups", regime)
-            == at("waits", regime)
-            == at("moves_itself", regime)
-            == at("forks", regime)
-            == ""
-        )
+        assert [at(name, regime) for name in ("groups", "waits", "moves_itself", "forks")] == [""] * 4
         assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
@@ -446,3 +444,35 @@ def test_files_modules_and_ops_in_one_run(gpubench, tmp_path):
     stored = {row["id"]: row for row in json.loads((tmp_path / "r.json").read_text())["outcomes"]}
     copied = stored["my_options.product/n=256/float32/library/transfer-always@fake:gpu"]
     assert copied["input_bytes"] == 4 * 256  # the weights stay
+
+
+# ---------------------------------------------------------------------- examples/functions: what a newcomer copies is right
+
+
+FOLDER = Path(__file__).parents[2] / "examples" / "functions"
+FILES = sorted(FOLDER.glob("*.py"))
+
+
+def test_there_are_twenty_short_ones():
+    assert len(FILES) == 20
+    assert [f.name for f in FILES if len(f.read_text(encoding="utf-8").splitlines()) > 15] == []
+
+
+@pytest.mark.torch
+def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path):
+    ended = gpubench("run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu",
+                     "--implementations", "library", "--max-samples", "4", "--max-time", "5ms", "--no-progress",
+                     "-o", "r.json")  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    cases = reported(gpubench)["cases"]
+    assert {case["id"].partition(".")[0] for case in cases} == {file.stem for file in FILES}
+    assert [(case["id"], case["detail"]) for case in cases if case["reason"] is not None] == []
+    assert len(cases) == 2 * len(FILES)
+
+
+@pytest.mark.parametrize("file", sorted((FOLDER / "pairs").glob("*.py")), ids=lambda file: file.stem)
+def test_pairs_run_on_the_cpu(file, monkeypatch):
+    monkeypatch.setattr(declare, "MEASURES", False)  # this process imports a user's file, as a child does
+    source = CodeSource(file.stem, "file", str(file))
+    for name, function in load_source(source).functions.items():
+        assert [d.pair for d in describe(name, function, TrialRequest(source, sizes=[100]))] == [True]

@@ -310,7 +310,9 @@ def test_a_kernel_that_rounds_otherwise_at_another_size_is_compared_whole(gpu, t
     assert judged == [TOP, BETWEEN], "then its own bits count"
 
 
-def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(gpu, tmp_path, judged):
+def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(gpu, tmp_path, judged, monkeypatch):
+    freed = []
+    monkeypatch.setattr(gpu, "free", freed.append)
     bench = Bench(gpu, tmp_path, room=4 * (TOP + MIDDLE))
     first = bench.check(TOP)
     bench.check(MIDDLE)
@@ -319,6 +321,7 @@ def test_copies_are_as_large_as_they_may_be_and_the_latest_stay(gpu, tmp_path, j
     larger = bench.check(TOP + 1)
     first.verify()
     assert judged[2:] == [TOP + 1], "its beginning does for the smaller one, whose copy went"
+    assert len(freed) == 2, "there is no room for the others"
     larger.verify()
     assert judged[3:] == []
 
