@@ -56,7 +56,7 @@ PARTS = {
     ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "points")),
-        tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points")), (),
+        ("tests/unit/measure/test_passes.py",), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
@@ -101,22 +101,22 @@ PARTS = {
         tuple(f"gpubench/backends/shared/{name}.py" for name in ("blocks", "choices", "host", "memory", "reference")),
         tuple(
             f"tests/unit/backends/test_{name}.py"
-            for name in ("backends", "choices", "cuda_memory", "host", "reference", "tf32")
+            for name in ("backends", "choices", "cuda_memory", "host", "reference")
         ),
         (
-            "tests/unit/kernels/test_numpy_kernels.py",
+            "tests/unit/kernels/test_cpu_kernels.py",
             "tests/unit/measure/test_gate.py",
             "tests/vulkan/test_in_place.py",
         ),
     ),
     "numpy": (
         tuple(f"gpubench/backends/numpy/{name}.py" for name in ("__init__", "compiled", "machine_code")),
-        ("tests/unit/kernels/test_compiled_kernels.py", "tests/unit/backends/test_hybrid_parts.py"),
+        ("tests/unit/kernels/test_cpu_kernels.py", "tests/unit/backends/test_hybrid_parts.py"),
         ("tests/conformance/test_built_in_backends.py",),
     ),
     "wgpu": (
         tuple(f"gpubench/backends/wgpu/{name}.py" for name in ("programs", "queues", "transfers")),
-        ("tests/unit/backends/test_wgpu_pipeline.py", "tests/unit/backends/test_wgpu_recording.py"),
+        ("tests/unit/backends/test_wgpu.py",),
         ("tests/vulkan/test_queues.py", "tests/vulkan/test_in_place.py", "tests/vulkan/test_transfers.py"),
     ),
     "functions": (
@@ -168,8 +168,7 @@ PARTS = {
         tuple(
             f"tests/fake/test_{name}.py"
             for name in (
-                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_run",
-                "foreign_backend",
+                "passes_run", "sessions", "measuring", "accidents", "append", "hybrid_run", "foreign_backend",
             )
         ),
     ),
@@ -178,15 +177,15 @@ PARTS = {
             f"gpubench/measure/{name}.py"
             for name in ("targets", "adapters", "monitor", "monitor_child", "scratch")
         ),
-        ("tests/unit/measure", "tests/unit/energy/test_counters.py"),
-        ("tests/fake/test_throttling.py", "tests/fake/test_adapters_run.py"),
+        ("tests/unit/measure", "tests/unit/energy"),
+        ("tests/fake/test_throttling.py", "tests/fake/test_foreign_backend.py"),
     ),
     "worker": (
         ("gpubench/measure/worker",), ("tests/unit/measure",),
         (
             *(
                 f"tests/fake/test_{name}.py"
-                for name in ("worker", "pipelines", "overheads", "measuring", "mutants", "in_place", "time_breakdown")
+                for name in ("worker", "pipelines", "overheads", "measuring", "mutants", "in_place")
             ),
             "tests/conformance/test_hybrid.py", "tests/functions/test_describe.py", "tests/functions/test_planted.py",
             "tests/fake/workloads/test_assignment_run.py::test_a_check_times_neither_side",
@@ -202,16 +201,13 @@ PARTS = {
         ),
         (
             *(
-                f"tests/cli/test_{name}.py"
-                for name in ("claims", "config", "errors", "help", "progress", "refusals", "roofline", "run_warnings")
+                f"tests/cli/test_{name}.py" for name in ("config", "errors", "help", "presets", "progress", "refusals")
             ),
-            *(f"tests/unit/test_{name}.py" for name in ("cpu_load", "disk", "streams", "table")),
-            "tests/unit/units", "tests/unit/report/test_command.py", "tests/unit/report/test_ci.py",
+            "tests/unit/base", "tests/unit/report/test_command.py", "tests/unit/report/test_ci.py",
         ),
         (
-            "tests/cli/test_ci.py", "tests/cli/test_run.py", "tests/cli/test_hybrid_mode.py",
-            "tests/fake/test_append.py", "tests/faults/test_limits.py", "tests/faults/test_package_clash.py",
-            "tests/faults/test_install_hints.py", "tests/faults/test_plugins.py",
+            "tests/cli/test_ci.py", "tests/cli/test_run.py", "tests/fake/test_append.py",
+            "tests/faults/test_limits.py", "tests/faults/test_package_clash.py", "tests/faults/test_plugins.py",
             "tests/faults/test_failing_disk.py::test_the_result_is_rescued_and_the_message_names_both_places",
         ),
     ),
