@@ -74,9 +74,9 @@ def test_a_row_that_is_too_wide_goes_on_below(width, expected):
 
 def test_leading_cells_that_repeat_the_row_above_are_marked_up_to_a_count():
     texts = ("ab1", "ab1", "ac1", "bc1", "bc2")
-    rows = mark_repeats([cells(*text) for text in texts], 2)
-    assert ["".join(cell.text for cell in row) for row in rows] == [*texts]
-    assert [sum(cell.again for cell in row) for row in rows] == [0, 2, 1, 0, 2]
+    marked = mark_repeats([cells(*text) for text in texts], 2)
+    assert ["".join(cell.text for cell in row) for row in marked] == [*texts]
+    assert [sum(cell.again for cell in row) for row in marked] == [0, 2, 1, 0, 2]
 
 
 def test_a_column_of_numbers_stays_unless_it_has_a_rank():
