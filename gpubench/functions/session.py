@@ -357,26 +357,14 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     the result in `dtype` is expected. Raises Unsupported if the error of NumPy itself is too large in the
     dtype.
     """
-    import numpy as np
-
-    values = [plain(x) for x in inputs]
-
-    def compute(change: Callable[[Any], Any]) -> Any:
-        changed = [change(x) for x in values]
-        with np.errstate(all="ignore"), Translated(function):
-            return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
-
-    own, pair = compute(deepcopy), function.gpu is not None
+    own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
-    want = own if pair else compute(lambda x: deepcopy(widen(x)))  # a CPU program may accept only one dtype
-    if function.tolerance is not None:
-        return want, Allowed(function.tolerance, function.tolerance)
-    moved = want
-    if any(map(is_floating, values)):
-        with contextlib.suppress(BackendError):  # such as a matrix that is singular now
-            moved = compute(lambda x: deepcopy(nudge(x if pair else widen(x), UNIT_ROUNDOFF[dtype])))
-    allowed = allowed_error(want, own, moved, dtype)
+    # The CPU program of a pair may accept only one dtype.
+    want = own if function.gpu is not None else _on_cpu(function, inputs, lambda x: deepcopy(widen(x)))
+    if tolerance is not None:
+        return want, Allowed(tolerance, tolerance)
+    allowed = allowed_error(want, own, dtype)
     if allowed.floating > 2 * MOST_ERROR:
         raise Unsupported(
             f"in {dtype} NumPy's own result is off by {allowed.floating / 2:.1%} of what float64 gives",
@@ -385,13 +373,41 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     return want, allowed
 
 
+def allow_condition(
+    function: UserFunction, inputs: Sequence[Any], dtype: str, want: Any, allowed: Allowed
+) -> Allowed:
+    """Return `allowed`, or more for an ill-conditioned function: 256 times the change of the result if each
+    input moves by one rounding of the dtype, at most 1 %.
+
+    NumPy solves equations in float64 in every dtype, so its own error tells nothing about their condition. The
+    function is called once more for this, so call it only for a result that `allowed` does not allow.
+    """
+    if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
+        return allowed
+    change = widen if function.gpu is None else deepcopy
+    try:
+        moved = _on_cpu(function, inputs, lambda x: nudge(change(x), UNIT_ROUNDOFF[dtype]))
+    except BackendError:  # such as a matrix that is singular now
+        return allowed
+    errors = [leaf.error for leaf in _discrepancies(moved, want, UNLIMITED) if not leaf.integers]
+    change_of_all = max(filter(math.isfinite, errors), default=0.0)
+    return allowed._replace(floating=max(allowed.floating, min(ROUNDINGS * change_of_all, MOST_ERROR)))
+
+
+def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any], Any]) -> Any:
+    """Return the result of the CPU program, or of NumPy, for changed inputs."""
+    import numpy as np
+
+    changed = [change(plain(x)) for x in inputs]
+    with np.errstate(all="ignore"), Translated(function):
+        return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
+
+
 # ---------------------------------------------------------------- two results
 
-# The allowed error is the largest of three: ROUNDINGS unit roundoffs; ROUNDINGS times the change of the result if
-# each input moves by one unit roundoff; TIMES_NUMPY times the error of NumPy in the dtype. The second one is for
-# ill-conditioned functions: NumPy solves equations in float64 in every dtype, so its error tells nothing of them.
-# Each is at most MOST_ERROR, the third at most twice the error of NumPy if that is larger. If the error of NumPy
-# itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
+# The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
+# larger. Each is at most MOST_ERROR, the second one at most twice the error of NumPy if that is larger. If the
+# error of NumPy itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
 ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
@@ -416,25 +432,24 @@ class Allowed(NamedTuple):
     integers: float  # the allowed error of all counts or labels together
 
 
-def allowed_error(want: Any, got: Any, moved: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`. `want` is the float64 result, `got` is NumPy's own result
-    in this dtype, and `moved` is the float64 result for inputs that differ by one rounding.
+UNLIMITED = Allowed(math.inf, math.inf)
 
-    A floating-point element may be off by 256 roundings of the result or of the inputs, or by more if `got` is.
-    Counts and labels must be equal, unless NumPy itself finds other values in this dtype, for example for a
-    number on the edge of two bins.
+
+def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
+    """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
+    result in this dtype.
+
+    A floating-point element may be off by 256 roundings, or by more if `got` is. Counts and labels must be
+    equal, unless NumPy itself finds other values in this dtype, for example for a number on the edge of two
+    bins.
     """
     limit, integers = min(ROUNDINGS * UNIT_ROUNDOFF[dtype], MOST_ERROR), 0.0
-    unlimited = Allowed(math.inf, math.inf)
-    for leaf in _discrepancies(got, want, unlimited):
+    for leaf in _discrepancies(got, want, UNLIMITED):
         own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
         if math.isfinite(own) and leaf.integers:
             integers = max(integers, own)
         elif math.isfinite(own):
             limit = max(limit, own)
-    for leaf in _discrepancies(moved, want, unlimited):
-        if math.isfinite(leaf.error) and not leaf.integers:
-            limit = max(limit, min(ROUNDINGS * leaf.error, MOST_ERROR))
     return Allowed(limit, integers)
 
 

@@ -28,6 +28,7 @@ from gpubench.functions.session import (
     Allowed,
     CallSession,
     Translated,
+    allow_condition,
     allowed_error,
     compare,
     program_library,
@@ -322,10 +323,12 @@ def test_the_clock_of_a_device_times_functions_of_arrays_alone():
 
 
 def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
-    def answer(call, *more, dtype="float32", **options):
+    def answer(call, *more, dtype="float32", wrong=False, **options):
         function = UserFunction(call, *more, inputs=lambda rng, n, dtype: [np.linspace(0, 1, n, dtype=dtype)],
                                 **options)  # fmt: skip
-        return answer_of(function, loading.make_inputs(function, ["x"], 1000, dtype, 1), dtype)
+        inputs = loading.make_inputs(function, ["x"], 1000, dtype, 1)
+        want, allowed = answer_of(function, inputs, dtype)
+        return want, allow_condition(function, inputs, dtype, want, allowed) if wrong else allowed
 
     def lossy(xp, x):
         return (x + np.float32(1e6)) - np.float32(1e6)
@@ -334,15 +337,19 @@ def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
     assert (want.dtype, allowed) == (np.float64, Allowed(256 * 2**-24, 0))
     assert answer(lambda xp, x: x + 1, dtype="float16")[1] == Allowed(0.01, 0)
     # Linear algebra of NumPy is computed in float64 in every dtype, so its own error tells nothing.
-    steep = answer(lambda xp, x: np.exp(50 * x.astype("float64")))[1].floating
+    steep = answer(lambda xp, x: np.exp(50 * x.astype("float64")), wrong=True)[1].floating
     assert steep == pytest.approx(256 * 45 * 2**-24, rel=0.1)
-    assert answer(lambda x: np.exp(50 * x.astype("float64")), sum_of)[1].floating == pytest.approx(steep, rel=1)
-    assert answer(lambda xp, x: np.floor(999 * x.astype("float64")))[1] == Allowed(0.01, 0), "a jump"
+    assert answer(lambda x: np.exp(50 * x.astype("float64")), sum_of, wrong=True)[1].floating == pytest.approx(
+        steep, rel=1
+    )
+    assert answer(lambda xp, x: np.floor(999 * x.astype("float64")), wrong=True)[1] == Allowed(0.01, 0), (
+        "a jump"
+    )
     labels = answer(lambda xp, x: np.where(np.rint(x) == x, 2.0**20, 0.0))[1]
     assert labels == Allowed(256 * 2**-24, 0), "whole numbers stay"
     error = raised(Unsupported, answer, lossy)
     assert (error.reason, "in float32 NumPy's own result is off by" in str(error)) == ("bad-function", True)
-    assert answer(lossy, tolerance=0.5)[1] == Allowed(0.5, 0.5)
+    assert answer(lossy, tolerance=0.5, wrong=True)[1] == Allowed(0.5, 0.5)
     assert answer(lossy, same=lambda a, b: True)[1] == Allowed(0.0, 0.0)
     want, allowed = answer(lambda x: lossy(np, x), sum_of)
     assert (want.dtype, allowed) == (np.float32, Allowed(256 * 2**-24, 0)), "a program may know one dtype"
@@ -353,7 +360,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     exact = np.full(100, 1000)
     moved = exact.copy()
     moved[[3, 4]] += [1, -1]
-    strict, loose = (allowed_error(exact, got, exact, "float32") for got in (exact, moved))
+    strict, loose = (allowed_error(exact, got, "float32") for got in (exact, moved))
     assert (strict.integers, compare(moved, exact, strict).words) == (0, "out[3] is 1001, not 1000")
     assert (compare(moved, exact, loose).right, compare(exact + 20, exact, loose).right) == (True, False)
     allowed = allowed_error([1.0, exact], [1.0, moved], [1.0, exact], "float32")
