@@ -352,10 +352,9 @@ def shader(
     ]
     if params:
         lines.append(f"@group(0) @binding({len(buffers)}) var<uniform> p: Params;")
+    words = set(re.findall(r"\w+", body))
     builtins = (
-        f"@builtin({builtin}) {name}: {kind}"
-        for name, (builtin, kind) in _BUILTINS.items()
-        if re.search(rf"\b{name}\b", body)
+        f"@builtin({builtin}) {name}: {kind}" for name, (builtin, kind) in _BUILTINS.items() if name in words
     )
     entry = f"@compute @workgroup_size({threads})\nfn main({', '.join(builtins)}) {{"
     return "\n".join([*lines, before.strip(), entry, body.strip("\n"), "}\n"])

@@ -14,6 +14,7 @@ and were padded before if they are long.
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import msgspec
@@ -487,16 +488,21 @@ def _addresses(layout: Layout) -> list[str]:
 def _multiply(layout: Layout, k: int) -> list[str]:
     """Return the statements of one step of K: thread_rows x thread_columns multiply-adds from a few vec4
     reads."""
-    tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
-    lines = ["    {"]
+    tile, lines = layout.tile, ["    {"]
     for i in range(tile.thread_rows // 4):
-        lines.append(f"      let a{i} = shared_[read_a + {k * pitch_a + i * tile.threads_y}u];")
+        lines.append(f"      let a{i} = shared_[read_a + {k * layout.a.pitch + i * tile.threads_y}u];")
     for j in range(tile.thread_columns // 4):
-        lines.append(f"      let b{j} = shared_[read_b + {k * pitch_b + j * tile.threads_x}u];")
-    for r, column in sequence(tile):
-        a, b = f"a{r // 4}.{LANES[r % 4]}", f"b{column // 4}.{LANES[column % 4]}"
-        lines.append(f"      c{r}_{column} = fma({a}, {b}, c{r}_{column});")
-    return [*lines, "    }"]
+        lines.append(f"      let b{j} = shared_[read_b + {k * layout.b.pitch + j * tile.threads_x}u];")
+    return [*lines, *_products(tile), "    }"]
+
+
+@functools.cache
+def _products(tile: Tile) -> list[str]:
+    """Return the multiply-adds of one step, which are the same in every step."""
+    return [
+        f"      c{r}_{j} = fma(a{r // 4}.{LANES[r % 4]}, b{j // 4}.{LANES[j % 4]}, c{r}_{j});"
+        for r, j in sequence(tile)
+    ]
 
 
 def _last_tile(layout: Layout) -> list[str]:

@@ -88,18 +88,18 @@ class _Text(msgspec.Struct, frozen=True):
         return self._module(numba_signature(self.dtype, "c"), parts)
 
     def _module(self, signature: str, kernels: list[str]) -> str:
-        arrays = [f"{name}_" for name in self.formula.names]
+        arrays, values = [f"{name}_" for name in self.formula.names], ", ".join(self._values)
+        every = ", ".join([*arrays, "out"])
         words = {
             "SIGNATURE": signature, "ELEMENT": self._call("element", self.formula.element),
             "THREE": ", ".join([*arrays, *["unused"] * (2 - len(arrays)), "partial"][:3]),
-            "ROW": "ARRAYS, base, stop, row, KNOWN", "SPAN": "ARRAYS, start, stop, row, KNOWN",
-            "ARRAYS": ", ".join([*arrays, "out"]), "KNOWN": ", ".join(self._values),
+            "ROW": f"{every}, base, stop, row, {values}", "SPAN": f"{every}, start, stop, row, {values}",
+            "ARRAYS": every, "KNOWN": values,
             "NOTHING": ", ".join("real(0)" for _ in self._values), "STRIDE": str(_STRIDE), "RUN": str(_RUN),
         }  # fmt: skip
         folds = [self._fold(step) for step in self.formula.steps if step.kind != "number"]
         text = "\n\n".join([*folds, _function("element", self.formula.element), _WRITE, *kernels])
-        for word, meaning in words.items():
-            text = re.sub(rf"\b{word}\b", meaning, text)
+        text = re.sub(rf"\b({'|'.join(words)})\b", lambda word: words[word[0]], text)
         formulas = (*(step.formula for step in self.formula.steps), self.formula.element)
         imports = dict.fromkeys(formula.python_imports() for formula in formulas)
         return f"{numba_prelude(self.dtype)}{''.join(imports)}\n{text}"
