@@ -32,6 +32,12 @@ def of_its_own(op, dtype):
     return kernel is not None and not kernel.library
 
 
+@pytest.fixture(autouse=True)
+def no_large_transfers(monkeypatch):
+    """None of them has staging buffers, which a large transfer would have to take turns in."""
+    monkeypatch.setattr(conformance, "LARGE_BYTES", (1 << 20) + 12)
+
+
 def test_numpy_in_every_op_dtype_and_implementation():
     checks = conformance.Checks(sizes=few, seeds=(1,), exhaust=True)
     report = conformance.suite(backends.load("numpy"), "numpy:0", checks=checks)
@@ -46,13 +52,6 @@ def test_numpy_in_every_op_dtype_and_implementation():
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation"}
 
 
-@pytest.fixture
-def no_large_transfers(monkeypatch):
-    """Scripted devices have no staging buffers, which a large transfer would have to take turns in."""
-    monkeypatch.setattr(conformance, "LARGE_BYTES", (1 << 20) + 12)
-
-
-@pytest.mark.usefixtures("no_large_transfers")
 def test_the_scripted_gpu_in_every_op_and_dtype():
     checks = conformance.Checks(sizes=few, seeds=(1,), exhaust=True)
     report = conformance.suite(backends.load("fake"), "fake:gpu", checks=checks)

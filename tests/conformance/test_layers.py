@@ -24,7 +24,7 @@ def shapes(op):
     combined = [{"n": 33, **dict(zip(op.options, chosen, strict=True))} for chosen in options]
     usual, small = (
         [params for params in every if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
-        for every in ([{"n": 1}, {"n": 7}], combined)
+        for every in ([{"n": 1}], combined)
     )
     return usual + (small if len(small) <= 4 else small[:: len(small) // 2][:2] + small[-1:])
 

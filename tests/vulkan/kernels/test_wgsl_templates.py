@@ -111,7 +111,7 @@ def softmax_of(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("dtype", "lowered"), [*((dtype, {}) for dtype in DTYPES), ("float32", WEBGPU)])
 def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, lowered):
     limits = able(session, dtype, **lowered)
-    for columns in COLUMNS:
+    for columns in COLUMNS if dtype == "float32" else COLUMNS[1::2]:
         rows = 3 if columns > 2000 else 67
         y, dy = values((rows, columns), dtype), values((rows, columns), dtype, 2)
         wide, other = y.astype(np.float64), dy.astype(np.float64)
@@ -173,7 +173,7 @@ def test_gemv_of_any_sides(session, dtype):
         (1, 1), (1, 8), (3, 7), (5, 64), (1000, 64), (300, 1), (2, 100_000), (1, 65_537), (257, 257), (40_000, 24),
         (100_003, 3), (2064, 1024),
     ]  # fmt: skip
-    for m, n in sides:
+    for m, n in sides if dtype == "float32" else sides[1::2]:
         a, x = values((m, n), dtype), values(n, dtype, 2)
         wide, other = a.astype(np.float64), x.astype(np.float64)
         got = launch(session, matmul.build_wgsl(m, n, dtype, limits), {"a": a, "x": x}, (m,))
