@@ -117,8 +117,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
     # neither is known; alone: no other side has a time; none: the answer is unknown
     confidence: AdviceConfidence
-    reason: str | None  # the reason why no device is advised; None: one is
-    command: str | None  # the command that measures what is missing; None: nothing is
+    reason: str | None  # the reason why no device is advised; None: a device is advised
+    command: str | None  # the command that measures what is missing; None: nothing is missing
     split: AdviceSplit | None  # the split or stage assignment, if that is the answer
     candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
     source: AdviceSource  # the result file on which the advice rests

@@ -462,7 +462,7 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return a text that says what is contradictory or out of range in the claim. Return None if nothing is."""
+    """Return a text that says what is contradictory or out of range in the claim, or None for a valid claim."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

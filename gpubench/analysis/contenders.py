@@ -134,7 +134,8 @@ class ContenderSet(NamedTuple):
     cpu_gone_from: float  # the size from which no CPU has room
     others_gone_from: float  # the size from which no other device has room
     splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits by measured size, each fastest first
-    shared: tuple[float, float]  # the smallest and the largest size at which both sides can be compared
+    # the smallest and the largest size at which both sides can be compared; the first is larger if there is none
+    shared: tuple[float, float]
     # the ranges of sizes between measured ones in which any choice may cost too much time
     unsure: tuple[tuple[float, float], ...]
 
@@ -220,7 +221,8 @@ def _shared_sizes(
     """Return the smallest and the largest size between which the two sides can be compared. Both sides were
     timed there, and so was every contender that may be the fastest. A contender that is the fastest at the end
     of its own sizes may be the fastest beyond them, so the range ends there. Devices in `without_room` do not
-    end the range, because they cannot run larger sizes."""
+    end the range, because they cannot run larger sizes. If there is no such size, the first number is above the
+    second."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
@@ -259,7 +261,7 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
     """Return the fastest recommended split at size `n` that is faster than `decision`. If `decision` chose a
-    GPU, only splits with this GPU count. Return None if there is no such split, or if `decision` chose no
+    GPU, the split must be over that GPU. Return None if there is no such split, or if `decision` chose no
     device."""
     best = decision.best
     if best is None:

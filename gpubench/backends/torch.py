@@ -543,7 +543,7 @@ def _gpus(torch: Any) -> list[Device]:
             except Exception as error:  # one GPU that does not answer must not hide the others
                 print(f"torch:{kind}:{i}: {error}", file=sys.stderr)
     if torch.backends.mps.is_available():
-        memory = int(getattr(torch.mps, "recommended_max_memory", int)()) or None  # PyTorch 2.5 tells it
+        memory = int(getattr(torch.mps, "recommended_max_memory", int)()) or None  # before PyTorch 2.5: None
         name = "Apple GPU" if platform.machine() == "arm64" else "GPU of Metal"
         gpus.append(
             Device(

@@ -136,8 +136,8 @@ class _Process:
         self._begin(_drain, self._process.stderr, self.errors)
 
     def _begin(self, function: Callable[..., None], *arguments: object) -> None:
-        """Start a thread that reads or writes a pipe. If no thread can be started, kill the process and raise
-        OSError."""
+        """Start a thread that reads or writes a pipe or waits for the process. If no thread can be started, kill
+        the process and raise OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -147,9 +147,9 @@ class _Process:
         self._readers.append(thread)
 
     def _end_group(self) -> None:
-        """Wait for the end of the process. Then kill what it has left in its group: a process of a user's file
-        would run on, and hold the pipes, whose end is the sign of a crash. A command that succeeds may leave a
-        daemon, as git does."""
+        """Wait for the end of the process. Then kill what is left of its group, if the process is a Child or has
+        failed. Processes that a user's file started would run on and keep the pipes open, whose end is the sign
+        of a crash. A command that succeeds may leave a daemon, as git does."""
         if self._process.wait() or isinstance(self, Child):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)

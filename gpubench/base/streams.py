@@ -277,7 +277,8 @@ def fill(text: str, width: int, indent: str = "  ") -> list[str]:
     import textwrap
 
     wide, room = _widen(text), max(width, NARROWEST_WRAP)
-    # A line may end between a character and what stands before it for its second column: one is kept free for that.
+    # A line may end between _SECOND and its character. The next line is then wider than its length, by the column
+    # that is kept free here.
     room -= len(wide) > room and _SECOND in wide
     lines = textwrap.wrap(wide, room, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(_SECOND, "") for line in lines] or [""]

@@ -131,9 +131,10 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
     """Return the lines of a table, narrowed towards `width` terminal columns.
 
     A bare table that stays too wide is divided: one group of columns below the other. Its lines are then cut.
-    Each row of another table that stays too wide continues on indented lines. Only a single cell that is wider
-    than `width` makes a line longer than that. `rule` is the character of a continuous rule below the headings.
-    If it is empty, each table column has its own hyphens. A bare table has no rule.
+    If a table that is not bare stays too wide, each row continues on indented lines. Only a single cell with its
+    indent, or the labels of groups, may then be wider than `width`. `rule` is the character of a continuous rule
+    below the headings. If it is empty, each table column has its own hyphens, or hyphens are the continuous rule
+    if rows continue. A bare table has no rule.
     """
     table = fit(table, width)
     parts = [table]

@@ -64,8 +64,8 @@ class _Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of device that the selector is about: that of the claim, or `hybrid` or `gpu` by the
-        selector itself."""
+        """The kind of device that the selector is about. The claim states it; if it does not, the kind is
+        `hybrid` for a selector with `@hybrid`, else `gpu`."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:

@@ -291,8 +291,8 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
-    """Return the op or group before the colon (or an empty text), and the lists of values by name, in the given
-    order."""
+    """Return the op or group before the colon (or an empty text), and the ascending values by name, with the
+    names in the given order."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
@@ -311,7 +311,7 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
     values = {}
     for name, items in lists.items():
         sizes = [item for item in items if item.strip() != "0"]
-        values[name] = [0] * (len(sizes) < len(items))  # the default of some params; no size is 0
+        values[name] = [0] * (len(sizes) < len(items))  # `parse_sizes` refuses 0, the default of some params
         values[name] += units.parse_sizes(",".join(sizes), option="--params") if sizes else []
     return where, values
 

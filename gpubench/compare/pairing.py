@@ -286,8 +286,8 @@ def _fields(
 
 
 def _same_but_memory(field: str, base: str, new: str) -> bool:
-    """Tell whether two facts are the same but for a size of memory that one side does not know, or that differs
-    by no more than kernels and drivers keep for themselves."""
+    """Tell whether two facts differ only in a size of memory, which one side does not know, or which differs by
+    no more than kernels and drivers reserve."""
     sides = [text.removesuffix(" bytes").rpartition(", ") for text in (base, new)]
     (device, _, size), (other, _, other_size) = sides
     if device != other or not (base.endswith(" bytes") or field == "memory_gib"):
@@ -295,7 +295,7 @@ def _same_but_memory(field: str, base: str, new: str) -> bool:
     if not (size.isdecimal() and other_size.isdecimal()):
         return "None" in (size, other_size)
     low, high = sorted(map(int, (size, other_size)))
-    return high - low <= max(1, TOLERANCE * high)  # a GiB may be no more than how it was rounded
+    return high - low <= max(1, TOLERANCE * high)  # sizes in GiB may differ by 1 through rounding
 
 
 def _threads(run: Run, device_id: str) -> str | None:

@@ -89,7 +89,8 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """Return the range of ln(n) over which both sides were timed."""
+    """Return the range of ln(n) over which both sides were timed. If there is none, its low end is above its
+    high end."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),

@@ -203,8 +203,8 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
     weak = [make_fact(r.memory_bytes, r.source) for r in sized if _WEAK.search(r.source)]
     sizes = [fact for fact in facts if fact.value is not None]
     if unified.value:
-        # One memory for CPU and GPU: sizes from an API are the system's, and KFD's, the best source of others,
-        # may be the part of RAM that the GPU can map. Only a carve-out is its own.
+        # CPU and GPU share one memory, and only a carve-out is the GPU's own. Sizes from an API are those of the
+        # system. KFD's size, the first one in /sys, may be the part of RAM that the GPU can map, so the last counts.
         sizes = [fact for fact in sizes if fact.source and fact.source.startswith("/sys")][-1:]
         return first(*sizes, *[fact for fact in facts if fact.value is None])
     if sizes:
@@ -420,7 +420,8 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
     it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
     numbers only the GPUs that the one before it left visible. HIP reads its own variable or, if that is empty,
-    CUDA's; an empty list hides nothing from HIP. Beside a GPU of NVIDIA, CUDA's variable is meant for that one."""
+    CUDA's; an empty list hides nothing from HIP. If there is a GPU of NVIDIA, CUDA's variable does not count
+    for HIP."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     mixed = any(gpu.vendor.value == "nvidia" for gpu in gpus)
     hip = next((name for name in ("HIP_VISIBLE_DEVICES", "" if mixed else _CUDA) if environ.get(name)), "")
@@ -453,7 +454,7 @@ def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) ->
         for uuid in (gpu.uuid.value, *(p.id for p in gpu.compute.partitions))
         if uuid
     }
-    # The older name of an instance: that of its GPU, and the numbers of the instance.
+    # MIG-GPU-UUID/1/2, the older name of a MIG instance, counts as the name of its GPU.
     text = re.sub(r"MIG-(GPU-[\da-f-]+)/\d+/\d+", r"\1", environ[variable], flags=re.I)
     seen = parse_visible(text, len(gpus), list(owners))
     # CUDA's default order is fastest first: position is known only where all models are equal.

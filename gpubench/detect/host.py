@@ -86,7 +86,7 @@ class Files(NamedTuple):
     warnings: list[MachineWarning]  # warnings about the files
     records: list[DeviceRecord]  # the records of devices
     gpu_folders: list[str]  # the folders that can list GPUs; if there are none, the number of GPUs is unknown
-    soc: Fact[str]  # the name of a chip whose GPU shares the CPU's memory; no value on other machines
+    soc: Fact[str]  # the chip whose GPU shares the CPU's memory, as `find_soc` returns it
     doubtful: bool = False  # whether a card may be a GPU, but no file says so
 
 

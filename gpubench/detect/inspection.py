@@ -448,8 +448,8 @@ _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
-    """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes of the probes
-    that did not reach it. Any reason in `why_not` makes the GPU unusable. Without one, the GPU is usable if an
+    """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes for `why_not`
+    that `read_access` found. Any reason in `why_not` makes the GPU unusable. Without one, the GPU is usable if an
     API lists it or its device node can be opened. If `live` is False, the machine is a recorded one, and
     `usable` is False or not probed."""
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
@@ -476,9 +476,9 @@ def read_access(
     providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return, for each GPU, the fact about its device node and the codes of the probes that failed for it.
-    `devices` are the merged devices, in the order of `gpus`. `nodes` holds the names of the render nodes, by PCI
-    address."""
+    """Return, for each GPU, its access with only the device node filled in, and the codes for `why_not` that
+    follow from the answers of the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds
+    the names of the render nodes, by PCI address."""
     statuses = {provider.name: provider.status for provider in providers}
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
     reach = []
@@ -494,7 +494,7 @@ def read_access(
     return reach
 
 
-# The codes against NVIDIA's GPUs, by the status of an NVML that does not start.
+# Why NVIDIA's GPUs cannot be used (codes for `why_not`) if NVML does not start, by NVML's status.
 _REFUSED = {"mismatch": "DRIVER_MISMATCH", "permission": "NO_PERMISSION"}
 
 

@@ -249,8 +249,8 @@ def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
 
 def find_soc(root: Root, platform: Platform, listed: Sequence[DeviceRecord]) -> Fact[str]:
     """Return the fact with the name of the chip, if the firmware names one whose GPU shares the CPU's memory.
-    The fact has no value for all other machines, and if a record in `listed` is that GPU: then the other GPUs of
-    NVIDIA are cards."""
+    The fact has no value on other machines. It also has none if this GPU is among the records `listed`, because
+    then all other GPUs of NVIDIA are cards."""
     if any(r.device_id in SOC_DEVICES or (r.bdf is None and r.vendor_id == NVIDIA) for r in listed):
         return ABSENT
 

@@ -241,8 +241,8 @@ def _refuse(
 
 
 def fleet_limits(options: Any) -> FleetLimits:
-    """Return the time limits of a fleet from the options. Raises UsageError, also for a silence that a node keeps
-    which is well."""
+    """Return the time limits of a fleet from the options. Raises UsageError for a text that is no duration, and
+    for a --silence-timeout within which a healthy node need not report."""
     limits = FleetLimits(
         queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
         silence_s=parse_duration(options.silence_timeout, option="--silence-timeout"),

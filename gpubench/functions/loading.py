@@ -130,11 +130,10 @@ def widen(value: Any) -> Any:
 
 
 def nudge(value: Any, roundoff: float) -> Any:
-    """Return a copy of an array of floating-point numbers in which every number is moved by `roundoff`,
-    relative to it. Return any other object unchanged.
+    """Return a copy of an array of floating-point numbers, each multiplied by 1 + `roundoff` or 1 - `roundoff`.
+    Return any other object unchanged.
 
-    Some numbers move up and the others down. Equal numbers move alike. Whole numbers stay, because they may be
-    labels.
+    Equal numbers move alike. Whole numbers stay as they are, because they may be labels.
     """
     import numpy as np
 

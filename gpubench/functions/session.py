@@ -299,8 +299,8 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
     `xp.zeros`, are on the PyTorch device `place`.
 
     PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without it.
-    Before its first call, one with copies of the arguments finds this out. `torch.compile` compiles nothing in
-    that call, because it would compile everything once more for the next one.
+    The first call therefore runs the program twice: a trial with copies of the arguments tells whether it creates
+    tensors. `torch.compile` compiles nothing during the trial, because it would have to compile again after it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
@@ -379,8 +379,9 @@ def allow_condition(
     """Return `allowed`, or more for an ill-conditioned function: 256 times the change of the result if each
     input moves by one rounding of the dtype, at most 1 %.
 
-    NumPy solves equations in float64 in every dtype, so its own error tells nothing about their condition. The
-    function is called once more for this, so call it only for a result that `allowed` does not allow.
+    NumPy solves equations in float64 in every dtype, so its own error tells nothing about their condition. This
+    calls the user's function once more, so it is meant only for results that `allowed` does not allow. `want` is
+    the expected result.
     """
     if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
         return allowed
@@ -406,8 +407,9 @@ def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any
 # ---------------------------------------------------------------- two results
 
 # The allowed error is ROUNDINGS unit roundoffs, or TIMES_NUMPY times the error of NumPy in the dtype if that is
-# larger. Each is at most MOST_ERROR, the second one at most twice the error of NumPy if that is larger. If the
-# error of NumPy itself is above MOST_ERROR, a floating-point result in the dtype proves nothing.
+# larger. The first bound is at most MOST_ERROR. The second is at most MOST_ERROR, or twice the error of NumPy if
+# that is larger. If the error of NumPy itself is above MOST_ERROR, a floating-point result in the dtype proves
+# nothing.
 ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
@@ -439,9 +441,9 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
     """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
     result in this dtype.
 
-    A floating-point element may be off by 256 roundings, or by more if `got` is. Counts and labels must be
-    equal, unless NumPy itself finds other values in this dtype, for example for a number on the edge of two
-    bins.
+    A floating-point element may be off by 256 roundings, but at most 1 %, or by more if `got` is. Counts and
+    labels must be equal, unless NumPy itself finds other values in this dtype, for example for a number on the
+    edge of two bins.
     """
     limit, integers = min(ROUNDINGS * UNIT_ROUNDOFF[dtype], MOST_ERROR), 0.0
     for leaf in _discrepancies(got, want, UNLIMITED):

@@ -162,8 +162,9 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case because its worker `gone` ended: the budget was over, or a launch hung or failed. The first
-        launch of a user's function may compile at each size."""
+        """End the case after the loss of its worker. It is skipped if the budget ended the worker and no launch
+        had hung; otherwise it has failed. The first launch of a user's function does not count as hanging,
+        because it may compile at each size."""
         building = gone.phase in BUILDING or (self.case.group == FUNCTIONS and gone.phase == "first launch")
         late = gone.reason == "timeout" and self.runtime.budget.over
         if late and (building or gone.phase_s < HANG_S + SLOW * self._workload.slow_s):

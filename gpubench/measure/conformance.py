@@ -148,7 +148,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def promise(self, what: str, op: str = "") -> Iterator[None]:
-        """Record the promise `what` as broken if the `with` block raises an error."""
+        """If the `with` block raises an error, suppress it and record the promise `what` as broken."""
         try:
             yield
         except Exception as error:

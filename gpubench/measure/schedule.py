@@ -122,8 +122,8 @@ class Schedule:
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
         """Yield the steps of the first session: the plan, then the search, then splits, device groups and
-        overheads. If a file is resumed, yield what is missing of these, or the steps of `again` if nothing
-        is."""
+        overheads. If a file is resumed, yield the steps that it lacks. If it lacks none, yield the steps of
+        `again`."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)

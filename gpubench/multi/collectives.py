@@ -447,8 +447,9 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
 
 
 def _ranks_text(op: str, device_id: str) -> str:
-    """Return a text with the ranks of a device group: `0 to 1` for the op `p2p`, whose copy has a direction,
-    and `0+1` for other ops."""
+    """Return a text with the ranks of a device group: `0 to 1` for the op `p2p` between two ranks, whose copy
+    has a direction. For other ops it is the end of the device's id, such as `0+1`, or `4 ranks` if that is a
+    number."""
     members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"

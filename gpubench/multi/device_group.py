@@ -238,9 +238,9 @@ class GroupBackend(Backend):
 
     def devices(self) -> list[Device]:
         """Return all device groups and set `default_devices`. There is a group for every ordered pair of GPUs
-        of a backend, and for each 3, 4, 5, ... neighbours up to all of them. There are also groups of hidden
-        backends and of host memory. `default_devices` gets the pairs and the first 4, 8, ... or all GPUs; the
-        others are used only if their id or that of their GPUs is given."""
+        of a backend, and for every 3, 4, 5, ... GPUs that follow each other, up to all of them. There are also
+        groups of hidden backends and of host memory. `default_devices` gets the pairs, the first 4, 8, ... GPUs
+        and all GPUs. Other groups are used only on request."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
@@ -283,8 +283,9 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend: all ordered pairs, and each 3, 4, ... neighbours. Their ids
-    have the numbers in the GPUs' own ids, because a GPU that does not answer is missing among `members`."""
+    """Return the groups of these GPUs of one backend: all ordered pairs, and every 3, 4, ... GPUs that follow
+    each other. Their ids have the numbers in the GPUs' own ids, because a GPU that does not answer is missing
+    among `members`."""
     count = len(members)
     chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))

@@ -153,8 +153,8 @@ class HeldPieces:
         written to `host_output`.
 
         Returns None, and enqueues nothing, if the share has one piece, if there are several `calls`, or if
-        `host_output` is None. It does the same if the device does not move the caller's arrays by itself.
-        Raises DeviceOutOfMemory.
+        `host_output` is None. It does the same if the device does not move the caller's arrays by itself. Sets
+        `share.came_in_pieces`. Raises DeviceOutOfMemory.
         """
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):

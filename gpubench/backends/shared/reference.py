@@ -368,13 +368,14 @@ def judge(
 ) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
 
-    Two limits of the dtype are allowed for. Below the smallest normal number rounding is absolute, so a smaller
-    scale is raised to this number, and an error up to this number is right, because a device may take such
-    numbers as 0 (not those of float16, which are normal in float32). An infinity is right for a value that
-    rounds to more than the largest number.
+    Two limits of the dtype are allowed for. Below its smallest normal number rounding is absolute, so a smaller
+    scale is raised to this number. A difference up to this number is right, too, because a device may compute
+    with 0 instead of subnormal numbers. This does not hold for float16, whose subnormal numbers are normal in
+    float32. An infinity is right for a value that rounds to more than the largest number.
 
-    The error of an element is |got - want| / scale. It is 0 if both are equal (infinities too) or both are NaN,
-    and infinite if only one is NaN. A largest error that is not finite is reported as None.
+    The error of an element is |got - want| / scale. It is 0 if one of these limits makes the element right, if
+    both are equal (infinities too) or if both are NaN, and infinite if only one is NaN. A largest error that is
+    not finite is reported as None.
 
     A first pass finds the largest error of each block, by `errors` if it can read the arrays. A second pass
     looks again at blocks beyond the limit, and at the block with the largest error within the limit.

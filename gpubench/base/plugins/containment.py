@@ -63,7 +63,7 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Wait up to THREADS_S for the threads that the import started to end."""
+    """Wait until the threads that the import has started end, for at most THREADS_S in all."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))

@@ -28,9 +28,9 @@ class ProbeFailure(Exception):
 
 @contextlib.contextmanager
 def require(package: str, remedy: str = "") -> Iterator[None]:
-    """Run the imports of a package in this context. If one fails, raise ProbeFailure with the remedy, the
-    command that installs gpubench by default. An installed package that does not load may raise OSError or any other
-    exception, which is then part of the hint."""
+    """Run the imports of a package in this context. If one fails, raise ProbeFailure. Its hint has `remedy` or,
+    if that is empty, the command that installs gpubench. An installed package that does not load may raise
+    OSError or any other exception, whose text is then part of the hint."""
     try:
         yield
     except Exception as error:

@@ -408,7 +408,7 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield the registry values of each key below that of the graphics adapters, by their names. Yield nothing on
+    """Yield, for each subkey of the registry key of graphics adapters, its values by name. Yield nothing on
     systems other than Windows. Keys that may not be read are left out."""
     try:
         import winreg

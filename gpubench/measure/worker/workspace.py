@@ -204,7 +204,8 @@ class Workspace:
         return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
 
     def _free_inputs(self) -> None:
-        """Free the device's inputs, as far as they were allocated."""
+        """Free the input buffers of this workspace, as far as they were allocated. Weights are given back to their
+        cache, and inputs shared with other cases stay."""
         for i, (operand, buffer) in enumerate(zip(self.op.inputs, self.buffers, strict=False)):
             if operand.role == "weight":
                 self._operands.weights.give_back(self.op, operand, self.case)

@@ -119,14 +119,14 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Return the expression of the number of elements that lane `lane` gets if the elements of a row are
-        dealt out in turn to `lanes` lanes."""
+        """Return an expression for how many elements lane `lane` gets if a row is dealt out, element by
+        element, to `lanes` lanes."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that write the normed rows to `rows`. `source` is the expression of the index in x
-        of the row that a thread reads."""
+        """Return statements that write the normed rows to `rows`. A thread reads one row of x; the expression
+        `source` gives its number."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 

@@ -109,7 +109,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"(thread & {self._quads - 1}u)"
 
     def _line(self, load: Carried) -> str:
-        """Return the expression of the line of the tile that the load reads."""
+        """Return the expression for the number of the line that the load reads, counted within the tile."""
         first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
@@ -132,8 +132,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"{self.name}_at(layer_{self.name}" if self.loose else self.gather
 
     def layer(self, steps: int) -> int:
-        """Return the distance in memory, in units, between two layers of the grid. Layers are separate products
-        or, if K is split, the splits of one product, each of `steps` steps."""
+        """Return the distance in memory between two layers of the grid, in the units of `across`. Layers are
+        separate products or, if K is split, the splits of one product. `steps` is a split's length along K."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
