@@ -63,7 +63,7 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Wait until the threads that the import has started end, for at most THREADS_S in all."""
+    """Join the threads that the import has started, for at most THREADS_S in all."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))

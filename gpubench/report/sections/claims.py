@@ -181,8 +181,8 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 def _measured_text(claim: ClaimResult, unit: str, style: GainStyle) -> str:
     """Return the measured value of a claim with the situation in which it was measured, such as
-    `GPU 54x [48, 62] queued`. `style` writes a factor, with its interval or without. Other values
-    have an interval if factors have one."""
+    `GPU 54x [48, 62] queued`. `style` writes a factor, with its interval or without. Other values have
+    an interval if factors have one."""
     where, brief = _data(*claim.ids), style is short_ratio_text
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where
