@@ -140,7 +140,8 @@ def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str
         return (version.folder / re.sub(r":\w*$", "", word)).is_file()
 
     plan = options.plan or []
-    files = [word for word in plan if re.search(r"\.py(:\w*)?$", word) and has(new, word)]
+    words = [word for option, word in zip(["", *plan], plan, strict=False) if option != "--ops"]
+    files = [word for word in words if re.search(r"\.py(:\w*)?$", word) and has(new, word)]
     fresh = [word for word in files if not has(base, word)]
     if not fresh:
         return plan

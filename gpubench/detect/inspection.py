@@ -173,22 +173,21 @@ def lacks(machine: Machine, target: str) -> Lack | None:
     backend, colon, number = target.partition(":")
     if target == "cpu" or backend == "numpy":
         return None
-    usable = [gpu for gpu in machine.gpus if gpu.usable.value is not False]
     if target == "gpu" or (backend in ("cupy", "wgpu") and (number.isdecimal() or not colon)):
-        fit = [gpu for gpu in usable if backend != "cupy" or gpu.vendor.value == "nvidia"]
-        return None if len(fit) > int(number or 0) else _why_none(machine)
+        fit = [gpu for gpu in machine.gpus if backend != "cupy" or gpu.vendor.value == "nvidia"]
+        blocked = [gpu for gpu in fit if gpu.usable.value is False]
+        if len(fit) - len(blocked) > int(number or 0):
+            return None
+        return _explain_block(blocked[0]) if blocked else _why_none(machine)
     ids = [gpu.id for gpu in machine.gpus]
     for gpu in machine.gpus:
         if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):
-            return None if gpu in usable else _explain_block(gpu)
+            return _explain_block(gpu) if gpu.usable.value is False else None
     hint = suggest(target, ids) or "see gpus[].id of `gpubench detect --json`"
     return Lack(f"no device has this id; there are: {', '.join(ids) or 'none'}", hint)
 
 
 def _why_none(machine: Machine) -> Lack:
-    blocked = next((gpu for gpu in machine.gpus if gpu.usable.value is False), None)
-    if blocked is not None:
-        return _explain_block(blocked)
     if machine.gpus:
         return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
     reason = no_gpu(machine)
@@ -442,7 +441,7 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
 
 WSL_NODE = "/dev/dxg"
 # The reasons for which a library does not list a GPU, so that the numbers of environment variables skip it.
-_UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "GPU_LOST"}
+_UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "NO_PERMISSION", "GPU_LOST"}
 # The drivers that reserve a device for a virtual machine: KVM's, those of vendors for it, the older one, Xen's.
 _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
@@ -480,22 +479,21 @@ def read_access(
     follow from the answers of the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds
     the names of the render nodes, by PCI address."""
     statuses = {provider.name: provider.status for provider in providers}
+    nvml = statuses.get("nvml")
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
     reach = []
     for gpu, device in zip(gpus, devices, strict=True):
         nvidia = gpu.vendor.value == "nvidia"
         node = _node_state(gpu, device, nodes, shown)
-        failed = [_REFUSED[statuses["nvml"]]] if nvidia and statuses.get("nvml") in _REFUSED else []
-        if statuses.get("nvml") == "ok" and gpu.driver.name.value == "nvidia" and not (gpu.apis or failed):
-            failed = ["GPU_LOST"] if node.value == "present" else []
+        failed = ["DRIVER_MISMATCH"] if nvidia and nvml == "mismatch" else []
+        if nvidia and not gpu.apis and nvml == "permission":
+            failed = ["NO_PERMISSION"]
+        elif gpu.driver.name.value == "nvidia" and not gpu.apis and nvml == "ok" and node.value == "present":
+            failed = ["GPU_LOST"]
         if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
             failed.append("RUNTIME_MISSING")
         reach.append((Access(device_node=node), failed))
     return reach
-
-
-# Why NVIDIA's GPUs cannot be used (codes for `why_not`) if NVML does not start, by NVML's status.
-_REFUSED = {"mismatch": "DRIVER_MISMATCH", "permission": "NO_PERMISSION"}
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str], shown: bool) -> Fact[str]:

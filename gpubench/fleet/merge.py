@@ -116,8 +116,8 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 def parse_nodes(text: str | None) -> list[str]:
     """Return the names in a list separated by commas, without duplicates. If `text` is `@FILE`, return the
-    words in that file. Return no names for None. Raises UsageError if the file cannot be read, and for a list in
-    brackets, as Slurm writes one."""
+    words in that file. Return no names for None. Raises UsageError if the file cannot be read, and for ranges in
+    brackets, as Slurm writes them."""
     text = text or ""
     words = split_words(text)
     if text.startswith("@"):
@@ -129,9 +129,9 @@ def parse_nodes(text: str | None) -> list[str]:
                 "unreadable-input", f"--nodes: cannot read {text[1:]}", why=why,
                 hint="name a file with a node's name on each line",
             ) from error  # fmt: skip
-    elif "[" in text:
+    if ranges := [word[:60] for word in words if "[" in word]:
         raise UsageError(
-            "bad-value", f"--nodes: {text[:60]} is no list of names", why="ranges in brackets are not read",
+            "bad-value", f"--nodes: {ranges[0]} is no name", why="ranges in brackets are not read",
             hint="scontrol show hostnames > nodes, then --nodes @nodes",
         )  # fmt: skip
     return list(dict.fromkeys(words))

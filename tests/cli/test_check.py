@@ -83,8 +83,9 @@ def test_each_version_measures_its_own_functions(environments, check, tmp_path):
         program(tmp_path / side / "shapes.py", "\n".join(texts))
     program(tmp_path / "head" / "fresh.py", texts[0])
     folders = ("--base-folder", "base", "--new-folder", "head", "--sessions", "1")
-    refused = check(both, both, *folders, plan=("fresh.py:text", *SMALL))
-    assert (refused.returncode, "gpubench run fresh.py:text" in refused.stderr) == (2, True), refused.stderr
+    for plan, said in (("fresh.py:text", "run fresh.py:text"), ("--ops fresh.py", "is no file fresh.py")):
+        refused = check(both, both, *folders, plan=(*plan.split(), *SMALL))
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
     ended = check(both, both, *folders, plan=("shapes.py", "fresh.py", *SMALL))
     assert ended.returncode in (0, 3), ended.stdout + ended.stderr
     assert "BASE has no fresh.py yet" in ended.stderr

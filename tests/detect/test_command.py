@@ -330,18 +330,21 @@ def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, nam
     listed = parse_record({"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"})
     (gpu,) = inspection.assemble(gathered, [listed], live=True).gpus
     # WebGPU needs no CuPy, and reaches what NVML does not list.
-    assert gpu.why_not == [code for code in codes if code not in ("RUNTIME_MISSING", "GPU_LOST")]
+    assert gpu.why_not == [code for code in codes if code == "DRIVER_MISMATCH"]
 
 
-def test_a_container_is_told_which_gpus_it_was_not_given(plant, monkeypatch):
-    monkeypatch.setattr(inspection, "node_status", lambda path: "present")
+@pytest.mark.parametrize(("given", "node", "code"), [
+    ((1,), "present", "NOT_EXPOSED"),  # a container
+    ((0, 1), "no_permission", "NO_PERMISSION")])  # a job of Slurm  # fmt: skip
+def test_gpus_that_a_process_was_not_given_have_no_number(plant, monkeypatch, given, node, code):
+    monkeypatch.setattr(inspection, "node_status", lambda path: node if path == "/dev/nvidia0" else "present")
     first, second = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2))
-    given = {"/proc/driver/nvidia/gpus/0000:02:00.0/information": "Device Minor: 1"}
-    root = Root(str(plant(HOST | first | second | given)))
+    shown = {f"/proc/driver/nvidia/gpus/0000:0{n + 1}:00.0/information": f"Device Minor: {n}" for n in given}
+    root = Root(str(plant(HOST | first | second | shown)))
     listed = parse_record({"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"})
     gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name="nvml", status="ok")], [listed])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the first of those that it was given
-    assert [gpu.why_not for gpu in inspection.assemble(gathered, live=True).gpus] == [["NOT_EXPOSED"], []]
+    assert [gpu.why_not for gpu in inspection.assemble(gathered, live=True).gpus] == [[code], []]
 
 
 def test_this_machine_is_described_whatever_it_is():

@@ -360,7 +360,7 @@ def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
 def test_an_instance_shows_the_gpu_that_it_is_a_slice_of():
     first, second = gpus("nvidia", "aa")
     sliced = [first, msgspec.structs.replace(second, compute=Compute(partitions=[Partition(id=MIG)]))]
-    for text, verdicts in ((f"MIG-{UUIDS[1]}/1/0", [CUDA, SHOWN]), (MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
+    for text, verdicts in ((f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0", [CUDA, SHOWN]), (MIG[:12], [CUDA, SHOWN]), (f"0,{MIG}", [SHOWN, CUDA]),
                            (f"{MIG},{MIG}", [CUDA, CUDA])):  # fmt: skip
         assert hidden(sliced, CUDA_VISIBLE_DEVICES=text) == verdicts
 

@@ -157,6 +157,7 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     assert named in advice.reasons[0].text
     lack = inspection.lacks(Machine(gpus=[gpu]), "gpu")
     assert (named in lack.hint, lack.why.endswith(code)) == (True, True)
+    assert "number or vendor" in inspection.lacks(Machine(gpus=[gpu]), "cupy").why  # a card of AMD
 
 
 # ---------------------------------------------------------------- files in, recommendation out

@@ -66,7 +66,7 @@ def test_a_fleet_with_a_node_missing_is_exit_4_and_written(gpubench, folder):
     ("a.json a.json -o x.json", 4, "is there twice"), ("a.json gone.json -o x.json", 4, "there is no such file"),
     ("a.json -o x.csv", 2, ".json or .json.gz"), ("a.json -o nowhere/x.json", 2, "nowhere does not exist"),
     ("a.json b.json", 2, "--output"), ("-o x.json", 2, "FILE"), ("a.json -o x.json --expect 0", 2, "--expect"),
-    ("a.json -o x.json --nodes n[1-2]", 2, "scontrol show hostnames"),
+    ("a.json -o x.json --nodes n[1-2]", 2, "scontrol show"), ("a.json -o x.json --nodes @a.json", 2, "scontrol show"),
 ])  # fmt: skip
 def test_mistakes(gpubench, folder, arguments, code, message):
     done = gpubench("merge", *arguments.split(), cwd=folder)
