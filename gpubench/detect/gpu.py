@@ -192,7 +192,7 @@ def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: 
         return make_fact(True, "cuda")
     refused = [r.facts.get("memory.dedicated_bytes", ABSENT) for r in device.records if r.source == "nvml"]
     if soc and any(fact.status == "unsupported" for fact in refused):
-        return make_fact(True, "nvml", "NVML cannot tell a size, and the firmware names a chip with one memory")
+        return make_fact(True, "nvml", "NVML cannot tell a size, and the chip has one memory")
     return stated
 
 
