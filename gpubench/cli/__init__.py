@@ -60,7 +60,7 @@ def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
     """Return the arguments, with each word that has wildcards replaced by the files that match it, because no
     Windows shell does that.
 
-    The value of an option that begins with `--` does not change, since `--label "a*b"` names no file.
+    The value of an option does not change, since `--label "a*b"` names no file.
     """
     import glob
 
@@ -72,12 +72,13 @@ def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
 
 
 def _takes_value(word: str) -> bool:
-    """Return whether `word` is an option such as `--label`, whose value is the next word. Unknown options count,
-    too, and letters such as `-o` do not."""
+    """Return whether `word` is an option such as `--label` or `-o`, whose value is the next word. Unknown long
+    options count, too."""
     from gpubench.cli.options import commands
 
     every = (declared for options in commands().values() for declared in options.declared.values())
-    return word.startswith("--") and "=" not in word and word[2:] not in {x.key for x in every if x.switch}
+    switches = {x.key for x in every if x.switch}
+    return word == "-o" or (word.startswith("--") and "=" not in word and word[2:] not in switches)
 
 
 def _run(arguments: list[str]) -> int:

@@ -109,6 +109,9 @@ def test_wildcards_name_files_where_no_shell_expands_them(computer):
     shutil.copy(here.folder / "r.json", here.folder / "s.json")
     here.run("compare", "--no-progress", "*.json", status=0)
     assert "*.json" in here.run("report", "none*.json").stderr
+    (here.folder / "mine.md").write_text("mine")
+    here.run("report", "r.json", "-o", "*.md")
+    assert (here.folder / "mine.md").read_text() == "mine"
 
 
 def test_a_folder_is_named_as_a_folder_and_hints_are_quoted_for_windows_shells(computer):
