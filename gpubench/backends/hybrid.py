@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends
-from gpubench.backends.contract import Backend, Launch, Session, Work, protocols
+from gpubench.backends.contract import Backend, Launch, Session, Work, WrappedSession, protocols
 from gpubench.backends.shared.choices import fastest
 from gpubench.backends.shared.host import settle
 from gpubench.backends.shared.pieces import HeldPieces, one_piece
@@ -303,16 +303,15 @@ def reserved_cores(threads: int, *, several: bool) -> int:
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
-class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that uses a GPU's session and a CPU's session. `other` opens another CPU session, which may be
-    faster, or returns None."""
+class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, protocols.Tunes):
+    """A session that uses a GPU's session and a CPU's session. Its host arrays are those of the GPU's session, in
+    which the CPU can compute, too. `other` opens another CPU session, which may be faster, or returns None."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
     ) -> None:
-        self.device = device
-        self.limits = gpu.limits
-        self.threads, self.blas = cpu.threads, cpu.blas
+        super().__init__(gpu)
+        self.device, self.threads, self.blas = device, cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
         self._other = functools.cache(other)
         self._autotune = autotune
@@ -342,10 +341,6 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         if op.name not in self._two_sided:
             self._two_sided[op.name] = two_sided(self.device, self.gpu, self.cpu, op)
         return self._two_sided[op.name]
-
-    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an array of the GPU's session, which may be page-locked. The CPU can compute in it, too."""
-        return self.gpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
         """Return an operand. Device memory is allocated when a launch needs the GPU's share."""
@@ -438,9 +433,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         other = self._other()
         if other is None:
             return self.cpu
-        part = msgspec.structs.replace(
-            launch.case, implementation="library", regime=RESIDENT, device_id=other.device.id
-        )
+        part = replace(launch.case, implementation="library", regime=RESIDENT, device_id=other.device.id)
         if other.supports(launch.op, part) is not None:
             return self.cpu
         sessions = {"own": self.cpu, "other": other}
@@ -521,17 +514,10 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             seconds["cpu_beside_s"] = sides.cpu_s / launches
         return seconds
 
-    def empty_launch(self) -> Launch:
-        """Return the GPU's empty launch, since an empty launch on the CPU costs nothing."""
-        return self.gpu.empty_launch()
-
     def flush(self) -> None:
         """Empty the GPU's caches by its own session, as an upload here only keeps a reference."""
         self._flush()
         self.gpu.flush()
-
-    def clock(self) -> float:
-        return self.gpu.clock()
 
     def close(self) -> None:
         """Close both sides, even if one fails."""
@@ -589,7 +575,7 @@ def _pairs(backend: str) -> list[Device]:
 
 
 def _pair(gpu: Device) -> Device:
-    return msgspec.structs.replace(
+    return replace(
         gpu, id=f"hybrid:{gpu.id}", backend="hybrid", kind="software" if gpu.kind == "software" else "hybrid",
         name=f"CPU + {gpu.name}", clock=None,
     )  # fmt: skip

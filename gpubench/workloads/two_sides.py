@@ -16,7 +16,16 @@ from functools import partial
 import msgspec
 
 from gpubench import kernels
-from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
+from gpubench.backends.contract import (
+    Buffer,
+    HostCall,
+    Launch,
+    Session,
+    SideReading,
+    Transfers,
+    WrappedSession,
+    protocols,
+)
 from gpubench.backends.shared.host import clock_calls, host_dtype
 from gpubench.backends.shared.sides import refusal, side_case
 from gpubench.base.errors import BackendError, Unsupported
@@ -180,7 +189,7 @@ Step = tuple[Launch, Buffer]
 
 
 class TwoSideSession(
-    Session,
+    WrappedSession,
     protocols.AssignsStages,
     protocols.Chains,
     protocols.Tunes,
@@ -189,8 +198,8 @@ class TwoSideSession(
     two runs each stage."""
 
     def __init__(self, device: Device, gpu: Session, cpu: Session, op: Op) -> None:
-        self.device, self.limits = device, gpu.limits
-        self.threads, self.blas = cpu.threads, cpu.blas
+        super().__init__(gpu)
+        self.device, self.threads, self.blas = device, cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
         self.way = gpu.transfers("tuned")
         self.assignment = ""
@@ -276,9 +285,6 @@ class TwoSideSession(
                 if travels and value.places:
                     self.on(CPU, value)
         self.gpu.sync()
-
-    def empty_launch(self) -> Launch:
-        return self.gpu.empty_launch()
 
     # ---------------------------------------------------------------- values
 
@@ -401,9 +407,6 @@ class TwoSideSession(
 
     def flush(self) -> None:
         self.gpu.flush()
-
-    def clock(self) -> float:
-        return self.gpu.clock()
 
     def close(self) -> None:
         """Do nothing, because the session that created this one closes both sides itself."""

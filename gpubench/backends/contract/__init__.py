@@ -383,18 +383,13 @@ class Session(ABC):
 
 
 class WrappedSession(Session):
-    """A session around another session of the same device. `host_array`, `run`, `sync`, `enter`, `forget`,
-    `empty_launch`, `clock` and `close` pass the call on. For anything else a subclass overrides the method or
-    gets the default of `Session`."""
+    """A session around another session, which drives the device or its GPU. `host_array`, `run`, `sync`, `enter`,
+    `forget`, `empty_launch`, `clock` and `close` pass the call on. For anything else a subclass overrides the
+    method or gets the default of `Session`."""
 
     def __init__(self, inner: Session) -> None:
-        self._inner = inner
-        self.device, self.limits, self.threads, self.blas = (
-            inner.device,
-            inner.limits,
-            inner.threads,
-            inner.blas,
-        )
+        self._inner, self.device, self.limits = inner, inner.device, inner.limits
+        self.threads, self.blas = inner.threads, inner.blas
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         return self._inner.host_array(shape, dtype, implementation)
@@ -462,6 +457,13 @@ class Backend(ABC):
         backend whose `devices` imports the library overrides it."""
         return self.devices()
 
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """Open the devices of these ordinals in one process, as the ranks of a device group. `threads` and
+        `autotune` are as in `open`. Raises BackendUnavailable."""
+        return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
+
     def preload(self) -> None:
         """Import the modules that opening a device needs. It must not touch a device: this is called before the
         other users of a GPU are listed, and our worker must not be among them. Raises nothing, because `open`
@@ -496,10 +498,3 @@ class Joins(Protocol):
         """Return the links among the devices of these ordinals. If the id of the device group ends in one of
         the backend's words (`Backend.device_groups`), `word` is that word. It is empty if the id ends in
         numbers. Raises BackendUnavailable."""
-
-    @abstractmethod
-    def members(
-        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
-    ) -> list[Session]:
-        """Open the devices of these ordinals in one process, as the ranks of a device group. `threads` and
-        `autotune` are as in `Backend.open`. Raises BackendUnavailable."""

@@ -25,7 +25,6 @@ from gpubench.backends.contract import (
     Joins,
     Links,
     ReadyBuffers,
-    Session,
     StageReading,
     Transfers,
     protocols,
@@ -449,11 +448,6 @@ class CupyBackend(Backend, Joins):
         from gpubench.backends.cupy.links import CudaLinks
 
         return CudaLinks(_import_cupy(), ordinals)
-
-    def members(
-        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
-    ) -> list[Session]:
-        return [self.open(f"cupy:{ordinal}", threads) for ordinal in ordinals]
 
 
 def _import_cupy() -> Any:

@@ -20,7 +20,6 @@ from gpubench.backends.contract import (
     Call,
     Joins,
     Links,
-    Session,
     StageReading,
     protocols,
 )
@@ -408,7 +407,8 @@ class NumpyBackend(Backend, Joins):
             self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
-        """Open the CPU with `threads` threads. None means one for each usable CPU."""
+        """Open the CPU with `threads` threads. None means one for each usable CPU. Ranks of a device group open it
+        once each, and take turns."""
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
@@ -421,12 +421,6 @@ class NumpyBackend(Backend, Joins):
         from gpubench.backends.shared.sides import HostLinks
 
         return HostLinks(len(ordinals))
-
-    def members(
-        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
-    ) -> list[Session]:
-        """Open the CPU once for each rank. The ranks take turns."""
-        return [self.open("numpy:0", threads, autotune=autotune) for _ in ordinals]
 
 
 BACKEND = NumpyBackend()
