@@ -167,7 +167,7 @@ class TorchSession(
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
         """Return zeros, as a host array for an operand that the host reads, otherwise as a tensor."""
-        shape, stored = operand.shape(params), operand.stored_dtype(dtype)
+        shape, stored = operand.form(params, dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
         array = aligned_array(shape, host_dtype(stored))

@@ -27,13 +27,13 @@ from gpubench.kernels.contract.op import (
     Array,
     Dtype,
     Given,
-    Ids,
     Ladder,
     Op,
     Operand,
     Params,
     Shape,
     Tolerance,
+    start_in,
 )
 from gpubench.kernels.templates import (
     GpuText,
@@ -411,21 +411,10 @@ def _cache_append_fits(params: Params) -> str | None:
     return None if room >= n else f"{n} tokens do not fit {room} rows"
 
 
-def _cache_append_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes of the appended keys and values, read and written, and of the start. The rows already in
-    the cache are not moved."""
-    return 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
-
-
 def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
     first = int(start[0])
     cache[first : first + qkv.shape[0], :] = qkv[:, qkv.shape[1] // 3 :]
     return cache
-
-
-def _cache_append_torch(torch: Any, qkv: Array, start: Array, cache: Array) -> Array:
-    """Append at `start`, which stays on the device."""
-    return cache.index_copy_(0, start + torch.arange(len(qkv), device=qkv.device), qkv[:, qkv.shape[1] // 3 :])
 
 
 def _cache_append_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
@@ -510,20 +499,20 @@ OPS = (
         sizes=Ladder(low=1, high=16384),
         inputs=(
             Operand("qkv", lambda params: (params["n"], 3 * _width(params)), "normal"),
-            Operand(
-                "start",
-                lambda params: (1,),
-                Ids(lambda params: _cache_append_room(params) - params["n"] + 1),
-                dtype="int32",
-            ),
+            start_in(_cache_append_room),
             Operand("cache", _append_cache, "normal", role="state"),
         ),
         output=Operand("cache", _append_cache, role="state"),
         flops=lambda params: 0,
-        traffic=_cache_append_traffic,
+        # The appended keys and values, read and written, and the start: rows already in the cache are not moved.
+        traffic=lambda params, dtype: 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"],
         fits=_cache_append_fits,
         expr=_cache_append_expr,
-        library={"torch": _cache_append_torch},
+        library={  # `start` stays on the device
+            "torch": lambda torch, qkv, start, cache: cache.index_copy_(
+                0, start + torch.arange(len(qkv), device=qkv.device), qkv[:, qkv.shape[1] // 3 :]
+            )
+        },
         tolerance=EXACT,
         tuned=by_backend(_cache_append_cpu, _cache_append_cuda, _cache_append_wgsl),
     ),

@@ -94,14 +94,15 @@ def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
 
 
 def linear(
-    *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
+    *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None,
+    scale: Callable[..., Array] = scale_of_sum, **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
     after x and w.
 
     If `turned` is true, the rows are gradients dy, and the weights are stored m x k, as in the layer whose
-    backward pass this is. `expr` replaces the array expression that the epilogue's formula gives. `declared`
-    contains the op's name, group, summary, `library` and `tolerance`.
+    backward pass this is. `expr` replaces the array expression that the epilogue's formula gives. `scale` is that of
+    the tolerance. `declared` contains the op's name, group, summary and `library`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -120,7 +121,7 @@ def linear(
         flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         split=Split(cut, counted_by("n")), tf32=("cupy", "torch"),
         blas=("numpy", "torch"),
-        slow=SLOW_HALVES,
+        slow=SLOW_HALVES, tolerance=Tolerance(8, scale=scale),
         tuned=by_backend(
             partial(build_cpu, epilogue, turned),
             partial(build_cuda, names, turned, epilogue),
@@ -318,7 +319,7 @@ def _weighted_rows(epilogue: Epilogue, params: Params, dtype: str) -> few_rows.W
 
 def _scratch(params: Params, dtype: str) -> dict[str, int]:
     n, _, k = sides(params)
-    return {_NORMED: -(-n * k * ITEMSIZE[dtype] // 16) * 16}
+    return {_NORMED: n * k * ITEMSIZE[dtype]}
 
 
 def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -408,10 +409,6 @@ def _require_row(step: Any, params: Params) -> Any:
     return step
 
 
-def _last_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    return CudaProgram((_require_row(few_rows.cuda_pass(_last_row(params, dtype), limits), params),))
-
-
 def _last_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     program = few_rows.wgsl_program(_last_row(params, dtype), limits)
     width, vocabulary = _head(params)
@@ -427,7 +424,6 @@ _LINEAR = linear(
     summary="out = x w + b of n rows",
     epilogue=BIAS,
     library={"torch": lambda torch, x, w, b: torch.addmm(b, x, w)},
-    tolerance=Tolerance(8, scale=scale_of_sum),
 )
 _LINEAR_GELU = linear(
     name="linear_gelu",
@@ -438,7 +434,7 @@ _LINEAR_GELU = linear(
     library={
         "torch": lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh")
     },
-    tolerance=Tolerance(8, scale=_gelu_scale),
+    scale=_gelu_scale,
 )
 
 OPS = (
@@ -454,7 +450,6 @@ OPS = (
             in_place=lambda np, out, room, b: np.maximum(np.add(out, b, out=out), 0, out=out),
         ),  # fmt: skip
         library={"torch": lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w))},
-        tolerance=Tolerance(8, scale=scale_of_sum),
     ),
     _LINEAR_GELU,
     linear(
@@ -468,7 +463,6 @@ OPS = (
             in_place=lambda np, out, room, b, r: np.add(np.add(out, b, out=out), r, out=out),
         ),  # fmt: skip
         library={"torch": lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r)},
-        tolerance=Tolerance(8, scale=scale_of_sum),
     ),
     linear(
         name="linear_grad_relu",
@@ -482,7 +476,7 @@ OPS = (
             in_place=lambda np, out, room, h: np.copyto(out, 0, where=~(h > 0)),
         ),  # fmt: skip
         library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
-        tolerance=Tolerance(8, scale=lambda xp, dy, w, h: norms(xp, dy, w.T)),
+        scale=lambda xp, dy, w, h: norms(xp, dy, w.T),
     ),
     norm_linear(
         name="norm_linear",
@@ -514,6 +508,12 @@ OPS = (
         expr=_last_expr,
         library={"torch": lambda torch, x, g, c, w: _NORM.library["torch"](torch, x[-1:], g, c) @ w},
         tolerance=Tolerance(16, scale=_last_scale),
-        tuned=by_backend(_last_cpu, _last_cuda, _last_wgsl),
+        tuned=by_backend(
+            _last_cpu,
+            lambda params, dtype, limits: CudaProgram(
+                (_require_row(few_rows.cuda_pass(_last_row(params, dtype), limits), params),)
+            ),
+            _last_wgsl,
+        ),
     ),
 )

@@ -168,7 +168,7 @@ def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_bindings({"x": n * columns * ITEMSIZE[dtype], "partial": partial}, limits)
     require_grid(limits, cut.across)
     steps = _steps(lambda kernel, *how: kernel.wgsl_pass(dtype, *how), n, columns, cut)
-    return WgslProgram(steps, {"partial": ceil_div(partial, 16) * 16} if cut.chunks > 1 else {})
+    return WgslProgram(steps, {"partial": partial} if cut.chunks > 1 else {})
 
 
 OPS = (

@@ -45,6 +45,7 @@ from gpubench.kernels.contract.op import (
     Split,
     Tolerance,
     counted_by,
+    start_in,
 )
 from gpubench.kernels.templates import (
     GpuText,
@@ -187,12 +188,6 @@ def _sequence(params: Params) -> Shape:
     return (_room(params),)
 
 
-def _append_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that a launch moves: each new id is read and written, and so is `start`. The ids that
-    are already in the sequence are not moved."""
-    return (2 * params["n"] + 2) * ITEMSIZE["int32"]
-
-
 def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
     first = int(start[0])
     sequence[first : first + ids.shape[0]] = ids
@@ -261,9 +256,6 @@ def _context(params: Params) -> int:
 def embedding(*, started: bool = False, **declared: Any) -> Op:
     """Return the op that embeds n ids, which have the positions from 0 on. If `started` is true, there are
     `context` positions, and the ids have those from the input `start` on."""
-    first = Operand(
-        "start", lambda params: (1,), Ids(lambda params: _context(params) - params["n"] + 1), dtype="int32"
-    )
     positions = partial(_positions, started)
     return Op(
         params={"n": "number of ids"},
@@ -276,7 +268,7 @@ def embedding(*, started: bool = False, **declared: Any) -> Op:
             Operand("ids", lambda params: (params["n"],), Ids(_vocabulary), dtype="int32"),
             Operand("table", lambda params: (_vocabulary(params), _width(params)), "normal", role="weight"),
             Operand("positions", positions, "normal", role="weight"),
-            *((first,) if started else ()),
+            *((start_in(_context),) if started else ()),
         ),
         output=Operand("out", _embedding_rows),
         flops=lambda params: params["n"] * _width(params),
@@ -460,15 +452,14 @@ OPS = (
         sizes=Ladder(low=1, high=65536),
         inputs=(
             Operand("ids", lambda params: (params["n"],), Ids(lambda params: _VOCABULARY), dtype="int32"),
-            Operand(
-                "start", lambda params: (1,), Ids(lambda params: _room(params) - params["n"] + 1), dtype="int32"
-            ),
+            start_in(_room),
             Operand("sequence", _sequence, Ids(lambda params: _VOCABULARY), role="state", dtype="int32"),
         ),
         output=Operand("sequence", _sequence, role="state", dtype="int32"),
         more_outputs=(Operand("next", lambda params: (1,), dtype="int32"),),
         flops=lambda params: 0,
-        traffic=_append_traffic,
+        # Each new id is read and written, and so is `start`. Ids already in the sequence are not moved.
+        traffic=lambda params, dtype: (2 * params["n"] + 2) * ITEMSIZE["int32"],
         fits=_append_fits,
         expr=_append_expr,
         library={"torch": _append_torch},

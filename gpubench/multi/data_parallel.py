@@ -76,7 +76,7 @@ class Rank:
             for operand, buffer in zip(op.operands, whole.buffers, strict=True)
         ]
         self._between = {
-            operand.name: session.allocate(operand.shape(self._case.params), operand.stored_dtype(case.dtype))
+            operand.name: session.allocate(*operand.form(self._case.params, case.dtype))
             for operand in op.between
         }
         names = (operand.name for operand in op.operands)

@@ -150,8 +150,8 @@ class Chain:
         are allocated by the first call."""
         for operand in self._op.between:
             if operand.name not in self._between:
-                shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
-                self._between[operand.name] = self._session.allocate(shape, stored)
+                form = operand.form(self._case.params, self._case.dtype)
+                self._between[operand.name] = self._session.allocate(*form)
         names = [operand.name for operand in self._op.operands]
         return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
 
@@ -160,7 +160,7 @@ class Chain:
         written fails its check."""
         for operand in self._op.between:
             if operand.name in self._between:
-                shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
+                shape, stored = operand.form(self._case.params, self._case.dtype)
                 self._session.fill(self._between[operand.name], shape, stored, sentinel_of(stored, sentinel))
 
     def check(
@@ -180,8 +180,8 @@ class Chain:
                 if name not in fetched and operand.role == "host":
                     fetched[name] = values[name]
                 elif name not in fetched:
-                    shape = operand.shape(stage.params(self._case.params))
-                    fetched[name] = sentinels(shape, operand.stored_dtype(self._case.dtype))
+                    params = stage.params(self._case.params)
+                    fetched[name] = sentinels(*operand.form(params, self._case.dtype))
                     self._session.download(values[name], fetched[name])
                 if name in weights and name not in wide:
                     wide[name] = widen(fetched[name])

@@ -280,8 +280,8 @@ def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buff
     taken: list[Buffer] = []
     try:
         for i, operand in enumerate(op.outputs):
-            shape, stored = operand.shape(case.params), operand.stored_dtype(case.dtype)
-            taken.append(inputs[updated[i]] if i in updated else session.allocate(shape, stored))
+            form = operand.form(case.params, case.dtype)
+            taken.append(inputs[updated[i]] if i in updated else session.allocate(*form))
     except DeviceOutOfMemory:
         for i, buffer in enumerate(taken):
             if i not in updated:

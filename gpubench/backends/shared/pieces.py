@@ -134,7 +134,7 @@ class Pieces:
         case = side_case(op, launch.case, launch.split.part(launch.case.params, units), session)
         operands = op.inputs if case.implementation == "library" else op.operands
         for operand in operands:
-            shape, dtype = operand.shape(case.params), operand.stored_dtype(case.dtype)
+            shape, dtype = operand.form(case.params, case.dtype)
             self._buffers.append((session.allocate(shape, dtype), shape, dtype))
         buffers = [buffer for buffer, _, _ in self._buffers[-len(operands) :]]
         inputs = buffers[: len(op.inputs)]

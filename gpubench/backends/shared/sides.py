@@ -13,7 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Links, Session, Work
@@ -76,7 +76,7 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
     library = kernel is None or (kernel.library and not on_cpu)
-    return msgspec.structs.replace(
+    return replace(
         case, params=dict(params), implementation="library" if library else "tuned", calls=None,
         regime=side.device.resident_regime, device_id=side.device.id,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def ask(side: Session, op: Op, case: Case) -> BackendError | None:
     about as the library implementation."""
     kernel = op.kernel(side.device.backend, case.dtype)
     if kernel is not None and kernel.library:
-        case = msgspec.structs.replace(case, implementation="library")
+        case = replace(case, implementation="library")
     return side.supports(op, case)
 
 

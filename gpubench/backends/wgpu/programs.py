@@ -287,7 +287,7 @@ def buffer_bytes(shape: Shape, dtype: Stored) -> int:
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
     """Return the bytes of each operand by its name. The buffer of an operand may be longer."""
-    return {x.name: buffer_bytes(x.shape(case.params), x.stored_dtype(case.dtype)) for x in op.operands}
+    return {x.name: buffer_bytes(*x.form(case.params, case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any:

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.kernels.contract.kernel import Kernel
 
@@ -126,6 +127,10 @@ class Operand(msgspec.Struct, frozen=True):
     def stored_dtype(self, dtype: Dtype) -> Stored:
         """Return the dtype of its elements in a case with this dtype."""
         return self.dtype or dtype
+
+    def form(self, params: Params, dtype: Dtype) -> tuple[Shape, Stored]:
+        """Return its shape and the dtype of its elements in a case with these params and this dtype."""
+        return self.shape(params), self.stored_dtype(dtype)
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         return math.prod(self.shape(params)) * ITEMSIZE[self.stored_dtype(dtype)]
@@ -320,6 +325,13 @@ def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
     return tuple(step for stage in stages for step in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
 
 
+def start_in(room: Callable[[Params], int]) -> Operand:
+    """Return the input `start`: the first of n places in a buffer that has `room(params)` places."""
+    return Operand(
+        "start", lambda params: (1,), Ids(lambda params: room(params) - params["n"] + 1), dtype="int32"
+    )
+
+
 def counted_by(param: str) -> Callable[[Params, int], Params]:
     """Return the `part` function of a split whose number of units is this param."""
     return lambda params, units: {**params, param: units}
@@ -422,18 +434,16 @@ class Op(msgspec.Struct, frozen=True):
             return None if formula is None else partial(formula, **own)
 
         def bind_tolerance(tolerance: Tolerance) -> Tolerance:
-            return msgspec.structs.replace(
-                tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall)
-            )
+            return replace(tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall))
 
         def output(operand: Operand) -> Operand:
             return (
                 operand
                 if operand.tolerance is None
-                else msgspec.structs.replace(operand, tolerance=bind_tolerance(operand.tolerance))
+                else replace(operand, tolerance=bind_tolerance(operand.tolerance))
             )
 
-        return msgspec.structs.replace(
+        return replace(
             self, expr=bound(self.expr), reference=bound(self.reference),
             library={backend: bound(call) for backend, call in self.library.items()},
             tolerance=bind_tolerance(self.tolerance), output=output(self.output),
@@ -483,9 +493,7 @@ class Op(msgspec.Struct, frozen=True):
         """Return the op with more kernels for a backend, placed before the declared ones."""
         if not kernels:
             return self
-        return msgspec.structs.replace(
-            self, tuned={**self.tuned, backend: (*kernels, *self.tuned.get(backend, ()))}
-        )
+        return replace(self, tuned={**self.tuned, backend: (*kernels, *self.tuned.get(backend, ()))})
 
     def split_at(self, params: Params) -> Split | None:
         """Return how the op is divided at these params, or None if it cannot be divided."""

@@ -374,7 +374,7 @@ def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits:
     text = _wgsl_source(_PARTIAL, join, partial, data.stored, threads)
     passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
     size = first * ITEMSIZE[real_dtype(dtype)]
-    return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
+    return WgslProgram(tuple(passes), scratch={"partials": size})
 
 
 def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:

@@ -228,7 +228,7 @@ class Passed:
         buffers: list[Buffer] = []
         try:
             for operand, output in zip(op.outputs, outputs, strict=True):
-                copy = session.copy_of(output, operand.shape(case.params), operand.stored_dtype(case.dtype))
+                copy = session.copy_of(output, *operand.form(case.params, case.dtype))
                 if copy is not None:
                     buffers.append(copy)
         except DeviceOutOfMemory:
@@ -262,7 +262,7 @@ class Passed:
     def _has_bits(self, op: Op, case: Case, outputs: Sequence[Buffer], copy: Copy) -> bool:
         session = self._session
         return isinstance(session, ComparesBuffers) and all(
-            session.begins(copied, output, operand.shape(case.params), operand.stored_dtype(case.dtype))
+            session.begins(copied, output, *operand.form(case.params, case.dtype))
             for copied, output, operand in zip(copy.buffers, outputs, op.outputs, strict=True)
         )
 
@@ -324,7 +324,7 @@ class Weights:
         if weight.buffer is None:
             session.sync()
             began = time.perf_counter()
-            buffer = session.allocate(operand.shape(case.params), operand.stored_dtype(case.dtype))
+            buffer = session.allocate(*operand.form(case.params, case.dtype))
             session.upload(buffer, weight.array)
             session.sync()
             weight.load_s, weight.buffer = time.perf_counter() - began, buffer

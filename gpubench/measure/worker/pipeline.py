@@ -40,8 +40,7 @@ class BufferSet:
                 self.sent[i][...] = drawn
         workspace.rest()
         workspace.host_outputs = [
-            session.host_array(operand.shape(case.params), operand.stored_dtype(case.dtype), "tuned")
-            for operand in op.outputs
+            session.host_array(*operand.form(case.params, case.dtype), "tuned") for operand in op.outputs
         ]
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
 

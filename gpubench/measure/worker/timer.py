@@ -340,9 +340,7 @@ class Timer(Timed):
         return buffers, tuple(outputs) if op.more_outputs else outputs[0]
 
     def _memory(self, operand: Operand) -> ReadyBuffers:
-        return self.session.ready_buffers(
-            operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
-        )
+        return self.session.ready_buffers(*operand.form(self.case.params, self.case.dtype))
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
         """Give the buffers that `take` returned back to the pool."""

@@ -151,7 +151,7 @@ class Workspace:
         return host
 
     def _kind(self, operand: Operand) -> tuple[Shape, Stored]:
-        return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
+        return operand.form(self.case.params, self.case.dtype)
 
     def upload_inputs(self) -> None:
         """Allocate and fill the device's input buffers, unless that was done. Raises DeviceOutOfMemory or
@@ -178,7 +178,7 @@ class Workspace:
             return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
             return host
-        buffer = self.session.allocate(operand.shape(self.case.params), operand.stored_dtype(self.case.dtype))
+        buffer = self.session.allocate(*self._kind(operand))
         self.session.upload(buffer, host)
         return buffer
 

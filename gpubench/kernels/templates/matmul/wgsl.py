@@ -198,10 +198,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
     multiply = WgslPass(
         register.source(layout), grid, (*names.values(), out, *(product.beside if whole else ()))
     )
-    return WgslProgram(
-        (*before, multiply, *after),
-        scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
-    )
+    return WgslProgram((*before, multiply, *after), scratch)
 
 
 def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
