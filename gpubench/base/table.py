@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench.base.streams import NARROWEST_WRAP, columns, cut, escape, fill, pad
 
@@ -78,7 +79,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def keep(self, places: Sequence[int]) -> Table:
         """Return the table with only the columns at these indices."""
-        return msgspec.structs.replace(
+        return replace(
             self, columns=tuple(self.columns[i] for i in places),
             rows=tuple(tuple(line[i] for i in places) for line in self.rows),
         )  # fmt: skip
@@ -110,7 +111,7 @@ def narrowing(tables: Iterable[Table]) -> Table:
     `narrower`."""
     first, *wider = tables
     for table in wider:
-        first = msgspec.structs.replace(table, narrower=first)
+        first = replace(table, narrower=first)
     return first
 
 
@@ -122,7 +123,7 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
     for line in rows:
         head = [cell.text for cell in line[:count]]
         same = sum(head[: i + 1] == before[: i + 1] for i in range(count))
-        marked.append((*(msgspec.structs.replace(cell, again=True) for cell in line[:same]), *line[same:]))
+        marked.append((*(replace(cell, again=True) for cell in line[:same]), *line[same:]))
         before = head
     return tuple(marked)
 
@@ -182,10 +183,8 @@ def _with_short_names(table: Table, width: int) -> Table:
     if over <= 0 or not least:
         return table
     room = max(least, longest - over)
-    rows = tuple(
-        (msgspec.structs.replace(line[0], text=cut(line[0].text, room)), *line[1:]) for line in table.rows
-    )
-    return msgspec.structs.replace(table, rows=rows)
+    rows = tuple((replace(line[0], text=cut(line[0].text, room)), *line[1:]) for line in table.rows)
+    return replace(table, rows=rows)
 
 
 def _parts(table: Table) -> list[Table]:
@@ -271,11 +270,7 @@ def trim(line: Iterable[Cell]) -> Line:
     cells = [cell for cell in line if cell.text]
     while len(cells) > 1 and not cells[-1].text.strip():
         cells.pop()
-    return (
-        (*cells[:-1], msgspec.structs.replace(cells[-1], text=cells[-1].text.rstrip()))
-        if cells
-        else (Cell(""),)
-    )
+    return (*cells[:-1], replace(cells[-1], text=cells[-1].text.rstrip())) if cells else (Cell(""),)
 
 
 def _cut_line(line: Line, width: int) -> Line:

@@ -154,16 +154,13 @@ class _Trial:
         except Exception as error:
             self.expect(False, what, f"{type(error).__name__}: {error}", op)
 
-    def case(self, op: Op, n: int, dtype: Dtype, implementation: Implementation) -> Case:
-        return Case(
-            op.name,
-            op.group,
-            {"n": n},
-            dtype,
-            implementation,
-            self.session.device.resident_regime,
-            self.device_id,
-        )
+    def cases(self, op: Op, n: int, dtype: Dtype) -> Iterator[Case]:
+        """Yield the cases that the device supports, at most one for each implementation."""
+        for implementation in IMPLEMENTATIONS:
+            regime = self.session.device.resident_regime
+            case = Case(op.name, op.group, {"n": n}, dtype, implementation, regime, self.device_id)
+            if self.supports(op, case):
+                yield case
 
     # Names: what is misspelt would never be called.
 
@@ -292,10 +289,8 @@ class _Trial:
         if exhaust and most < _UNLIMITED:
             with self.promise("more than a buffer may hold is refused, or out of memory"):
                 copy, shape = kernels.load("copy"), (most // 4 + 64,)
-                implementation = next(
-                    f for f in IMPLEMENTATIONS if self.supports(copy, self.case(copy, 1, "float32", f))
-                )
-                if self.session.supports(copy, self.case(copy, shape[0], "float32", implementation)) is None:
+                case = msgspec.structs.replace(next(self.cases(copy, 1, "float32")), params={"n": shape[0]})
+                if self.session.supports(copy, case) is None:
                     with contextlib.suppress(DeviceOutOfMemory):
                         self.session.allocate(shape, "float32")
                         self.expect(
@@ -308,11 +303,7 @@ class _Trial:
     def op(self, op: Op, sizes: Sequence[int], inputs: Sequence[Inputs]) -> None:
         for dtype in DTYPES:
             for n in sizes:
-                cases = [
-                    c
-                    for c in (self.case(op, n, dtype, implementation) for implementation in IMPLEMENTATIONS)
-                    if self.supports(op, c)
-                ]
+                cases = list(self.cases(op, n, dtype))
                 for drawn in inputs if cases else ():
                     self.with_workspace(op, cases[0], drawn, partial(self.launches, cases, drawn))
 
@@ -370,10 +361,7 @@ class _Trial:
     def device_clock(self, op: Op) -> None:
         """Check the clock at the first size of the op's ladder whose launch is long enough."""
         for n in op.sizes.sizes():
-            case = next(
-                (c for c in (self.case(op, n, "float32", f) for f in IMPLEMENTATIONS) if self.supports(op, c)),
-                None,
-            )
+            case = next(self.cases(op, n, "float32"), None)
             if case is None:
                 return
             if self.with_workspace(op, case, (1, "random"), partial(self.check_clock, case)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends, functions
 from gpubench.base.messages import REASONS, Reason
@@ -179,7 +180,7 @@ def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
     """Return a list with the workload reduced to the chosen cases, without skips and not `explained`. The list
     is empty if no case was chosen."""
     cases = tuple(filter(chosen, item.cases))
-    return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
+    return [replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
 
 def _cases(series: Series, params: dict[str, int], target: Target, constraints: Constraints) -> list[Case]:
@@ -258,7 +259,7 @@ def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[De
         for name, op in ops.items()
         if op.collective is not None and name not in selection.params
     }
-    return msgspec.structs.replace(selection, params={**selection.params, **shapes}) if shapes else selection
+    return replace(selection, params={**selection.params, **shapes}) if shapes else selection
 
 
 def _implementations(op: Op, target: Target) -> tuple[str, ...]:
@@ -436,9 +437,7 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
         before = by_key.get(item.key)
         if before is not None:
             cases = {case.id: case for case in (*before.cases, *item.cases)}
-            item = msgspec.structs.replace(
-                before, cases=tuple(cases.values()), explained=before.explained or item.explained
-            )
+            item = replace(before, cases=tuple(cases.values()), explained=before.explained or item.explained)
         by_key[item.key] = item
     return list(by_key.values())
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench import __version__
 from gpubench.base import processes
@@ -73,7 +74,7 @@ class Recorder:
 
     @property
     def run(self) -> Run:
-        return msgspec.structs.replace(self._run, outcomes=list(self._outcomes.values()))
+        return replace(self._run, outcomes=list(self._outcomes.values()))
 
     @property
     def outcomes(self) -> Iterable[Outcome]:
@@ -96,7 +97,7 @@ class Recorder:
         append."""
         measurement = self._measurement(case_id)
         longer = {name: [*(getattr(measurement, name) or ()), record] for name, record in records.items()}
-        self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
+        self._outcomes[case_id] = replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
         """Append times of the parts of calls to what the case has for this session. `more` maps the name of a
@@ -109,34 +110,30 @@ class Recorder:
         )
         longer = {name: [*getattr(parts_here, name), *values] for name, values in more.items()}
         others = [part for part in measurement.parts if part.session != session]
-        parts = [*others, msgspec.structs.replace(parts_here, **longer)]
-        self._outcomes[case_id] = msgspec.structs.replace(measurement, parts=parts)
+        parts = [*others, replace(parts_here, **longer)]
+        self._outcomes[case_id] = replace(measurement, parts=parts)
 
     def session(self, record: SessionRecord) -> None:
         """Add or replace the record of a session, keep the records sorted by index, and save."""
         sessions = {s.index: s for s in (*self._run.sessions, record)}
-        self._run = msgspec.structs.replace(self._run, sessions=[sessions[i] for i in sorted(sessions)])
+        self.replace(sessions=[sessions[i] for i in sorted(sessions)])
         self.save()
 
     def clocks(self, clock_of: Mapping[str, DeviceClock]) -> None:
         """Store the clocks that devices report once they are open. `clock_of` maps device ids to clocks."""
-        devices = [
-            msgspec.structs.replace(device, clock=clock_of.get(device.id, device.clock))
-            for device in self._run.devices
-        ]
+        devices = [replace(device, clock=clock_of.get(device.id, device.clock)) for device in self._run.devices]
         self.replace(devices=devices)
 
     def replace(self, **fields: object) -> None:
         """Change top-level fields of the document."""
-        self._run = msgspec.structs.replace(self._run, **fields)
+        self._run = replace(self._run, **fields)
 
     def warn(self, warning: RunWarning) -> None:
-        self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
+        self.replace(warnings=[*self._run.warnings, warning])
 
     def withdraw(self, warning: RunWarning) -> None:
         """Remove a warning that is no longer true. It must be the same object that was added."""
-        warnings = [other for other in self._run.warnings if other is not warning]
-        self._run = msgspec.structs.replace(self._run, warnings=warnings)
+        self.replace(warnings=[other for other in self._run.warnings if other is not warning])
 
     def save(self) -> None:
         """Write the document as it is now."""
@@ -289,7 +286,7 @@ def _device_of_file(device: Device) -> Device:
     clock = device.clock
     if clock is None and device.kind == "gpu" and device.backend != DEVICE_GROUP:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
-    return msgspec.structs.replace(device, identity=None, identities=[], clock=clock)
+    return replace(device, identity=None, identities=[], clock=clock)
 
 
 # ---------------------------------------------------------------- outcomes of a case
@@ -300,7 +297,7 @@ def settled_block(measurement: Measurement) -> Block | None:
     and the repeat count of the last one. Blocks of a sweep, which tries several splits, are ignored. Returns
     None if there are no others."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
-    return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
+    return replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
 
 # After this many failures in a row a case is not tried again: the case itself is the cause, not an accident.
@@ -328,7 +325,7 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
     this session are dropped, because they were not checked at the end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
-        return msgspec.structs.replace(before, failures=failures)
+        return replace(before, failures=failures)
     return Failure(
         id=case.id, case=case, reason=failure.reason, detail=failure.detail, hint=failure.hint,
         phase=failure.phase, stderr_tail=failure.stderr_tail, failures=failures,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench.base import processes, units
 from gpubench.base.errors import ExitCode, GpubenchError
@@ -249,7 +249,7 @@ class Runner:
         self._tell_once()
         foreign, steal = processes.load_between(before, self.spec.load())  # while all of our processes live
         pool.close()
-        record = msgspec.structs.replace(
+        record = replace(
             pool.enter_into(record), foreign_cpu_share=foreign, steal_share=steal,
             superseded=record.superseded or unused,
         )  # fmt: skip
@@ -342,7 +342,7 @@ class Runner:
                 turn.append(again)
                 least = min(turn, key=lambda session: (session.disturbance, session.index))
                 for session in turn:
-                    self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
+                    self.recorder.session(replace(session, superseded=session is not least))
 
     def search_left_s(self) -> float:
         """Return the seconds left of the search's share of the first session's budget: infinity without a
@@ -593,8 +593,4 @@ def _settle(run: CaseRun, split: float | str | None) -> None:
     recorder, ready = run.runtime.recorder, run.prepared
     outcome = recorder.outcome(run.case.id)
     if isinstance(outcome, Measurement) and ready is not None:
-        recorder.put(
-            msgspec.structs.replace(
-                outcome, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel
-            )
-        )
+        recorder.put(replace(outcome, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel))

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends
 from gpubench.base import processes
@@ -210,7 +211,7 @@ def alone(constraints: Constraints) -> Constraints:
     """Return the constraints without composed devices and device groups, since a search compares single
     devices."""
     single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
-    return msgspec.structs.replace(constraints, targets=single)
+    return replace(constraints, targets=single)
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
@@ -292,7 +293,7 @@ def resume_plan(
     run = _drop_last_session(run)
     resume = repeat_plan(run, ops, constraints, rest if sessions is None else sessions)
     missing = {workload for workload, done in finished.items() if len(done) < most}
-    return run, msgspec.structs.replace(
+    return run, replace(
         resume, missing=tuple(item for item in resume.workloads if item.key in missing), search=search
     )
 
@@ -373,10 +374,10 @@ def _drop_last_session(run: Run) -> Run:
         for block in outcome.blocks
     )
     sessions = [
-        msgspec.structs.replace(session, superseded=True) if session.index == last and not remains else session
+        replace(session, superseded=True) if session.index == last and not remains else session
         for session in run.sessions
     ]
-    return msgspec.structs.replace(run, outcomes=outcomes, sessions=sessions)
+    return replace(run, outcomes=outcomes, sessions=sessions)
 
 
 def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Outcome:
@@ -384,7 +385,7 @@ def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Ou
         return Planned(id=outcome.id, case=outcome.case)
     if not isinstance(outcome, Measurement) or outcome.case.workload not in unfinished:
         return outcome
-    return msgspec.structs.replace(
+    return replace(
         outcome,
         blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],
         parts=[parts for parts in outcome.parts if parts.session != last],
@@ -401,12 +402,12 @@ def _workloads(
     again where it was read before, or everywhere if it was read nowhere."""
     ids = {outcome.id for outcome in outcomes}
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
-    within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
+    within = replace(constraints, keep=lambda case: case.id in ids)
     workloads = []
     for curve in series(ops, run.selection):
         for n in sorted({o.case.n for o in outcomes if curve.has(o.case)}):
             item = workload(curve, n, within)
-            workloads.append(msgspec.structs.replace(item, explained=not clocks or item.key in clocks))
+            workloads.append(replace(item, explained=not clocks or item.key in clocks))
     return tuple(workloads)
 
 

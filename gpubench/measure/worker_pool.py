@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpubench import backends
 from gpubench.base import processes
@@ -306,7 +307,7 @@ class WorkerPool:
         """Ask workers to open these devices, without waiting. `selection` names the ops and dtypes that will be
         measured on them."""
         if selection is not None and "tuned" in selection.implementations:
-            opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
+            opening = replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
             self._opening = opening
         for device_id in device_ids:
             if device_id not in self._gone and device_id not in self._starting:
@@ -481,7 +482,7 @@ class WorkerPool:
 
     def enter_into(self, record: SessionRecord) -> SessionRecord:
         """Return the session's record with the records of its workers, its peaks and its telemetry so far."""
-        return msgspec.structs.replace(
+        return replace(
             record,
             workers=list(self.records),
             peaks=list(self._peaks),
@@ -513,7 +514,7 @@ class WorkerPool:
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
-        return msgspec.structs.replace(
+        return replace(
             record,
             overhead_s=reply.overhead_s,
             clock_step_s=reply.clock_step_s,
@@ -525,7 +526,7 @@ class WorkerPool:
         calling thread. Raises WorkerGone if no worker can be started."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
-        request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)
+        request = replace(self._opening, id=worker.next_id, device_id=device_id)
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
         return Start(worker, request, ahead=spare is not None)
