@@ -540,5 +540,5 @@ def trial_words(options: RunOptions) -> dict[str, Any]:
         "sizes": sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)}),
         "dtype": LONG_DTYPES.get(dtype, dtype),
         "limit_s": TRIAL_SHARE * budget if budget else None,
-        "usable_bytes": detection.this_host().memory.usable_bytes.value,
+        "usable_bytes": detection.inspect().memory.usable_bytes.value,  # read anew at each call of a notebook
     }

@@ -74,7 +74,7 @@ class TrialRequest(msgspec.Struct):
     @property
     def most_bytes(self) -> float:
         """The bytes that a call may take: a share of the free memory, or infinity if that is unknown."""
-        return MEMORY_SHARE * (self.usable_bytes or math.inf)
+        return MEMORY_SHARE * (math.inf if self.usable_bytes is None else self.usable_bytes)
 
 
 class TrialReport(msgspec.Struct):

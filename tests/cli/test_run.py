@@ -184,9 +184,9 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sess
     ({"budget": "10s", "sizes": ["4k,1k", "add=2k", "auto"], "dtypes": "f64,f32"},
      {"sizes": [1024, 2048, 4096], "dtype": "float64", "limit_s": 4.0}),
 ])  # fmt: skip
-def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(asked, words):
-    usable_bytes = detection.this_host().memory.usable_bytes.value
-    assert selection.trial_words(RunOptions(**asked)) == {**words, "usable_bytes": usable_bytes}
+def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(monkeypatch, asked, words):
+    monkeypatch.setattr(detection, "inspect", Machine)  # that of now: a notebook fills its memory
+    assert selection.trial_words(RunOptions(**asked)) == {**words, "usable_bytes": None}
 
 
 @pytest.mark.parametrize(("asked", "load", "once_s"), [
