@@ -64,7 +64,7 @@ def is_tensor(value: Any) -> bool:
 def columns(value: Any) -> Any:
     """Return a frame as its columns by name, because each has a dtype and a scale of its own, and a dataclass as
     its fields. Return any other object unchanged."""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, dict):  # one of Transformers is both
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if not (hasattr(value, "columns") and hasattr(value, "to_numpy")):
         return value
@@ -140,9 +140,11 @@ def nudge(value: Any, roundoff: float) -> Any:
     if not is_floating(value):
         return value
     wide = widen(value)
-    with np.errstate(invalid="ignore"):  # infinities
-        ups = np.where(np.frexp(wide.real)[0] * 2**10 % 2 < 1, roundoff, -roundoff)
-        return np.where(wide == np.rint(wide), wide, wide + wide * ups).astype(value.dtype)
+    numbers = np.asarray(wide)  # without a mask, which `wide` keeps
+    with np.errstate(all="ignore"):  # infinities
+        ups = np.where(np.frexp(numbers.real)[0] * 2**10 % 2 < 1, roundoff, -roundoff)
+        np.copyto(numbers, numbers + numbers * ups, where=numbers != np.rint(numbers))
+    return wide.astype(value.dtype)
 
 
 def differences(a: Array, b: Array) -> Array:
@@ -230,16 +232,12 @@ def load_source(source: CodeSource) -> Loaded:
     if isinstance(content, UserFunction):
         return Loaded({source.only or content.name: content}, {})
     functions = {name: value for name, value in vars(content).items() if isinstance(value, UserFunction)}
-    lost = [
-        function.name
-        for function in DECLARED[before:]
-        if function.__module__ == content.__name__ and function not in functions.values()
-    ]
     wrong = {
-        name: f"two functions are called {name}: rename one of them"
-        if name in functions
+        lost.name: f"two functions are called {lost.name}: rename one of them"
+        if lost.name in functions
         else "it has no name in the file: assign it to one outside of classes and functions"
-        for name in lost
+        for lost in DECLARED[before:]
+        if lost.__module__ == content.__name__ and lost not in functions.values()
     }
     return Loaded({name: f for name, f in functions.items() if name not in wrong}, wrong, file_digest)
 
@@ -259,19 +257,19 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         path = Path(package.__file__ or "")  # no file if it is in an archive, or is a folder alone
         return package, _short_digest(path.read_bytes() if path.is_file() else b"")
     path = Path(source.place)
-    sys.path.insert(0, str(path.parent))
     parents, top = "", path.parent
     while top.name and (top / "__init__.py").is_file():  # a file of a package may import relatively
         parents, top = f"{top.name}.{parents}", top.parent
-    sys.path.insert(1, str(top))
-    # The package may import the file by its own name as well.
-    name = f"{parents}_gpubench_{path.stem}" if parents or path.stem in sys.modules else path.stem
+    sys.path[:0] = [str(path.parent), str(top)]
+    text = path.read_bytes()
+    # The package may import the file by its own name as well. A child of a user's pool finds the plain name alone.
+    relative = re.search(rb"^\s*from\s*\.", text, re.M)
+    name = f"{parents}_gpubench_{path.stem}" if relative or path.stem in sys.modules else path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ImportError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    text = path.read_bytes()
     # Bytecode beside the file may be that of another text of the same second and length.
     exec(compile(text, source.place, "exec", dont_inherit=True), vars(module))
     return module, _short_digest(text)

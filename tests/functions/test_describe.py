@@ -1,5 +1,6 @@
 """What is told of sizes that were not tried, and of results that are not equal."""
 
+import dataclasses
 import math
 import sys
 import time
@@ -46,6 +47,9 @@ from tests.raising import raised
 
 CALLS: list[int] = []
 THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
+Output = dataclasses.make_dataclass(  # as those of Transformers, whose items are the fields that are there
+    "Output", ["a", "lacking"], bases=(dict,), namespace={"__post_init__": lambda self: self.update(a=self.a)}
+)
 
 
 def slept(xp, x):
@@ -347,6 +351,7 @@ def test_the_answer_is_numpys_in_float64_and_what_may_differ_from_it():
     )
     labels = answer(lambda xp, x: np.where(np.rint(x) == x, 2.0**20, 0.0))[1]
     assert labels == Allowed(256 * 2**-24, 0), "whole numbers stay"
+    assert list(loading.nudge(np.ma.masked_array([0.1, 0.2], [0, 1]), 0.1).mask) == [False, True]
     error = raised(Unsupported, answer, lossy)
     assert (error.reason, "in float32 NumPy's own result is off by" in str(error)) == ("bad-function", True)
     assert answer(lossy, tolerance=0.5, wrong=True)[1] == Allowed(0.5, 0.5)
@@ -374,7 +379,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     (THREE * 2e200, THREE * 1e200, 2 / (2 + 3**0.5), [1], ""), (THREE * 0, THREE * 1e-200, 2 / (2 + 3**0.5), [1], ""),
     (NAN + 0j, NAN + 0j, 0.0, [0], ""), (-NAN + 0j, NAN + 0j, np.inf, [2], ""), (np.array([1.7e308j]), np.array([1.7e308 + 1.7e308j]), 1 / 8**0.5, [0], ""),
     (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
-    (THREE * 0, THREE * 0, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
+    (THREE * 0, THREE * 0, 0.0, [0], ""), (Output(THREE, None), {"a": THREE}, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
     ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
     (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
     (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
@@ -452,8 +457,9 @@ def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
     assert [shown.floating for shown in told.inputs] == [True, False, False, False]
 
 
-def test_a_size_beyond_the_memory_is_not_tried():
-    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26], usable_bytes=2**30)
+@pytest.mark.parametrize("usable_bytes", [2**30, 0])
+def test_a_size_beyond_the_memory_is_not_tried(usable_bytes):
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26], usable_bytes=usable_bytes)
     with pytest.raises(PluginError, match="n = 67108864 needs about 1 GiB of memory: choose smaller --sizes"):
         list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 

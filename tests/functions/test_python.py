@@ -188,7 +188,7 @@ import gpubench
 from package.steps import declared, plain
 for f in (declared, plain):
     print(gpubench.bench(f, sizes=256, backends="numpy", check_only=True).run.outcomes[0].check.ok)
-print(*gpubench.run("package/steps.py", sizes=256, backends="numpy", check_only=True).ops)
+print(*gpubench.run(["package/steps.py", "package/alone.py"], sizes=256, backends="numpy", check_only=True).ops)
 """
 
 
@@ -199,7 +199,10 @@ def test_functions_of_a_package_in_the_working_folder_are_measured(tmp_path):
     (folder / "parts.py").write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
     text = "import gpubench\nfrom . import parts\ndef plain(xp, x):\n    return parts.twice(xp.sort(x))\n"
     (folder / "steps.py").write_text(text + "declared = gpubench.function(plain)\n", encoding="utf-8")
-    assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ["True", "True", "steps.declared"]
+    text = "import gpubench\nassert __name__ == 'alone'  # as a child of a pool imports it\n"
+    (folder / "alone.py").write_text(f"{text}f = gpubench.function(lambda xp, x: x.sum())\n", encoding="utf-8")
+    ran = ["True", "True", "steps.declared", "alone.f"]
+    assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ran
 
 
 DASHED = """
