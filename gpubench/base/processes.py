@@ -147,12 +147,13 @@ class _Process:
         self._readers.append(thread)
 
     def _end_group(self) -> None:
-        """Wait for the end of the process. Then kill what is left of its group, if the process is a Child or has
+        """Wait for the end of the process. Then end what is left of its group, if the process is a Child or has
         failed. Processes that a user's file started would run on and keep the pipes open, whose end is the sign
-        of a crash. A command that succeeds may leave a daemon, as git does."""
+        of a crash. A command that succeeds may leave a daemon, as git does. The tracker of multiprocessing ignores
+        SIGTERM, and frees shared memory."""
         if self._process.wait() or isinstance(self, Child):
             with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGTERM)
 
     @property
     def alive(self) -> bool:

@@ -11,6 +11,7 @@ import sysconfig
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,13 @@ def test_a_worker_that_ends_itself_is_told_with_its_own_status(tmp_path, monkeyp
     monkeypatch.setenv("PYTHONPATH", str(backend(tmp_path, slowly)))
     (listing,) = list_devices(["strange"])
     assert (listing.reason, "exited with status 7" in listing.detail) == ("worker-crashed", True)
+
+
+def test_the_shared_memory_of_a_worker_is_freed():
+    text = "import os; from multiprocessing.shared_memory import SharedMemory as M; m = M(create=True, size=9)"
+    command = [sys.executable, "-c", f"{text}; print(m.name, flush=True); os._exit(7)"]
+    child = processes.Child(command, framed=False)
+    name = child.lines.get(timeout=PATIENCE_S).decode().strip()
+    child.settle(time.monotonic() + PATIENCE_S)
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(name)
