@@ -476,8 +476,7 @@ def _weak(rows: Sequence[Weak], unit: str) -> Table:
 def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
     return cells(
         series_name(gain.case), format_size(gain.n), gain.implementation, str(gain.gpus),
-        seconds_text(gain.alone_s, unit), f"{gain.early:.3f} {interval_text(gain.early_interval)}",
-        f"{gain.late:.3f} {interval_text(gain.late_interval)}",
+        seconds_text(gain.alone_s, unit), ratio_text(gain.early_interval), ratio_text(gain.late_interval),
         f"{gain.least_id} {gain.least_share:.3f}", _state_text(gain),
     )  # fmt: skip
 
