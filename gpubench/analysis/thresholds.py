@@ -246,22 +246,20 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
     return f"{text}, mixed" if cell.mixed else text
 
 
-def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
-    """Return the break-even with its interval, such as `23 K (16-46 K)`. `short` leaves out the interval. A
-    cell without a number gets the text of `cell_text`."""
+def both_text(cell: AnswerCell, extent: Extent) -> str:
+    """Return the break-even with its interval, such as `23 K (16-46 K)`. A cell without a number gets the text
+    of `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent)
     size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
-    between = "" if short else f" ({range_text(cell.low, cell.high, extent)})"
-    return size + between + (", mixed" if cell.mixed else "")
+    return f"{size} ({range_text(cell.low, cell.high, extent)})" + (", mixed" if cell.mixed else "")
 
 
-def threshold_text(curve: BreakEven, *, short: bool = False) -> str:
-    """Return the text for a break-even in a report: the size with its interval, or `?` with the reason. `short`
-    leaves out the interval and the reason."""
+def threshold_text(curve: BreakEven) -> str:
+    """Return the text for a break-even in a report: the size with its interval, or `?` with the reason."""
     cell = threshold(curve)
-    text = both_text(cell, extent(curve.case), short=short)
-    return f"? ({why_text(cell.why)})" if text == "?" and not short else text
+    text = both_text(cell, extent(curve.case))
+    return f"? ({why_text(cell.why)})" if text == "?" else text
 
 
 # ---------------------------------------------------------------- as a program asks

@@ -7,7 +7,7 @@ All tables of gpubench are of the type Table. Cells contain text without markup.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -45,6 +45,7 @@ class Cell(msgspec.Struct, frozen=True):
     tone: Tone = "plain"  # meaning of the text
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
     again: bool = False  # whether it repeats the cell above and is therefore blank in text
+    brief: str = ""  # shorter text, which is shown if the table is too wide; empty: none
 
 
 Line = tuple[Cell, ...]  # a line of a terminal, without gaps between the cells
@@ -58,7 +59,6 @@ class Table(msgspec.Struct, frozen=True):
     title: str = ""  # line above the table
     note: str = ""  # line between title and table, such as the baseline of a speedup
     legend: str = ""  # lines below the table
-    narrower: Table | None = None  # the same table with shorter cells, which is used if this one is too wide
     bare: bool = False  # without a rule below the headings, as in the answer
 
     def groups(self) -> list[tuple[str, int, int]]:
@@ -106,15 +106,6 @@ def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
 
 
-def narrowing(tables: Iterable[Table]) -> Table:
-    """Return the last of the tables, which are sorted from narrow to wide. Each table has the one before it as
-    `narrower`."""
-    first, *wider = tables
-    for table in wider:
-        first = replace(table, narrower=first)
-    return first
-
-
 def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
     """Return the rows, in which leading cells that repeat the row above are marked (`again`). At most the first
     `count` cells of a row are marked."""
@@ -145,24 +136,16 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return the table in the first form that fits into `width`.
-
-    A narrower form is used if the table is too wide even without all columns that have a rank. Then columns are
-    dropped one by one until it fits, those of the highest rank first. Columns of rank 0 are kept even if they
-    do not fit.
-    """
-    while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
-        table = table.narrower
+    """Return the table narrowed towards `width`. Its cells get their brief texts if it is too wide even without
+    all columns that have a rank. Then columns are dropped one by one, those of the highest rank first. Columns
+    of rank 0 are kept even if they do not fit."""
+    if natural_width(table.keep([i for i, column in enumerate(table.columns) if not column.rank])) > width:
+        brief = [tuple(replace(cell, text=cell.brief or cell.text) for cell in line) for line in table.rows]
+        table = replace(table, rows=tuple(brief))
     while natural_width(table) > width and (highest := max(column.rank for column in table.columns)):
-        table = _without(table, highest.__eq__, most=1)
+        gone = next(i for i, column in enumerate(table.columns) if column.rank == highest)
+        table = table.keep([i for i in range(len(table.columns)) if i != gone])
     return table
-
-
-def _without(table: Table, goes: Callable[[int], bool], most: int | None = None) -> Table:
-    """Return the table without the columns for whose rank `goes` returns True, at most the first `most` of
-    them."""
-    gone = [i for i, column in enumerate(table.columns) if goes(column.rank)][:most]
-    return table.keep([i for i in range(len(table.columns)) if i not in gone])
 
 
 def natural_width(table: Table) -> int:

@@ -7,7 +7,7 @@ import shlex
 from gpubench.analysis.advice import Advice, AdviceCandidate
 from gpubench.analysis.speedup import CpuCode
 from gpubench.base.streams import printable, wrap
-from gpubench.base.table import Column, Table, cells, heads, line_text, narrowing, number, table_lines
+from gpubench.base.table import Cell, Column, Table, cells, heads, line_text, number, table_lines
 from gpubench.base.units import count_noun, format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
@@ -90,20 +90,16 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, with the names of the devices shortened or left out if needed."""
-    ids = max((len(candidate.device_id) for candidate in advice.candidates), default=0)
+    """Return the candidates as a table, with the names of the devices left out if needed."""
     columns = heads(
-        Column("device", least=ids + len(" (...")), "implementation", number("one call"), "interval",
+        "device", "implementation", number("one call"), "interval",
         Column("basis", least=20),
     )  # fmt: skip
-    tables = []
-    for named in (False, True):
-        rows = (
-            cells(f"{option.device_id} ({option.name})" if named else option.device_id, *_row(option))
-            for option in advice.candidates
-        )
-        tables.append(Table(columns, tuple(rows)))
-    return "\n".join(map(line_text, table_lines(narrowing(tables), width)))
+    rows = (
+        cells(Cell(f"{option.device_id} ({option.name})", brief=option.device_id), *_row(option))
+        for option in advice.candidates
+    )
+    return "\n".join(map(line_text, table_lines(Table(columns, tuple(rows)), width)))
 
 
 def _row(option: AdviceCandidate) -> tuple[str, ...]:

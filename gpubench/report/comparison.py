@@ -37,8 +37,8 @@ from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_text
 from gpubench.report.sections import cases
-from gpubench.report.wording import interval_text, mark, seconds_text, share_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
+from gpubench.report.wording import mark, ratio_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from gpubench.compare.two_runs import Noise
@@ -203,8 +203,7 @@ def _device_lines(outcome: _Outcome) -> list[str]:
 
 def interval_of(change: DeviceChange) -> str:
     """Return the ratio with its interval as text, such as `1.02x [0.95, 1.10]`."""
-    ratio = Interval(change.lo, change.ratio, change.hi, "prior")
-    return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
+    return ratio_text(Interval(change.lo, change.ratio, change.hi, "prior"))
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
@@ -338,8 +337,7 @@ def _wider_than_its_verdict(case: JudgedCase) -> bool:
 def _ratio_text(case: JudgedCase) -> str:
     if case.ratio is None or case.lo is None or case.hi is None:
         return "-"
-    ratio = Interval(case.lo, case.ratio, case.hi, "sessions")
-    return f"{short_ratio_text(ratio)} {interval_text(ratio)}{mark(gravest(case.labels))}"
+    return ratio_text(Interval(case.lo, case.ratio, case.hi, "sessions")) + mark(gravest(case.labels))
 
 
 def _factor_text(ratio: float | None) -> str:

@@ -77,9 +77,7 @@ def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> 
 
 def _limit(table: Table, columns: Sequence[str]) -> Table:
     """Return the table with only the named columns, in their order. A table that has none of them keeps all."""
-    narrower = None if table.narrower is None else _limit(table.narrower, columns)
-    places = _positions(table, columns) or range(len(table.columns))
-    return msgspec.structs.replace(table.keep(places), narrower=narrower)
+    return table.keep(_positions(table, columns) or range(len(table.columns)))
 
 
 def _positions(table: Table, columns: Sequence[str]) -> list[int]:

@@ -1,7 +1,7 @@
 """The tables of the final screen.
 
 One of them is shown, according to the run: two situations of all ops, the situations of one op, requested
-sizes, CPU implementations without a GPU, or GPU times without a CPU. Each table has narrower forms.
+sizes, CPU implementations without a GPU, or GPU times without a CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, BestImplementation, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
 from gpubench.base.plugins import wings
-from gpubench.base.table import Cell, Column, Table, mark_repeats, narrowing, number
+from gpubench.base.table import Cell, Column, Table, mark_repeats, number
 from gpubench.base.units import format_seconds
 from gpubench.report.sections.answer_text import (
     asked_size_text,
@@ -29,18 +29,14 @@ from gpubench.report.wording import (
     backend_text,
     device_names,
     plain_text,
-    short_text,
     situation_text,
 )
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
 
-def bare_table(
-    columns: Iterable[Column], rows: Iterable[Iterable[Cell]], narrower: Table | None = None
-) -> Table:
-    """Return a table without rules, in the style of the answer. `narrower` is the table that replaces it if it
-    is too wide."""
-    return Table(tuple(columns), tuple(map(tuple, rows)), narrower=narrower, bare=True)
+def bare_table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]]) -> Table:
+    """Return a table without rules, in the style of the answer."""
+    return Table(tuple(columns), tuple(map(tuple, rows)), bare=True)
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
@@ -188,9 +184,8 @@ def implementations_table(answer: MachineAnswer) -> Table:
         (implementation.op, implementation.dtype, *implementation.params.items())
         for implementation in answer.implementations
     }
-    below = _implementations_below(answer)
     named = any(implementation.asked for implementation in answer.implementations)
-    return below if len(ops) == 1 or named else _implementations_beside(answer, below)
+    return _implementations_below(answer) if len(ops) == 1 or named else _implementations_beside(answer)
 
 
 def _implementations_below(answer: MachineAnswer) -> Table:
@@ -212,7 +207,7 @@ def _implementations_below(answer: MachineAnswer) -> Table:
     return bare_table(columns, mark_repeats(rows, 1))
 
 
-def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
+def _implementations_beside(answer: MachineAnswer) -> Table:
     by_label: dict[str, dict[int, BestImplementation]] = {}
     for implementation, label in zip(answer.implementations, _labels(answer.implementations), strict=True):
         by_label.setdefault(label, {})[implementation.place] = implementation
@@ -238,7 +233,7 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
         ]
         for label, by_place in by_label.items()
     ]
-    return bare_table(columns, rows, narrower)
+    return bare_table(columns, rows)
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
@@ -276,13 +271,8 @@ def times_table(answer: MachineAnswer) -> Table:
         )
         for entry in answer.times
     ]  # fmt: skip
-    rows = list(mark_repeats(rows, 2))
-    return narrowing(
-        bare_table(
-            (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes)), rows
-        )
-        for words in (short_text, situation_text)
-    )
+    situations = (Column("", right=True, group=situation_text(regime)) for regime in regimes)
+    return bare_table((Column(""), number("size"), Column("GPU"), *situations), mark_repeats(rows, 2))
 
 
 def _labels(rows: Sequence[BestImplementation]) -> list[str]:

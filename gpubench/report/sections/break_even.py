@@ -15,7 +15,6 @@ from gpubench.analysis.thresholds import (
     WeightLoad,
     amortizations,
     both_text,
-    cell_text,
     extent,
     range_text,
     threshold,
@@ -26,7 +25,7 @@ from gpubench.analysis.thresholds import (
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, number
 from gpubench.base.units import format_bytes, format_size, truncate
 from gpubench.report.charts import (
     DIAMOND,
@@ -48,7 +47,6 @@ from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import threshold_cell
 from gpubench.report.wording import (
     IMPLEMENTATIONS,
-    GainStyle,
     cpu_names,
     data_text,
     device_text,
@@ -64,18 +62,15 @@ from gpubench.report.wording import (
     seconds_text,
     shared_text,
     short_ratio_text,
-    short_text,
-    situation_text,
     size_text,
     time_text,
     where_legend,
     with_params,
 )
-from gpubench.result.case import QUEUED, WAITED, own_names
+from gpubench.result.case import own_names
 
 _FEW_LEFT_OUT = "Sizes that few situations have are left out; all sizes and both times: --sections speedup."
 _LIBRARY = "lib/lib: plain expression against plain expression"
-_RANKS = {"waited": 0, "copied": 0, "queued": 2}  # ranks in a narrow table; others are dropped first
 MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are left out
 
 
@@ -156,37 +151,30 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
 
 
 def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a table with a row for each op, size and device, and a column for each situation. Its narrower
-    form has no intervals."""
+    """Return a table with a row for each op, size and device, and a column for each situation."""
     rows = rows if options.every_size else _usual_sizes(rows)
     data = regimes(ratio.case.case for ratio in rows)
     lines = group_by(rows, lambda ratio: (ratio.case.case.series, ratio.case.case.n, ratio.case.case.device_id))
     # Without transfers a CPU has one time per size; another baseline pays its own in each situation.
     timed = all(len({ratio.baseline.id for ratio in line}) == 1 for line in lines.values())
     whose, (dtypes, devices, _) = _whose(analysis), shared_text(analysis, [ratio.case.case for ratio in rows])
-    tables = []
-    styles: tuple[GainStyle, ...] = (short_ratio_text, ratio_text)
-    for style in styles:
-        narrow = int(style is short_ratio_text)
-        columns = heads(
-            "op", dtypes and "dtype", number("n"), timed and number(_against(rows), narrow), devices and "device",
-            *(number(name, narrow * _RANKS.get(name, 3)) for name in data),
+    columns = heads(
+        "op", dtypes and "dtype", number("n"), timed and number(_against(rows)), devices and "device",
+        *map(number, data),
+    )  # fmt: skip
+    body = []
+    for line in lines.values():
+        first, gains = line[0], {data_text(ratio.case.case): ratio for ratio in line}
+        case = first.case.case
+        body.append(
+            cells(
+                case.op, dtypes and case.dtype, size_text(first.case),
+                timed and time_text(first.baseline.time, options.time_unit) + whose(first.baseline),
+                devices and case.device_id, *(_gain_cell(gains[name]) if name in gains else "" for name in data),
+            )
         )  # fmt: skip
-        body = []
-        for line in lines.values():
-            first, gains = line[0], {data_text(ratio.case.case): ratio for ratio in line}
-            case = first.case.case
-            body.append(
-                cells(
-                    case.op, dtypes and case.dtype, size_text(first.case),
-                    timed and time_text(first.baseline.time, options.time_unit) + whose(first.baseline),
-                    devices and case.device_id,
-                    *(_gain_cell(gains[name], style) if name in gains else "" for name in data),
-                )
-            )  # fmt: skip
-        title, marks = _adapters_text(analysis, rows), legend({ratio.label for ratio in rows})
-        tables.append(Table(columns, mark_repeats(body, 2 + dtypes + timed), title=title, legend=marks))
-    return narrowing(tables)
+    title, marks = _adapters_text(analysis, rows), legend({ratio.label for ratio in rows})
+    return Table(columns, mark_repeats(body, 2 + dtypes + timed), title=title, legend=marks)
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
@@ -210,7 +198,7 @@ def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOp
             cells(
                 case.op, case.dtype, case.device_id, data_text(case), size_text(ratio.case),
                 _side_text(ratio.baseline, unit) + whose(ratio.baseline), _side_text(ratio.case, unit),
-                _gain_cell(ratio, ratio_text),
+                _gain_cell(ratio),
                 bool(library) and (gain_text(beside) + mark(beside.label) if beside else "-"),
             )
         )  # fmt: skip
@@ -254,10 +242,11 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
     }
 
 
-def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
+def _gain_cell(ratio: Speedup) -> Cell:
     """Return the cell of a gain. It has the colour of the winner if the interval excludes 1."""
     tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
-    return Cell(gain_text(ratio, style) + mark(ratio.label), tone if ratio.headline else "muted")
+    text, brief = (gain_text(ratio, style) + mark(ratio.label) for style in (ratio_text, short_ratio_text))
+    return Cell(text, tone if ratio.headline else "muted", brief=brief)
 
 
 COLUMNS = (
@@ -332,36 +321,32 @@ _MOST_OPS = 4  # the most ops that are named with a reason
 
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section of the break-evens, or None if there are none. The narrow form has no intervals."""
+    """Return the section of the break-evens, or None if there are none."""
     names = own_names(curve.op for curve in analysis.break_even)
     curves = [msgspec.structs.replace(curve, op=names[curve.op]) for curve in analysis.break_even]
     if not curves:
         return None
-    table = narrowing(_table(analysis, curves, short=short) for short in (True, False))
-    return Section(title=TITLE, lines=(printable(analysis.baseline),), tables=(table,))
+    lines = (printable(analysis.baseline),)
+    return Section(title=TITLE, lines=lines, tables=(_table(analysis, curves),))
 
 
-def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
+def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     """Return a table with a row for each op, dtype and device. If all rows have the same dtype or device, it is
-    in the title. `short` leaves out the intervals."""
-    words = cell_text if short else both_text
+    in the title."""
     dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
-    regimes = list(
-        dict.fromkeys(curve.regime for curve in sorted(curves, key=lambda curve: regime_order(curve.case)))
-    )
-    beside = QUEUED in regimes and WAITED in regimes
+    data = regimes(curve.case for curve in curves)
     columns = heads(
         "op", dtypes and "dtype", devices and "device",
-        *(short_text(name) if short else situation_text(name, beside_queued=beside) for name in regimes),
+        *data,
         Column("measured", rank=1),
     )  # fmt: skip
     body = []
     for rows in group_by(curves, lambda curve: (curve.case.series, curve.device_id)).values():
-        first, by_regime = rows[0], {curve.regime: threshold(curve) for curve in rows}
+        first, by_regime = rows[0], {data_text(curve.case): threshold(curve) for curve in rows}
         counted = extent(first.case)
         thresholds = [
-            threshold_cell(by_regime[name], words(by_regime[name], counted)) if name in by_regime else ""
-            for name in regimes
+            threshold_cell(by_regime[name], both_text(by_regime[name], counted)) if name in by_regime else ""
+            for name in data
         ]
         measured = range_text(min(curve.first for curve in rows), max(curve.last for curve in rows), counted)
         body.append(
@@ -371,9 +356,8 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
             )
         )  # fmt: skip
     return Table(
-        columns, mark_repeats(body, 2), title=title, note=_cpu_note(analysis, curves),
-        legend=_legend(curves, short=short),
-    )  # fmt: skip
+        columns, mark_repeats(body, 2), title=title, note=_cpu_note(analysis, curves), legend=_legend(curves)
+    )
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
@@ -390,7 +374,7 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
     return f"CPU, the fastest at each size: {'; '.join([usual, *others])}" if others else ""
 
 
-def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
+def _legend(curves: Sequence[BreakEven]) -> str:
     """Return the meanings of the cells in the table, with the reasons for `?`."""
     pairs = [(curve, threshold(curve)) for curve in curves]
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
@@ -402,8 +386,8 @@ def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
         f"{truncate(list(dict.fromkeys(op for op, _ in ops)), _MOST_OPS)} ({why})" for why, ops in whys.items()
     ]
     return "; ".join([
-        *([where_legend(curve.case for curve in curves)] if short else []),
-        *(words for kind, words in _WORDS.items() if kind in kinds and not (short and kind == "at")),
+        where_legend(curve.case for curve in curves),
+        *(words for kind, words in _WORDS.items() if kind in kinds),
         *([f"?: {'; '.join(reasons)}"] if reasons else []),
         *(["K is 1024"] if any(extent(curve.case) == "elements" for curve in curves) else []),
     ])  # fmt: skip

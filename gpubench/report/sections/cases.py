@@ -16,7 +16,7 @@ from gpubench.analysis.samples import Components, components
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun, format_bytes, truncate
 from gpubench.report.charts import (
     SECONDS,
@@ -275,21 +275,19 @@ def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
         "device", "launches", number("cases", 1), number("in a block"),
         number("between blocks"), number("sessions"),
     )  # fmt: skip
-    legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
-    tables = []
-    for brackets in (False, True):
-        body = [
-            cells(
-                entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry, brackets=brackets)
-            )
-            for entry in scatters
-        ]
-        words = f"{legend}; in brackets: repetitions" if brackets else legend
-        tables.append(Table(columns, tuple(body), legend=words))
-    return Section(title="Noise", tables=(narrowing(tables),) if scatters else (), folded=True)
+    legend = (
+        "standard deviations, without what stands to the left of each; -: nothing was repeated; in brackets: "
+        "repetitions"
+    )
+    body = [
+        cells(entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry))
+        for entry in scatters
+    ]
+    tables = (Table(columns, tuple(body), legend=legend),) if scatters else ()
+    return Section(title="Noise", tables=tables, folded=True)
 
 
-def _scatter(entry: Components, *, brackets: bool) -> list[str]:
+def _scatter(entry: Components) -> list[str]:
     texts = []
     for share, degrees in (
         (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
@@ -299,7 +297,7 @@ def _scatter(entry: Components, *, brackets: bool) -> list[str]:
             texts.append("-")
             continue
         percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
-        texts.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
+        texts.append(f"{percent} % ({degrees})")
     return texts
 
 

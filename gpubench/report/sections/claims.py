@@ -13,19 +13,17 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.machines import letter
 from gpubench.report.wording import (
     ALWAYS,
-    GainStyle,
     data_text,
     gain_text,
     legend,
     mark,
     ratio_text,
     seconds_text,
-    short_ratio_text,
     time_interval_text,
     time_text,
     where_legend,
@@ -34,16 +32,11 @@ from gpubench.result.case import RESIDENT, Case, parse_case_id
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-# The forms of the table, the narrower first: the least width of a claim, the style of a factor, and a remark.
-_FORMS: tuple[tuple[int, GainStyle, str], ...] = (
-    (10, short_ratio_text, "intervals: in a wider terminal or --format markdown"), (26, ratio_text, ""),
-)  # fmt: skip
 
 
 @section("claims", order=160, help="Expectations of --claims beside what was measured", usual="end")
 def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each claim, or None without claims. In a narrow terminal its table has
-    no times."""
+    """Return the section with a row for each claim, or None without claims."""
     rows = claims(analysis)
     if not rows:
         return None
@@ -102,7 +95,7 @@ _Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells before the verd
 
 def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
     columns = heads(
-        number("claimed"), number("measured"), "verdict", bool(files) and "file",
+        Column("claim", least=10), number("claimed"), number("measured"), "verdict", bool(files) and "file",
         number("copied", 1), number("CPU claimed", 3),
         number("CPU", 2), number("GPU claimed", 3),
         number("GPU", 2), full and "case",
@@ -116,34 +109,23 @@ def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequenc
     notes = ["copied: the same work, copied at every call", where_legend(_answering(rows)), legend(labels)]
     if any(_data(*claim.ids).strip() == _MIXED for claim in rows):
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
-    tables = []
-    for least, style, how in _FORMS:
-        body = []
-        for claim, file in itertools.zip_longest(rows, files):
-            first, rest = _cells(claim, unit, style)
-            body.append(
-                cells(
-                    *first, bool(files) and file, *rest, full and (" + ".join(claim.ids) or claim.reason or "")
-                )
-            )
-            if claim.also is not None:
-                first, rest = _beside_cells(claim.also, unit)
-                body.append(cells(*first, bool(files) and "", *rest, full and claim.also.id))
-        tables.append(
-            Table(
-                (Column("claim", least=least), *columns),
-                tuple(body),
-                legend="; ".join(filter(None, [*notes, how])),
-            )
+    body = []
+    for claim, file in itertools.zip_longest(rows, files):
+        first, rest = _cells(claim, unit)
+        body.append(
+            cells(*first, bool(files) and file, *rest, full and (" + ".join(claim.ids) or claim.reason or ""))
         )
-    return narrowing(tables)
+        if claim.also is not None:
+            first, rest = _beside_cells(claim.also, unit)
+            body.append(cells(*first, bool(files) and "", *rest, full and claim.also.id))
+    return Table(columns, tuple(body), legend="; ".join(filter(None, notes)))
 
 
-def _cells(claim: ClaimResult, unit: str, style: GainStyle) -> _Halves:
+def _cells(claim: ClaimResult, unit: str) -> _Halves:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     return [
-        shorten(claim.claim, 28), _claimed_text(claim, unit), _measured_text(claim, unit, style),
+        shorten(claim.claim, 28), _claimed_text(claim, unit), _measured_cell(claim, unit),
         Cell(claim.verdict, _TONES.get(claim.verdict, "muted")),
     ], [
         gain_text(copied) + mark(copied.label) if copied else "-",
@@ -179,17 +161,17 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
     return f"{claim.claimed_speedup:.3g}x"
 
 
-def _measured_text(claim: ClaimResult, unit: str, style: GainStyle) -> str:
-    """Return the measured value of a claim with the situation in which it was measured, such as
-    `GPU 54x [48, 62] queued`. `style` writes a factor, with its interval or without. Other values have
-    an interval if factors have one."""
-    where, brief = _data(*claim.ids), style is short_ratio_text
+def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
+    """Return the measured value of a claim with its interval and the situation in which it was measured, such
+    as `GPU 54x [48, 62] queued`. The brief text has no interval."""
+    where = _data(*claim.ids)
     if claim.measured is not None:
-        return gain_text(claim.measured, style) + mark(claim.measured.label) + where
+        where = mark(claim.measured.label) + where
+        return Cell(gain_text(claim.measured, ratio_text) + where, brief=gain_text(claim.measured) + where)
     if claim.timed is not None and claim.timed.time is not None:
-        interval = f" {time_interval_text(claim.timed.time, unit)}" if not brief else ""
-        return f"{time_text(claim.timed.time, unit)}{interval}{where}"
-    return threshold_text(claim.threshold, short=brief) + where if claim.threshold is not None else "-"
+        text = time_text(claim.timed.time, unit)
+        return Cell(f"{text} {time_interval_text(claim.timed.time, unit)}{where}", brief=text + where)
+    return Cell("-" if claim.threshold is None else threshold_text(claim.threshold) + where)
 
 
 def _data(*ids: str) -> str:

@@ -23,7 +23,7 @@ from gpubench.analysis.thresholds import ALWAYS, threshold_text
 from gpubench.base import units
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
 from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
@@ -129,8 +129,7 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
             texts = [threshold_text(entry) if entry else "-" for entry in curves]
             body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
     columns = heads("op", Column("dtype", rank=1), "data", *map(letter, range(len(sides))))
-    table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
-    return _stacked_below(table, sides, what=3)
+    return Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
@@ -149,7 +148,7 @@ def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
         *(number(letter(i)) for i in range(len(sides))),
     )  # fmt: skip
     title = "Time of one call at the largest common size; in brackets the winner there"
-    return _stacked_below(Table(columns, tuple(body), title=title), sides, what=4)
+    return Table(columns, tuple(body), title=title)
 
 
 def _at(analysis: Analysis, name: SeriesKey, n: int) -> list[Speedup]:
@@ -169,18 +168,6 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
         "plain" if not entry.headline else "gpu" if entry.lo > 1 else "cpu" if entry.hi < 1 else "plain"
     )
     return Cell(f"{time_text(entry.case.time, unit)} ({gain_text(entry)}){mark(entry.label)}", tone)
-
-
-def _stacked_below(table: Table, sides: Sequence[MachineRuns], *, what: int) -> Table:
-    """Return `table` with a narrower form, which has a row for each machine. The first `what` columns name the
-    row."""
-    columns = (*table.columns[:what], Column("machine"), Column("result"))
-    rows = tuple(
-        (*(entry[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), entry[what + i])
-        for entry in table.rows
-        for i in range(len(sides))
-    )
-    return narrowing([Table(columns, rows, title=table.title), table])
 
 
 @section("history", order=20, together=True, help="How the cases of a machine changed over its files")
