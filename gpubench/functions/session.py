@@ -300,7 +300,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
 
     PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without it.
     The first call therefore runs the program twice: a trial with copies of the arguments tells whether it creates
-    tensors. `torch.compile` compiles nothing during the trial, because it would have to compile again after it.
+    tensors. If the trial fails, the device is set. `torch.compile` compiles nothing during the trial, because it would have to compile again after it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
@@ -315,16 +315,21 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
             self.created = self.created or func in _device_constructors()
             return super().__torch_function__(func, types, args, kwargs)
 
+    def tried(arguments: Sequence[Any]) -> bool:
+        noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
+        with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
+            program(
+                *(x.detach().clone().requires_grad_(x.requires_grad) if is_tensor(x) else x for x in arguments)
+            )
+        return noted.created
+
     def call(*arguments: Any) -> Any:
         nonlocal creates
         if creates is None:
-            copies = [
-                x.detach().clone().requires_grad_(x.requires_grad) if is_tensor(x) else x for x in arguments
-            ]
-            noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
-            with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
-                program(*copies)
-            creates = noted.created
+            try:
+                creates = tried(arguments)
+            except Exception:  # such as no memory for the copies
+                creates = True
         with device if creates else contextlib.nullcontext():
             return program(*arguments)
 
