@@ -300,7 +300,8 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
 
     PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without it.
     The first call therefore runs the program twice: a trial with copies of the arguments tells whether it creates
-    tensors. If the trial fails, the device is set. `torch.compile` compiles nothing during the trial, because it would have to compile again after it.
+    tensors. A trial that fails counts as if it did. `torch.compile` compiles nothing during the trial, because it
+    would have to compile again after it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
