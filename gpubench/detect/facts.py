@@ -373,6 +373,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None  # the version of the driver or the API
     checked: bool | None = None  # whether a test kernel gave the right result; None: none was run
     throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
+    peers: tuple[str, ...] = ()  # the addresses that it reaches directly; earlier recordings alone have them
     why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
     renders: bool | None = None  # whether it has a render node; None: unknown

@@ -313,6 +313,7 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
     linked = []
     for gpu, device in zip(gpus, devices, strict=True):
         others = {bdf: name for bdf, name in by_bdf.items() if name != gpu.id} if gpu in whole else {}
+        names = {others.get(address(peer)) for record in device.records for peer in record.peers}
         reported: dict[str, list[LinkPath]] = {}
         for record in sorted(device.records, key=lambda r: (_place(r.source, "paths"), r.source)):
             for path in record.paths:
@@ -325,7 +326,7 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
                 for name in LinkPath.__struct_fields__ if name != "to"
             }) for other in gpus if other.id in reported
         ]  # fmt: skip
-        names = {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
+        names |= {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
         link = replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
         linked.append(replace(gpu, link=link))
     return linked
