@@ -316,7 +316,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
             self.created = self.created or func in _device_constructors()
             return super().__torch_function__(func, types, args, kwargs)
 
-    def tried(arguments: Sequence[Any]) -> bool:
+    def creates_tensors(arguments: Sequence[Any]) -> bool:
         noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
         with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
             program(
@@ -328,7 +328,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
         nonlocal creates
         if creates is None:
             try:
-                creates = tried(arguments)
+                creates = creates_tensors(arguments)
             except Exception:  # such as no memory for the copies
                 creates = True
         with device if creates else contextlib.nullcontext():
