@@ -136,10 +136,9 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return the table narrowed towards `width`. Its cells get their brief texts if it is too wide even without
-    all columns that have a rank. Then columns are dropped one by one, those of the highest rank first. Columns
-    of rank 0 are kept even if they do not fit."""
-    if natural_width(table.keep([i for i, column in enumerate(table.columns) if not column.rank])) > width:
+    """Return the table narrowed towards `width`. If it is too wide, its cells get their brief texts. Then columns
+    are dropped one by one, those of the highest rank first. Columns of rank 0 are kept even if they do not fit."""
+    if natural_width(table) > width:
         brief = [tuple(replace(cell, text=cell.brief or cell.text) for cell in line) for line in table.rows]
         table = replace(table, rows=tuple(brief))
     while natural_width(table) > width and (highest := max(column.rank for column in table.columns)):

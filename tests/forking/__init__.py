@@ -157,9 +157,13 @@ class _Forked(subprocess.Popen):
     def _internal_poll(self, *arguments, **options):
         if self._link is None:
             return super()._internal_poll(*arguments, **options)
-        pid, status = self._try_wait(os.WNOHANG)
-        if pid:
-            self._handle_exitstatus(status)
+        if self._waitpid_lock.acquire(blocking=False):  # otherwise another thread waits, and will know
+            try:
+                pid, status = self._try_wait(os.WNOHANG) if self.returncode is None else (0, 0)
+                if pid:
+                    self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
         return self.returncode
 
     @property

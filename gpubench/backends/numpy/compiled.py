@@ -84,6 +84,8 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
     set_up_threads()
     import numba
 
+    # Numba refuses to compile with another number than the one with which its threads were started.
+    os.environ[NUMBA_THREADS] = str(numba.config.NUMBA_NUM_THREADS)
     if numba.config.DISABLE_JIT:
         raise NumbaUnusable("NUMBA_DISABLE_JIT keeps numba from compiling")
     from gpubench.backends.numpy import machine_code

@@ -29,6 +29,7 @@ from gpubench.report.wording import (
     backend_text,
     device_names,
     plain_text,
+    short_text,
     situation_text,
 )
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
@@ -271,8 +272,9 @@ def times_table(answer: MachineAnswer) -> Table:
         )
         for entry in answer.times
     ]  # fmt: skip
-    situations = (Column("", right=True, group=situation_text(regime)) for regime in regimes)
-    return bare_table((Column(""), number("size"), Column("GPU"), *situations), mark_repeats(rows, 2))
+    words = situation_text if len(regimes) < 3 else short_text  # three long ones and a name are wider than 80
+    columns = (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes))
+    return bare_table(columns, mark_repeats(rows, 2))
 
 
 def _labels(rows: Sequence[BestImplementation]) -> list[str]:

@@ -12,9 +12,12 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, cpu_codes, cpu_line, fastest
 from gpubench.analysis.thresholds import (
     Amortization,
+    AnswerCell,
+    Extent,
     WeightLoad,
     amortizations,
     both_text,
+    cell_text,
     extent,
     range_text,
     threshold,
@@ -71,6 +74,7 @@ from gpubench.result.case import own_names
 
 _FEW_LEFT_OUT = "Sizes that few situations have are left out; all sizes and both times: --sections speedup."
 _LIBRARY = "lib/lib: plain expression against plain expression"
+_RANKS = {"waited": 0, "copied": 0, "queued": 2}  # ranks of the situations; others are left out first
 MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are left out
 
 
@@ -159,8 +163,8 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
     timed = all(len({ratio.baseline.id for ratio in line}) == 1 for line in lines.values())
     whose, (dtypes, devices, _) = _whose(analysis), shared_text(analysis, [ratio.case.case for ratio in rows])
     columns = heads(
-        "op", dtypes and "dtype", number("n"), timed and number(_against(rows)), devices and "device",
-        *map(number, data),
+        "op", dtypes and "dtype", number("n"), timed and number(_against(rows), 1), devices and "device",
+        *(number(name, _RANKS.get(name, 3)) for name in data),
     )  # fmt: skip
     body = []
     for line in lines.values():
@@ -170,7 +174,8 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
             cells(
                 case.op, dtypes and case.dtype, size_text(first.case),
                 timed and time_text(first.baseline.time, options.time_unit) + whose(first.baseline),
-                devices and case.device_id, *(_gain_cell(gains[name]) if name in gains else "" for name in data),
+                devices and case.device_id,
+                *(_gain_cell(gains[name], brief=True) if name in gains else "" for name in data),
             )
         )  # fmt: skip
     title, marks = _adapters_text(analysis, rows), legend({ratio.label for ratio in rows})
@@ -242,11 +247,12 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
     }
 
 
-def _gain_cell(ratio: Speedup) -> Cell:
-    """Return the cell of a gain. It has the colour of the winner if the interval excludes 1."""
+def _gain_cell(ratio: Speedup, *, brief: bool = False) -> Cell:
+    """Return the cell of a gain. It has the colour of the winner if the interval excludes 1. `brief` gives it a
+    brief text without the interval."""
     tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
-    text, brief = (gain_text(ratio, style) + mark(ratio.label) for style in (ratio_text, short_ratio_text))
-    return Cell(text, tone if ratio.headline else "muted", brief=brief)
+    text, short = (gain_text(ratio, style) + mark(ratio.label) for style in (ratio_text, short_ratio_text))
+    return Cell(text, tone if ratio.headline else "muted", brief=short if brief else "")
 
 
 COLUMNS = (
@@ -344,10 +350,7 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     for rows in group_by(curves, lambda curve: (curve.case.series, curve.device_id)).values():
         first, by_regime = rows[0], {data_text(curve.case): threshold(curve) for curve in rows}
         counted = extent(first.case)
-        thresholds = [
-            threshold_cell(by_regime[name], both_text(by_regime[name], counted)) if name in by_regime else ""
-            for name in data
-        ]
+        thresholds = [_threshold_cell(by_regime[name], counted) if name in by_regime else "" for name in data]
         measured = range_text(min(curve.first for curve in rows), max(curve.last for curve in rows), counted)
         body.append(
             cells(
@@ -358,6 +361,12 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     return Table(
         columns, mark_repeats(body, 2), title=title, note=_cpu_note(analysis, curves), legend=_legend(curves)
     )
+
+
+def _threshold_cell(cell: AnswerCell, counted: Extent) -> Cell:
+    """Return the cell of a break-even with its interval. Its brief text is one of both."""
+    full = threshold_cell(cell, both_text(cell, counted))
+    return msgspec.structs.replace(full, brief=cell_text(cell, counted))
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
