@@ -16,7 +16,7 @@ from gpubench.result.run import Measurement, failures_of
 from tests.forking import children, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
-PLAN = "--devices numpy:0 --ops add --sizes 512k --implementations library --max-time 200ms --precision 0.001".split()
+PLAN = "--devices numpy:0 --ops add --sizes 512k --implementations library --max-time 600ms --precision 0.001".split()
 
 
 def sampled(file, session):
