@@ -76,12 +76,13 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str | None  # its fastest implementation at this size; None: no time
     time: Estimate | None  # the expected time of one call; None: unknown
     basis: Basis  # whether the time is measured or interpolated
-    between: tuple[int, int] | None  # the measured sizes around this size; twice this size if it was measured
+    # the measured sizes below and above this size; twice this size if it was measured
+    between: tuple[int, int] | None
     labels: tuple[Label, ...]  # the labels of the cases behind the time
     case_ids: tuple[str, ...]  # the ids of the cases behind the time
-    reason: str | None  # the reason why there is no time; None: there is one
+    reason: str | None  # the reason why there is no time; None if there is one
     libraries: tuple[str, ...] = ()  # CPU only: the libraries that the implementation calls, numba or a BLAS
-    weaker: bool = False  # CPU only: numba was not installed and might be faster
+    weaker: bool = False  # CPU only: whether numba, which might be faster, was not installed
     threads: int | None = None  # CPU only: the number of threads; None: unknown
 
 
@@ -102,7 +103,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     name: Literal["gpubench-advise"] = "gpubench-advise"  # the name of the document's format
     schema_version: int = 2  # the version of the document's format
     op: str  # the name of the op
-    n: int  # the size
+    n: int  # the size n of the op
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     data: Literal["host", "device"]  # where the data is before and after the call
@@ -117,8 +118,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
     # neither is known; alone: no other side has a time; none: the answer is unknown
     confidence: AdviceConfidence
-    reason: str | None  # the reason why no device is advised; None: a device is advised
-    command: str | None  # the command that measures what is missing; None: nothing is missing
+    reason: str | None  # the reason why no device is advised; None if one is advised
+    command: str | None  # the command that measures the missing times; None if no time is missing
     split: AdviceSplit | None  # the split or stage assignment, if that is the answer
     candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
     source: AdviceSource  # the result file on which the advice rests
@@ -208,9 +209,9 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield, for each device, a candidate and the expected time of one call at `n`. The time is that of the
-    device's fastest implementation, or None if it is unknown. If `split` is given, also yield a candidate for
-    the pair of CPU and GPU that share the call."""
+    """Yield each device as a candidate, with the time of one call at `n` by the device's fastest
+    implementation, or None if it is unknown. If `split` is given, also yield a candidate for the CPU and the
+    GPU together."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -312,11 +313,10 @@ def measuring_command(key: Key, n: int | None = None) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return the advice where to run a call of size `n` in this regime (by id). `runs` come from the newest to
-    the oldest. The first run that compares both sides (CPU and GPU) at `n` answers. Without such a run, the
-    first one with any time at `n` answers, or else the first one that has this op, dtype and params.
-
-    Raises InputError if no run has them. The error names the measured alternatives.
+    """Return the advice where to run a call of size `n` in this regime (by id). `runs` are sorted, newest
+    first. The first run that compares CPU and GPU at `n` answers. Without such a run, the first run with any
+    time at `n` answers, or else the first run with this op, dtype and params. Raises InputError, which lists
+    the measured alternatives, if no run has them.
     """
     seen: set[Key] = set()
 

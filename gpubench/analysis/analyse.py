@@ -115,8 +115,7 @@ class Analysis:
 
     @cached_property
     def points(self) -> tuple[BreakEven, ...]:
-        """The break-evens without verdicts. A verdict needs fitted curves, which take nearly all of the
-        time."""
+        """The break-evens without verdicts, which are quick to compute: verdicts need fitted curves."""
         return self.curves_of("gpu", fitted=False)
 
     def curves_of(self, kind: DeviceKind, *, fitted: bool = True) -> tuple[BreakEven, ...]:
@@ -129,9 +128,9 @@ class Analysis:
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
-        """The break-evens of users' functions if the fastest code of the CPU is compared with the fastest code
-        of the GPU. (`break_even` compares the code as the user wrote it.) Functions that have no other code are
-        left out."""
+        """The break-evens of users' functions, from the fastest code on the CPU and the fastest code on the
+        GPU. (`break_even` compares the code as the user wrote it.) Functions without other code are left out.
+        """
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -174,8 +173,8 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether the case computes on one device. Splits and device groups do not: sections of their own
-    report them, and they have no peaks."""
+    """Tell whether the case computes on one device, not as a split or on a device group. Those have sections of
+    their own, and no peaks."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 
@@ -222,7 +221,7 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
     lo: float  # the mean of the low ends of the speedups' intervals
     hi: float  # the mean of the high ends of the speedups' intervals
     count: int  # the number of workloads in the mean
-    missing: tuple[str, ...]  # the workloads of the fixed set that the mean lacks
+    missing: tuple[str, ...]  # the workloads that all means of the dtype should include and this one lacks
 
     @property
     def interval(self) -> Interval:
@@ -294,7 +293,8 @@ class History(msgspec.Struct, frozen=True):
     """The times of one case over the runs of a machine."""
 
     id: str  # the id of the case
-    times: tuple[float | None, ...]  # its seconds in each run, oldest first; None if a run has no time for it
+    # the seconds of the case in each run, oldest first; None if a run has no time of the case
+    times: tuple[float | None, ...]
 
     @property
     def change(self) -> float:

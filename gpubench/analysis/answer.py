@@ -33,7 +33,7 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
     cells: dict[str, AnswerCell]  # the size from which the GPU pays, by regime id
-    extent: Extent  # what the size counts
+    extent: Extent  # the unit of the size (see `Extent`)
     count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
@@ -54,17 +54,17 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
-    n: int  # the size
-    extent: Extent  # what the size counts
-    place: int  # the index of the size of IMPLEMENTATION_SIZES that it is nearest to
+    n: int  # the size n of the op
+    extent: Extent  # the unit of the size (see `Extent`)
+    place: int  # the index in IMPLEMENTATION_SIZES of the value nearest to this size
     asked: bool  # whether the user requested this size
     plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
     allocates: bool  # whether plain NumPy allocates a new array for its result at every call
-    device_id: str | None = None  # the device of the fastest; None: plain NumPy is as good
+    device_id: str | None = None  # the device of the fastest implementation; None: plain NumPy is as good
     implementation: str = ""  # the fastest implementation
     best_s: float = 0.0  # the time of the fastest implementation, in seconds
     ratio: float | None = None  # `plain_s` / `best_s`; None: plain NumPy was not measured or is as good
-    within: float = 0.0  # the largest error of the ratio, as a share of it
+    within: float = 0.0  # the largest relative error of `ratio`
 
     @property
     def elements(self) -> int:
@@ -78,24 +78,24 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of one op on one GPU at one size, for runs in which no CPU has a time."""
+    """The times of one op on one GPU at one size. It is used for runs without a CPU time."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
-    n: int  # the size
-    extent: Extent  # what the size counts
+    n: int  # the size n of the op
+    extent: Extent  # the unit of the size (see `Extent`)
     asked: bool  # whether the user requested this size
     seconds: dict[str, float]  # the seconds of the fastest implementation, by regime id
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's function, compared by the fastest code on the CPU and the fastest code on the GPU."""
+    """A user's function: its fastest code on the CPU, compared with its fastest code on the GPU."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
-    extent: Extent  # what the size counts
+    extent: Extent  # the unit of the size (see `Extent`)
     cpu: BestImplementation | None  # the fastest CPU code at the largest size; None: plain NumPy
     cells: dict[str, AnswerCell]  # the size from which the fastest GPU code pays, by regime id
 
@@ -123,7 +123,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a run has no times of a GPU and a CPU to compare."""
 
     kind: AbsenceKind  # the kind of reason
-    causes: tuple[str, ...] = ()  # the reasons that the run states, gravest first
+    causes: tuple[str, ...] = ()  # the reasons in the run, gravest first
     checked: int = 0  # the number of outputs that passed their check
     unchecked: int = 0  # the number of cases whose output was not checked
 
@@ -136,9 +136,9 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]  # the other GPU backends that have times
     implementations: tuple[BestImplementation, ...]  # the best CPU implementations, if there are no rows
     times: tuple[GpuTimes, ...]  # the GPU's times, if only GPUs have times
-    absence: Absence | None  # the reason why there are no rows; None: there are some
+    absence: Absence | None  # the reason why there are no rows; None if there are rows
     wrong: tuple[Trouble, ...]  # the ops whose outputs failed their check
-    broken: tuple[Trouble, ...]  # the ops that failed for another reason
+    broken: tuple[Trouble, ...]  # the failed ops that `absence` does not explain
     named: bool  # whether the user requested the sizes of every op
     missing: tuple[str, ...]  # the ops that the run did not reach
     late: tuple[tuple[str, int, Extent], ...]  # requested sizes that the time budget did not reach
@@ -282,8 +282,8 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Yield a row for each series of which this device has a case that is measured, failed or skipped. A row
-    has one cell for each regime, with the size from which the device pays."""
+    """Yield a row for each series with a measured, failed or skipped case on this device. A row has one cell
+    per regime, with the size from which the device pays."""
     curves = {curve.case.cell: curve for curve in break_even}
     tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
     for of_op in group_by(tried, lambda case: case.case.series).values():
@@ -536,8 +536,8 @@ def _absent(run: Run) -> list[str]:
 
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a text `name: text` for each name in the pairs (name, text). If a name occurs several times, its
-    first text is used. A text that already begins with its name stays as it is."""
+    """Return a text `name: text` for each name in the pairs (name, text). A name that occurs several times
+    keeps its first text. A text that already begins with its name stays as it is."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))

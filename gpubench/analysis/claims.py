@@ -51,7 +51,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # the claimed range of the time
     time_s: tuple[Seconds, Seconds] | None = msgspec.field(default=None, name="time")
     break_even: Range | None = None  # the claimed range of the break-even, as sizes
-    # the tolerance, as a share of the claimed value; None: the tolerance of the file, else TOLERANCE
+    # the tolerance, as a share of the claimed value; None: that of the file, else TOLERANCE
     tolerance: float | None = None
 
     @property
@@ -87,7 +87,9 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     claimed_speedup: float | None  # the claimed speedup
     claimed_cpu_s: float | None  # the claimed time of the CPU, in seconds
     claimed_gpu_s: float | None  # the claimed time of the GPU, in seconds
-    claimed_time_s: Range | None  # the claimed range of the time, in seconds
+    # Combine the cases into one: in each session that measured all of them, block k is the sum of their blocks
+    # k. Return None if there is no such session.
+    claimed_time_s: Range | None
     claimed_break_even: Range | None  # the claimed range of the break-even, as sizes
     ids: tuple[str, ...] = ()  # the ids of the judged cases; the times of several add up
     baseline_ids: tuple[str, ...] = ()  # the ids of the baseline's cases
@@ -395,7 +397,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     claims: list[Claim]  # the claims, in order
     name: str = "gpubench-claims"  # the name of the document's format
     schema_version: int = 1  # the version of the document's format
-    source: str | None = None  # the person or organization that made the claims
+    source: str | None = None  # the person or organization that makes the claims
     tolerance: float = TOLERANCE  # the tolerance of the claims that state none
 
 

@@ -44,7 +44,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     time: IntervalLike  # the time with its interval
     basis: Basis  # whether the time is measured or interpolated
-    between: tuple[int, int]  # the measured sizes around it; twice the same size if it was measured
+    between: tuple[int, int]  # the measured sizes below and above this size; twice this size if it was measured
     rows: tuple[CaseResult, ...]  # the cases behind the time
 
     @property
@@ -130,11 +130,12 @@ class ContenderSet(NamedTuple):
     rows: tuple[CaseResult, ...]  # the cases of the op
     cpu: tuple[Contender, ...]  # the contenders on the CPU
     others: tuple[Contender, ...]  # the contenders on all other devices
-    # The next two are 0 if nothing ever ran on the side, and infinity if there was always room.
-    cpu_gone_from: float  # the size from which no CPU has room
-    others_gone_from: float  # the size from which no other device has room
+    # the size from which no CPU has room; 0: nothing ever ran on a CPU; infinity: there was always room
+    cpu_gone_from: float
+    others_gone_from: float  # likewise, for all other devices
     splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits by measured size, each fastest first
-    # the smallest and the largest size at which both sides can be compared; the first is larger if there is none
+    # the smallest and the largest size at which both sides can be compared; if there is no such size, the first
+    # number is larger than the second
     shared: tuple[float, float]
     # the ranges of sizes between measured ones in which any choice may cost too much time
     unsure: tuple[tuple[float, float], ...]
@@ -218,11 +219,11 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the smallest and the largest size between which the two sides can be compared. Both sides were
-    timed there, and so was every contender that may be the fastest. A contender that is the fastest at the end
-    of its own sizes may be the fastest beyond them, so the range ends there. Devices in `without_room` do not
-    end the range, because they cannot run larger sizes. If there is no such size, the first number is above the
-    second."""
+    """Return the smallest and the largest size at which the two sides can be compared. At these sizes, both
+    sides and every possibly fastest contender were timed. If a contender is the fastest at the end of its own
+    sizes, the range ends there, because the contender may be the fastest beyond them, too. Devices in
+    `without_room` do not end the range, because they cannot run larger sizes. If no size can be compared, the
+    first number is larger than the second."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
@@ -234,9 +235,9 @@ def _shared_sizes(
 
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
-    """Return the fastest contender at n, and that of the other side. The decision is empty if a side has no
-    time at n, unless no device of that side has room for the size. It is also empty outside the sizes at which
-    both sides can be compared, and if the choice is too uncertain."""
+    """Return the fastest contender at size `n`, and the fastest one of the other side. The decision is empty in
+    three cases: `n` is outside the sizes at which both sides can be compared; a side has no time at `n`
+    although one of its devices has room; the choice is too uncertain."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -261,7 +262,7 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
     """Return the fastest recommended split at size `n` that is faster than `decision`. If `decision` chose a
-    GPU, the split must be over that GPU. Return None if there is no such split, or if `decision` chose no
+    GPU, only splits over that GPU count. Return None if there is no such split, or if `decision` chose no
     device."""
     best = decision.best
     if best is None:

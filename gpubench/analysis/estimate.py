@@ -55,7 +55,7 @@ class Estimate(
     estimate: float  # the mean, in seconds
     low: float  # the low end of the interval, in seconds
     high: float  # the high end of the interval, in seconds
-    kind: IntervalKind  # what the interval rests on
+    kind: IntervalKind  # the source of the interval: the scatter of the sessions, or a prior
 
 
 class CaseTime(Estimate, frozen=True):
@@ -80,8 +80,9 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     residual_s: float  # `whole_s` minus all parts; negative if parts overlap
     residual_share: float  # `residual_s` / `whole_s`
     whole_s: float  # the wall time of the launch
-    kernel_derived: bool  # the device has no clock: `kernel_s` is single - launch - sync
-    mismatch: bool  # the residual exceeds 10 % and 20 us, so the parts predict nothing
+    kernel_derived: bool  # whether the device has no clock, so that `kernel_s` is single - launch - sync
+    # whether the residual exceeds both 10 % of the whole and 20 us; then nothing is predicted from the parts
+    mismatch: bool
     single_s: float | None  # one launch and its wait, with the data on the device
     compile_s: float | None  # the compilation, once in a session
     first_launch_s: float | None  # the first launch of a session
@@ -92,10 +93,19 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """One case with its estimate, or the reason why it has no number. An implausible case has samples, but no
     estimate. A value that was not measured, or that does not apply to the case, is null."""
 
-    # fields that are left out of the JSON rows
+    # the fields that the JSON rows leave out
     aside: ClassVar = (
-        "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
-    )  # fmt: skip
+        "case",
+        "device_kind",
+        "blas",
+        "sessions",
+        "blocks",
+        "prior",
+        "outliers",
+        "flops",
+        "bytes",
+        "written_bytes",
+    )
     id: str  # the id of the case
     outcome: OutcomeType  # the kind of outcome in the file
     kernel: str | None = None  # the candidate kernel that the device chose
@@ -114,16 +124,16 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None  # the reason as text
     hint: str | None = None  # the remedy
     findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")  # all findings
-    case: Case  # what was measured
+    case: Case  # the measured case
     device_kind: DeviceKind  # the kind of its device
     blas: bool | None = None  # whether the backend's BLAS does most of the work
     sessions: dict[int, tuple[float, ...]] = {}  # the used samples in seconds, by session index
     blocks: dict[int, tuple[float, ...]] = {}  # the medians of the blocks in seconds, by session index
     prior: stats.Prior = stats.USUAL  # the prior of its noise
     outliers: int = 0  # the number of outliers, by Tukey's fences
-    flops: int = 0  # declared floating-point operations of one launch
+    flops: int = 0  # floating-point operations of one launch, as the op declares them
     bytes: int = 0  # bytes that one launch has to move
-    written_bytes: int = 0  # the bytes of the outputs among them
+    written_bytes: int = 0  # the part of `bytes` that the outputs have
 
     @property
     def n(self) -> int:
@@ -162,8 +172,8 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of a device as `kinds` states it. The kind of a device that is not in `kinds`, because it
-    was never opened, is guessed from its id."""
+    """Return the kind of a device by `kinds`, or guess it from the id if the device is not in `kinds` because
+    it was never opened."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]
@@ -249,8 +259,8 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the FLOP/s and bytes/s of a case. For a queued case whose device has a clock, they are computed
-    from `cold_s`, the time by this clock. In all other cases they are computed from `wall_s`."""
+    """Return the FLOP/s and bytes/s of a case. A queued case on a device with a clock uses `cold_s`, the time
+    by that clock. Any other case uses `wall_s`."""
     device_s = cold_s if outcome.case.queued else None
     seconds = wall_s if device_s is None else device_s
     return Rates(

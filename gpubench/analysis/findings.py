@@ -30,7 +30,7 @@ class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity  # its severity
     message: str  # one sentence that says what is wrong
     hint: str  # one sentence of advice
-    ids: tuple[str, ...]  # the ids of the cases that it concerns; empty: the whole run
+    ids: tuple[str, ...]  # the ids of the cases with this problem; empty: the whole run
 
 
 _SEVERITIES: dict[WarningCode, Severity] = {
@@ -189,11 +189,11 @@ class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
     selector: str | None = None  # the selector as the user typed it; null for other gates than `min-speedup`
     least: float | None = None  # the required speedup; null for other gates than `min-speedup`
     passed: bool  # whether the gate passes
-    # the failing cases: their whole interval lies below `least`, or they are what `--fail-on` names
+    # the failing cases: their whole interval lies below `least`, or they have a fault that `--fail-on` names
     low: tuple[str, ...]
     missing: tuple[str, ...] = ()  # the selected cases without a number, which fail the gate, too
     near: tuple[str, ...] = ()  # the cases whose interval contains the required speedup; they do not fail
-    reason: str | None = None  # the reason why a gate on the whole run failed; null: single cases decide
+    reason: str | None = None  # the reason why a gate on the whole run failed; else null
 
 
 FAIL_ON: tuple[FailOn, ...] = ("noisy", "skipped", "incomplete")

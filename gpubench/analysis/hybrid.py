@@ -30,9 +30,9 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest pipeline of an op, size and device, compared with the fastest call that copies and is waited
-    for. The gain is null if no session measured both, and the fields about stages are null if these were not
-    timed."""
+    """The fastest pipeline of an op at one size on one device, compared with the fastest copying call that is
+    waited for. The gain is null if no session measured both. The fields about stages are null if the stages
+    were not timed."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")
@@ -115,7 +115,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
     id: str  # the id of the case
     op: str  # the op or network
-    n: int  # the size
+    n: int  # the size n of the op
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     regime: str  # the id of the regime
@@ -124,11 +124,12 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     lo: float  # the low end of the interval of the gain
     hi: float  # the high end of the interval of the gain
     recommended: bool  # whether nothing speaks against the shared call
-    reason: str | None  # the reason against the shared call; null: none
-    selected_in_sample: bool  # the gain comes from the session that chose the share, so it is too high
+    reason: str | None  # the reason against the shared call; null if it is recommended
+    # whether the gain comes from the session that chose the share, so that it is too high
+    selected_in_sample: bool
     case: CaseResult  # the case of the shared call
     interval: Interval  # the gain with its interval
-    # the id of the device that is faster alone; None: a CPU without a case of its own
+    # the id of the device that is the faster one alone; None: a CPU without a case of its own
     baseline_device: str | None
 
     @property
@@ -157,9 +158,10 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     gpu_share: float  # the GPU's share of the work, from 0 to 1
     ideal_gain: float  # the gain that the model predicts
     gpu_pieces: int  # the number of pieces in which the GPU's share is copied and computed
-    one_piece: OnePiece | None  # the reason for a single piece; null: several pieces, or none was tried
+    # the reason for a single piece; null if there are several pieces, or if none was tried
+    one_piece: OnePiece | None
     efficiency: float  # the time of the model / the measured time
-    reason: HybridReason | None  # the reason against the split; null: none
+    reason: HybridReason | None  # the reason against the split; null if it is recommended
     curve: tuple[tuple[float, float], ...]  # pairs (share, median seconds) of the sweep
 
 
@@ -169,7 +171,8 @@ SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each b
 class SideAlone(NamedTuple):
     """The times of one side alone in the sessions that count."""
 
-    id: str | None  # the id of its case; None: it was timed within the shared call's case
+    # the id of the side's own case; None: the side was timed only within the case of the shared call
+    id: str | None
     sessions: SessionBlocks  # the medians of the blocks in seconds, by session
     prior: stats.Prior  # the prior of its noise
 
@@ -185,7 +188,7 @@ class Contest(NamedTuple):
     case: CaseResult  # the case of the shared call
     shared: SideAlone  # the times of the shared call
     sides: Mapping[Side, SideAlone]  # the times of each side alone
-    in_sample: bool  # every session took part in choosing the share, so none is left to judge it
+    in_sample: bool  # whether every session took part in choosing the share, so that none is left to judge it
 
     @property
     def better(self) -> Side:

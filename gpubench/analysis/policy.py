@@ -115,8 +115,8 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """An object that says, by measured results, on which device a call should run. It is asked with the op,
-    shape, dtype and regime of the call. A policy is thread-safe, and its results never change."""
+    """Tells on which device a call should run, according to measured results. A call is described by its op,
+    shape, dtype and regime. A policy is thread-safe, and its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Create a policy from `runs`, newest first. The newest run that compares CPU and GPU at a size
@@ -219,8 +219,8 @@ class Policy:
 
 
 class _Lazy(Generic[T]):
-    """An iterable over the items of an iterator, which takes each item once, when it is first needed. It is
-    thread-safe."""
+    """A thread-safe iterable over an iterator. It takes each item once, when the item is first needed, and
+    keeps it."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._rest = iter(items)
@@ -262,7 +262,7 @@ class _Call(NamedTuple):
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
     def decide(self, n: int) -> tuple[ContenderSet, Decision] | None:
-        """Return what `first_to_know` returns at size `n`. Return None for a size below 1."""
+        """Return the result of `first_to_know` at size `n`. Return None for a size below 1."""
         return first_to_know(self.sets, n) if n > 0 else None
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
@@ -309,8 +309,8 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 
 def _whole(value: Any) -> int:
-    """Return the number as an int. Raises ValueError, OverflowError or TypeError unless it is a whole number that
-    is not negative."""
+    """Return a whole number that is not negative as an int. Raises ValueError, OverflowError or TypeError for
+    any other value."""
     number = int(value)
     if number != value or number < 0:
         raise ValueError

@@ -32,15 +32,14 @@ RateClock = Literal["device_hot", "derived", "wall"]
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     """The measured peaks of one piece of hardware for one dtype. A peak that was not measured is None."""
 
-    # fields that are left out of the JSON rows
-    aside: ClassVar = ("copy", "matmul")
-    device_ids: tuple[str, ...]  # the ids of all devices that are this hardware
+    aside: ClassVar = ("copy", "matmul")  # the fields that the JSON rows leave out
+    device_ids: tuple[str, ...]  # the ids of all devices of this hardware
     dtype: str  # the dtype of the arithmetic
     bytes_per_s: float | None  # the memory peak
-    bytes_case: str | None  # the id of the copy that reached it
+    bytes_case: str | None  # the id of the copy with the highest rate
     cache_sized: bool  # whether every copy may have fitted in a cache
     flops_per_s: float | None  # the compute peak
-    flops_case: str | None  # the id of the matmul that reached it
+    flops_case: str | None  # the id of the matmul with the highest rate
     small_matmul: bool  # whether every matmul was too small to occupy the device
     ridge: float | None  # the FLOP per byte at which both peaks limit alike
     copy: CaseResult | None  # the case behind `bytes_case`
@@ -50,16 +49,15 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
     """One case with resident data, compared with the peak that limits it."""
 
-    # fields that are left out of the JSON rows
-    aside: ClassVar = ("case", "share", "weak_peak")
+    aside: ClassVar = ("case", "share", "weak_peak")  # the fields that the JSON rows leave out
     id: str  # the id of the case
     clock: RateClock  # the clock that gave `time_s`
     time_s: float  # the device time, or the wall time if the device has no clock
     bytes_per_s: float  # compulsory traffic / `time_s`
     flops_per_s: float  # declared FLOPs / `time_s`
-    bound: Bound | None  # the peak that is lower for this case; None: that peak was not measured
+    bound: Bound | None  # the lower peak of the two for this case; None if that peak was not measured
     percent_of_peak: float | None  # `share` in percent; None without a peak
-    in_cache: bool  # the working set is small, so that memory may not limit it
+    in_cache: bool  # whether the working set is so small that memory may not limit the case
     to_library: float | None  # the device time of the vendor's library / the case's own; None: one is unknown
     case: CaseResult  # the case
     share: float | None  # the time that the peak allows / `time_s`, not clipped; None without a peak
@@ -88,8 +86,7 @@ Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reached. Return also, for each shown case with resident data, which share
-    of its peak it reached."""
+    """Return the peaks that the run reached, and for each shown case with resident data the share of its peak."""
     run = analysis.run
     # Backends that drive the same GPU are one device, and so are those of the CPU. A software adapter is a device of
     # its own, although it runs on the CPU.
@@ -232,8 +229,7 @@ class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of allocating memory from the pool, compared with an elementwise op on 1 Mi elements on the same
     device. All times are wall times."""
 
-    # fields that are left out of the JSON rows
-    aside: ClassVar = ("allocate", "op")
+    aside: ClassVar = ("allocate", "op")  # the fields that the JSON rows leave out
     id: str  # the id of the case that allocates
     op_id: str  # the id of the op's case
     share: float  # the share if many launches are waited for together

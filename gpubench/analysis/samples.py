@@ -417,8 +417,8 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
 
 
 def _concerns(warning: RunWarning, device_id: str) -> bool:
-    """Tell whether the warning says that other programs computed on this device. Programs that only draw or
-    cannot be seen give a warning of another severity, which does not count."""
+    """Tell whether the warning reports that other programs computed on this device. Warnings about programs
+    that only draw, or that cannot be seen, have another severity and do not count."""
     named = str(warning.data.get("devices", "")).split(", ")
     return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
 

@@ -41,15 +41,14 @@ def about_equal(ratio: float) -> bool:
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     """The wall time of a baseline divided by the wall time of a case."""
 
-    # fields that are left out of the JSON rows
-    aside: ClassVar = ("case", "baseline")
+    aside: ClassVar = ("case", "baseline")  # the fields that the JSON rows leave out
     id: str  # the id of the case
     baseline_id: str  # the id of the baseline
-    kind: SpeedupKind  # which implementations are compared
+    kind: SpeedupKind  # the implementations that are compared
     ratio: float  # the speedup; above 1 the case is faster
     lo: float  # the low end of the interval
     hi: float  # the high end of the interval
-    ci_kind: IntervalKind  # what the interval rests on
+    ci_kind: IntervalKind  # the source of the interval: the scatter of the sessions, or a prior
     label: Label  # the graver label of both sides
     headline: bool  # whether the speedup may be a headline; a grave label forbids it
     case: CaseResult  # the case
@@ -79,9 +78,9 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases that do not compute a user's function as it is written: it was compiled, or
-    PyTorch runs it on the CPU. This holds only for functions that run as written on both a CPU and a GPU. For
-    every other function, all of its cases are compared, so none is returned."""
+    """Return the ids of the cases that do not run a user's function as written, because they compile it or use
+    PyTorch on the CPU. Only functions that also run as written on both a CPU and a GPU count. Any other
+    function is compared in all of its cases."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -164,8 +163,9 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
-    """Return the cases of `references` with which a contender is compared. A CPU's data is in host memory, so
-    its resident case is the baseline in all regimes. Any other device is compared in the contender's regime."""
+    """Return the cases of `references` that are a contender's baselines. A resident CPU case is a baseline in
+    all regimes, because a CPU's data is in host memory. A case on any other device must have the contender's
+    regime."""
     return [
         item
         for item in references
@@ -236,8 +236,8 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return notes on libraries with which the CPU may be faster: those that are not installed (`not installed:
-    torch, with which the CPU may be faster`), and numba if it does not work."""
+    """Return a note for each library that may make the CPU faster but is not installed (`not installed: torch,
+    with which the CPU may be faster`), and for numba if it does not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -249,8 +249,8 @@ class CpuCode(NamedTuple):
 
     backend: str  # the name of the backend
     library: str  # numba, a BLAS such as `OpenBLAS 0.3.29 (Haswell)`, a user's program, or empty
-    weaker: bool = False  # numba was not installed and might be faster
-    own: bool = False  # whether it is a user's program
+    weaker: bool = False  # whether numba, which might be faster, was not installed
+    own: bool = False  # whether the code is a user's program
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
@@ -359,8 +359,7 @@ UndecidedReason = Literal[
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest measured size from which a device wins at all larger measured sizes, with the evidence."""
 
-    # fields that are left out of the JSON rows
-    aside: ClassVar = ("points", "threshold")
+    aside: ClassVar = ("points", "threshold")  # the fields that the JSON rows leave out
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
@@ -400,7 +399,7 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the GPU curve that pays from the smallest size. If none pays, return an undecided curve, else one
+    """Return the GPU curve that pays from the smallest size. If none pays, prefer an undecided curve to one
     that wins at no size. Return None if there are no GPU curves."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 

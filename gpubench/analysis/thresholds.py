@@ -59,16 +59,16 @@ Extent = Literal["elements", "side", "plain"]
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of both sides at one size, and their ratio."""
+    """The times of both sides at one size, and the speedup of the GPU."""
 
-    n: int  # the size
+    n: int  # the size n of the op
     ratio: float  # the speedup; above 1 the GPU is faster
     low: float  # the low end of the interval
     high: float  # the high end of the interval
     winner: Winner  # the side that is surely faster, `equal` or `noisy`
     cpu_s: float  # the time of the CPU, in seconds
     gpu_s: float  # the time of the GPU, in seconds
-    top: bool  # whether this is the largest size that the op declares
+    top: bool  # whether `n` is the largest size that the op declares
 
     @property
     def about_equal(self) -> bool:
@@ -91,8 +91,8 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: CellKind  # the kind of result
     n: int | None = None  # the break-even; None: unknown
-    low: int | None = None  # the low end of its interval; for `above` the largest measured size; None: unknown
-    # the high end of its interval; for `below` the smallest measured size; None: unknown
+    low: int | None = None  # the low end of the interval; for `above` the largest measured size; None: unknown
+    # the high end of the interval; for `below` the smallest measured size; None: unknown
     high: int | None = None
     mixed: bool = False  # whether both sides win by turns below the break-even
     why: str = ""  # the reason of an open cell
@@ -269,8 +269,8 @@ class GpuThreshold(msgspec.Struct, frozen=True):
     """The size from which the GPU is faster, for programs."""
 
     verdict: VerdictKind  # the kind of result
-    # the size; infinity: the GPU wins at no measured size; the smallest measured size: it wins at all of them;
-    # None: unknown
+    # the size; infinity: the GPU wins at no measured size; the smallest measured size: the GPU wins at all of
+    # them; None: unknown
     n: float | None
     lo: float | None  # the low end of its 95 % interval; None: unknown
     hi: float | None  # the high end of its 95 % interval; None: unknown
@@ -304,7 +304,8 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype, such as "float32", which may be given as "f32" or as an object with that name."""
+    """Return the name of a dtype, such as "float32". `dtype` is a name, a short name such as "f32", or an
+    object with a name."""
     own = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     name = str(own if own is not None else dtype).rpartition(".")[2]  # torch.float32 has no name
     return LONG_DTYPES.get(name, name)
@@ -362,10 +363,10 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     lo: int | None  # the low end of the interval; None: unbounded
     hi: int | None  # the high end of the interval; None: unbounded
     shared_by: int  # the number of calls that shared a copy when they were measured
-    transfer_s: float  # the seconds that are paid once
-    launch_s: float  # the seconds that are paid for each call
+    transfer_s: float  # the seconds of the copies, which the calls share
+    launch_s: float  # the seconds that each call adds
     cpu_s: float  # the seconds of one call on the CPU
-    reason: AmortizationReason | None  # the reason why there is no result; None: there is one
+    reason: AmortizationReason | None  # the reason why there is no result; None if there is one
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -398,7 +399,8 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
-    """Return the weight load. Its seconds are the median over the sessions. Return None if the load or a time
+    """Return how long the weights of an op take to load, and how many calls repay that. `ratio` has the times
+    of a waited call on both sides. The load is the median over the sessions. Returns None if the load or a time
     was not measured.
 
     In a session, only the first case that needs the weights loads them, so all cases of the op on the device

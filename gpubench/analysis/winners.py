@@ -274,9 +274,9 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 class OpOutcome(NamedTuple):
     """The winner of an op in one situation on one GPU, at the largest size."""
 
-    winner: Outcome  # the winner
+    winner: Outcome  # the side that wins; `equal` and `unsure` name neither
     op: AnswerRow  # the row of the answer
-    cell: AnswerCell  # the cell of that row for the situation
+    cell: AnswerCell  # the cell of the row for the situation
     gain: Gain  # the gain at the largest size
     small: bool  # whether the GPU lost because it had too little work
 
@@ -306,7 +306,7 @@ def evidence(analysis: Analysis) -> Measured | None:
 
 
 def why_silent(run: Run) -> str:
-    """Return the reason why a run without evidence recommends no mode."""
+    """Return why a run has no evidence for a mode: it is an experiment, or it compares no GPU with a CPU."""
     odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
     return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
 
@@ -366,7 +366,7 @@ def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
     """Return the judgement of a situation, by the geometric mean over the ops with a sure winner. It names no
-    winner if fewer ops have a sure winner than not."""
+    winner if more than half of the ops have none."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(
@@ -428,8 +428,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with the times of both sides at the first measured size that is not
-    below it. If there is no such size, the times are those at the largest size."""
+    """Return a break-even as evidence, with the times of both sides at the smallest measured size that reaches
+    it. If no size does, the times are those at the largest size."""
     cell = threshold(curve)
     size = cell.n if cell.kind in ("at", "range") else None
     size = curve.first if curve.verdict == "all-sizes" else size
