@@ -30,10 +30,10 @@ class Column(msgspec.Struct, frozen=True):
     """The heading of a column, and how the column is shown."""
 
     name: str  # text of the heading
-    right: bool = False  # align to the right, as for numbers
+    right: bool = False  # whether the column is aligned to the right, as for numbers
     rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
-    # before columns are dropped, the last one is wrapped, and the first one is cut, to this width; 0: not before
+    # width to which the first column is cut and the last one is wrapped before columns are dropped; 0: neither
     least: int = 0
 
 
@@ -44,7 +44,7 @@ class Cell(msgspec.Struct, frozen=True):
     text: str  # one line of text
     tone: Tone = "plain"  # meaning of the text
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
-    again: bool = False  # whether it repeats the cell above and is therefore blank in text
+    again: bool = False  # whether the cell repeats the one above and is therefore blank in text
     brief: str = ""  # shorter text, which is shown if the table is too wide; empty: none
 
 
@@ -59,7 +59,7 @@ class Table(msgspec.Struct, frozen=True):
     title: str = ""  # line above the table
     note: str = ""  # line between title and table, such as the baseline of a speedup
     legend: str = ""  # lines below the table
-    bare: bool = False  # without a rule below the headings, as in the answer
+    bare: bool = False  # whether there is no rule below the headings, as in the answer
 
     def groups(self) -> list[tuple[str, int, int]]:
         """Return each group of columns that has a label, as (label, index of its first column, index after its last

@@ -18,18 +18,18 @@ class Declaration(NamedTuple):
 
     help: str  # the text of the option in `--help`
     heading: str | None  # the heading in `--help`; None for an argument
-    metavar: str | None  # name of its value in `--help`; None: the name of its type, or a switch
+    metavar: str | None  # name of the value in `--help`; None: the name of its type, or nothing for a switch
     brief: str | None  # the text of the option in `-h`; None if `-h` does not show it
     default: Any = None  # value if none is given
-    letter: str | None = None  # the short form, such as `-o`; None: it has none
+    letter: str | None = None  # the short form, such as `-o`; None if there is none
     least: int | None = None  # least value of a number; None: no limit
     most: int | None = None  # largest value of a number; None: no limit
     long_name: str | None = None  # the name on the command line; None means the name of the field
     # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
     # value.
     answer: str | None = None
-    listing: Callable[[], str] = str  # returns the end of `help`, which is made only when `--help` is shown
-    configurable: bool = True  # configuration files and variables may set it
+    listing: Callable[[], str] = str  # returns the end of `help`; called only when `--help` is shown
+    configurable: bool = True  # whether configuration files and environment variables may set the option
     name: str = ""  # name of the field
     type: Any = None  # type of the value
 

@@ -315,9 +315,9 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
     format: str  # format of the report
     options: RenderOptions  # look of the report
-    brief: bool = False  # Markdown is a summary, because the user chose no sections and did not ask for all
-    screen: bool = False  # show only the answer
-    quiet: bool = False  # do not mention files that are written
+    brief: bool = False  # whether Markdown is a summary: the user chose no sections and did not ask for all
+    screen: bool = False  # whether only the answer is shown
+    quiet: bool = False  # whether written files are not mentioned
 
     def final_screen(
         self, analyses: Sequence[Analysis], command: str, *, files: Sequence[str] = (), saved: Sequence[str] = ()

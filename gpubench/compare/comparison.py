@@ -34,7 +34,7 @@ class SideRow(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str  # its LABEL, or else the name of the file without its folders
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run; null: none
+    label: str | None  # the label that the user gave the run; null if there is none
     started_at: str  # the time of its start, in UTC
     sessions: int  # the number of sessions; a disturbed session and its repeats count as one
     machine: str  # a description of its CPU and GPUs
@@ -44,10 +44,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A property that differs between the base and a new file."""
 
     new: int  # the index of the new file
-    scope: DifferenceScope  # the kind of thing that differs
+    scope: DifferenceScope  # the kind of the property
     field: str  # the name of the property
-    base: str | None  # its value in the base; null: it has none
-    value: str | None  # its value in the new file; null: it has none
+    base: str | None  # the value of the property in the base; null if the base has none
+    value: str | None  # the value of the property in the new file; null if the file has none
     id: str | None = None  # the id of the case, if the difference concerns a single case
 
 
@@ -64,7 +64,8 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of the comparison of one new file with the base."""
 
-    interleaved: bool  # at most two sessions of one file in a row; a session and its repeats count as one
+    # whether at most two sessions of one file follow each other; a session and its repeats count as one
+    interleaved: bool
     correction: Correction | None  # the method that adjusted the p-values; null if no case was tested
     family: int  # the number of cases that were tested together
     spread: float | None = None  # the median of the cases' `spread`; null: no case has one
@@ -83,8 +84,7 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     new: int  # the index of the new file
     id: str  # the id of the case
     verdict: VerdictWord  # FASTER, SLOWER, SAME, UNSURE or not-comparable
-    # the reason for an unsure or weak verdict, or why the case cannot be compared; null: none
-    reason: str | None = None
+    reason: str | None = None  # the reason for an unsure or weak verdict, or against a comparison; else null
     base_s: float | None = None  # the time in the base, in seconds; null if it is implausible
     new_s: float | None = None  # the time in the new file, in seconds; null if it is implausible
     ratio: float | None = None  # `new_s` / `base_s`
@@ -94,7 +94,7 @@ class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
     median_ratio: float | None = None  # the ratio new / base of the sessions' medians
     slow_end_ratio: float | None = None  # the ratio new / base of the sessions' 90 % quantiles
     p: float | None = None  # the p-value of the change in the direction of `low_end_ratio`; null: no test
-    # `p`, adjusted for all cases that were tested together; null: not among them
+    # `p`, adjusted for all cases that were tested together; null if the case was not among them
     p_adjusted: float | None = None
     threshold: float | None = None  # changes up to this share count as none
     k_base: int = 0  # the number of sessions with a time in the base
@@ -112,7 +112,7 @@ class AbsentCase(msgspec.Struct, frozen=True, kw_only=True):
 
     new: int  # the index of the new file
     id: str  # the id of the case
-    reason: str  # the code of the reason why there is no number
+    reason: str  # the code of the reason why the other file has no number
     detail: str = ""  # the reason as text
     muted: bool = False  # whether all gates ignore the case
 
@@ -122,7 +122,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     name: GateName  # the name of the gate
     passed: bool  # whether the condition holds
-    impossible: bool = False  # whether no result could have failed the gate in one of the files
+    impossible: bool = False  # whether one of the files cannot fail the gate, whatever its results
     ids: tuple[str, ...] = ()  # the ids of the failing cases; `min-speedup`: their interval lies below `least`
     selector: str | None = None  # `min-speedup` only: the selector of the cases
     least: float | None = None  # `min-speedup` only: the required ratio base / new
@@ -145,7 +145,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     code: WarningCode  # its code in the list of messages
     severity: Severity  # its severity
-    message: str  # one sentence that says what is the case
+    message: str  # the notice in one sentence
     hint: str  # one sentence of advice
 
 
@@ -192,9 +192,9 @@ INTERLEAVED, APART = 0.05, 0.10  # default thresholds, as shares: files that too
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """The thresholds of one machine. `gpubench noise` measured them by comparing unchanged work with itself."""
 
-    source: str  # the name of the file that holds them
+    source: str  # the name of the file with the thresholds
     fingerprint: Fingerprints  # the identity of the machine
-    shares: dict[str, float]  # by case id, the share that a change has to exceed
+    shares: dict[str, float]  # by case id: the share that a change has to exceed
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,9 +208,9 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     noise: Thresholds | None = None
     ignored: tuple[Selector, ...] = ()  # selectors of the cases that all gates ignore
     alpha: float = ALPHA  # the significance level of the tests
-    advisory: bool = False  # report a failed gate, but do not change the exit code
-    allow_different_machine: bool = False  # compare files from different machines
-    insist: bool = False  # a gate for regressions that can never fail is an error, as a CI requires
+    advisory: bool = False  # whether a failed gate is only reported and leaves the exit code unchanged
+    allow_different_machine: bool = False  # whether files from different machines are compared
+    insist: bool = False  # whether a regression gate that can never fail is an error, as a CI requires
 
     @property
     def gates(self) -> tuple[CompareFailOn, ...]:

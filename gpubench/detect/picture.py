@@ -56,9 +56,9 @@ class MachinePart(NamedTuple):
 
     title: str  # the title, in the first column
     headline: str  # the first line
-    lines: list[str]  # the lines below it
-    used: float | None = None  # the used share of its memory, from 0 to 1; None: there is nothing to show
-    good: bool = True  # False for a GPU that cannot be used
+    lines: list[str]  # the lines below the headline
+    used: float | None = None  # the used share of the part's memory, from 0 to 1; None: not shown
+    good: bool = True  # whether the part can be used; False only for GPUs
 
 
 def _part(

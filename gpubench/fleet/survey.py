@@ -131,7 +131,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float | None  # the shortfall from which a GPU is suspect, or null for too few GPUs
     suspects: int  # the number of GPUs that fall short by more than the threshold
     expected_by_chance: float  # suspects that chance makes among GPUs of this spread
-    uniform: bool  # false if so many GPUs are suspect that none is named
+    uniform: bool  # false if so many GPUs are suspects that no GPU is named
     uneven: bool  # whether the spread is large enough to be reported
     known_good_change: float | None = None  # median / saved median - 1; null without a saved group
 

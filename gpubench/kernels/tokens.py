@@ -195,7 +195,7 @@ def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[
 
 
 def _append_torch(torch: Any, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
-    """Append at `start`, which stays on the device."""
+    """Append the ids to the sequence at the position in `start`, which is not copied to the host."""
     sequence.index_copy_(0, start + torch.arange(len(ids), device=ids.device), ids)
     return sequence, start + len(ids)
 
@@ -309,7 +309,7 @@ def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *star
 
 
 def _embedding_torch(torch: Any, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
-    """Embed the ids. `start` stays on the device."""
+    """Return the embeddings of the ids. The position in `start` is not copied to the host."""
     if start:
         positions = positions[start[0] + torch.arange(len(ids), device=ids.device)]
     return torch.nn.functional.embedding(ids, table) + positions

@@ -71,7 +71,7 @@ class Runtime(msgspec.Struct, frozen=True):
     session: int  # index of the session in the file
     budget: Budget  # the time that is left
     kinds: Mapping[str, DeviceKind]  # the kinds of the devices by device id
-    check_only: bool = False  # outputs are checked, but nothing is timed
+    check_only: bool = False  # whether outputs are checked and nothing is timed
     repeats: Mapping[str, Block] = {}  # by case id: a block whose repeat counts are used again
     first_session: int = 0  # index of the first session of this call of the program
     pace: Pace = msgspec.field(default_factory=Pace)  # the times of launches so far

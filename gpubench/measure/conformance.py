@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True):
     what: str  # the promise
     device: str  # the id of the device
     op: str  # the name of the op; empty if the finding is not about an op
-    detail: str  # the behaviour that was found instead
+    detail: str  # the behaviour that breaks the promise
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -94,8 +94,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     sizes: Callable[[Op], Sequence[int]] = usual_sizes  # returns the sizes at which an op is tried
     seeds: Sequence[int] = (1, 2)  # the seeds of the inputs
     kinds: Sequence[str] = ("random",)  # kinds of random inputs (`shared.host.random_inputs`)
-    around: bool = True  # also try transfers, memory and the clock
-    exhaust: bool = False  # also ask for more memory than there is
+    around: bool = True  # whether transfers, memory and the clock are tried, too
+    exhaust: bool = False  # whether more memory than the device has is requested, too
 
 
 def suite(

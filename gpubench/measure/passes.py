@@ -67,11 +67,11 @@ DOUBT_WEIGHT = math.log(10)
 class Goal(NamedTuple):
     """The precision at which a break-even needs no more sizes."""
 
-    sharp: float  # high / low of the interval is at most this
-    most_around: int  # this many sizes lie in or near the interval
-    least: float  # the best remaining size would narrow ln(high / low) by less than this
-    # How often a size is measured: a second block lowers its variance by a third, for a third of the cost of a
-    # new one.
+    sharp: float  # the largest high / low of an interval that is narrow enough
+    most_around: int  # the number of sizes in or near the interval that is enough
+    least: float  # the narrowing of ln(high / low) by the best remaining size that is too little to be worth it
+    # the number of blocks at a size. A second block lowers the variance of a size by a third, for a third of
+    # the cost of a new size.
     purpose: Purpose
 
 
@@ -85,9 +85,9 @@ class Unsharp(NamedTuple):
     threshold: curves.Threshold  # the break-even as the curves give it
     low: float  # lower end of its interval, as ln(n)
     high: float  # upper end of its interval, as ln(n)
-    cpu: bool  # the CPU's curves make the interval wide
-    gpu: bool  # the device's curves make the interval wide
-    sizes: tuple[float, ...]  # ln(n) at which those sides were timed
+    cpu: bool  # whether the CPU's curves make the interval wide
+    gpu: bool  # whether the device's curves make the interval wide
+    sizes: tuple[float, ...]  # ln(n) of the sizes at which the sides with wide curves were timed
     share: float  # the share of the variance that more sizes can remove
     around: int = 0  # the number of sizes in or near the interval
 
@@ -121,7 +121,7 @@ class Wish(NamedTuple):
     rungs: Rungs  # the ladder of the op
     slots: Mapping[int, set[Slot]]  # the contenders to measure, by size
     value: float  # the sum over the op's break-evens of the expected decrease of ln(high / low)
-    cost_s: float  # predicted seconds
+    cost_s: float  # predicted seconds of the step
 
     @property
     def rate(self) -> float:

@@ -57,7 +57,7 @@ class Workload(msgspec.Struct, frozen=True):
     dtype: Dtype  # the dtype of the operands
     cases: tuple[Case, ...]  # the cases to measure
     skips: tuple[Skip, ...] = ()  # cases that cannot be measured, with the reason
-    explained: bool = True  # also time the parts of its calls, and its launches on the device's clock
+    explained: bool = True  # whether the parts of calls, and launches on the device's clock, are timed
 
     @property
     def key(self) -> str:
@@ -150,12 +150,13 @@ class Series(msgspec.Struct, frozen=True):
 class Constraints(msgspec.Struct, frozen=True):
     """The devices, the selection and the limits from which a plan is made."""
 
-    targets: tuple[Target, ...]  # the devices
+    targets: tuple[Target, ...]  # the devices with their implementations
     selection: Selection  # ops, sizes, dtypes, implementations and regimes
     host_bytes: int | None  # the free memory of the host; None if it is unknown
     keep: Callable[[Case], bool] | None = None  # returns False for a case to leave out; None keeps all
     settings: Settings = Settings()  # the settings of the measurement
-    # The user chose the implementations. If a backend lacks one, its case is a Skip; otherwise it is left out.
+    # whether the user chose the implementations. A case whose backend lacks one of them is then a Skip,
+    # otherwise it is left out.
     named_implementations: bool = False
     named_regimes: bool = False  # whether the user chose the regimes, which then also apply to unified memory
 
@@ -528,9 +529,9 @@ BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
 class Step(NamedTuple):
     """The workloads to measure together."""
 
-    workloads: tuple[Workload, ...]  # measured interleaved
-    purpose: Purpose  # samples or blocks of each case
-    # Every run of these ops measures these sizes, so kernels are chosen for them only once on a machine.
+    workloads: tuple[Workload, ...]  # the workloads, which are measured interleaved
+    purpose: Purpose  # the number of samples or blocks of each case
+    # whether every run of these ops measures these sizes, so that kernels are chosen only once
     ends: bool = False
 
 

@@ -78,8 +78,8 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     inputs: str  # kind of inputs: how they are drawn
     scratch: str  # the folder of the references that workers share
     since: float  # time by `perf_counter` at which the session started
-    autotune: bool = True  # kernels may be chosen by trials
-    page_locked: bool = False  # keep the caller's arrays in page-locked memory if the GPU has it
+    autotune: bool = True  # whether kernels may be chosen by trials
+    page_locked: bool = False  # whether the caller's arrays are kept in page-locked memory, if the GPU has it
     # Bytes of memory to overwrite before every sample, which empties caches; None: caches stay warm.
     flush_bytes: int | None = None
     host_bytes: int | None = None  # the host memory that the worker may use; None if it is unknown
@@ -119,7 +119,7 @@ class Load(WorkerRequest, frozen=True):
     meanwhile."""
 
     case: Case  # the case
-    reference: bool  # also compute its float64 reference
+    reference: bool  # whether the float64 reference is computed, too
 
 
 class Build(WorkerRequest, frozen=True):
@@ -147,7 +147,7 @@ class Prepare(WorkerRequest, frozen=True):
     hot_repeat: int | None = None  # likewise on the device's clock; None also if that is not read
     part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
-    device_clock: bool = True  # also read the device's own clock
+    device_clock: bool = True  # whether the device's own clock is read, too
     # The GPU's share of a split case, or the stage assignment of a workload; None: the current one.
     split: float | str | None = None
     # Seconds of a launch as predicted from other sizes. The first block begins with a count for them and
@@ -165,8 +165,7 @@ class Sample(WorkerRequest, frozen=True):
     samples: int  # number of samples to take
     warmup_s: float  # seconds of work before them
     limit_s: float  # seconds after which no further sample begins
-    # False if launches are so long that the first sample needs no warm-up.
-    warm_up: bool = True
+    warm_up: bool = True  # whether the first sample needs a warm-up; False if launches are long enough
 
 
 class Work(WorkerRequest, frozen=True):
@@ -175,7 +174,7 @@ class Work(WorkerRequest, frozen=True):
     case_id: str  # the case
     start_at: float  # the time by `perf_counter` at which work begins
     warmup_s: float  # seconds of work before that
-    work_s: float  # seconds of work
+    work_s: float  # seconds of work that is sampled
 
 
 class TimeStages(WorkerRequest, frozen=True):
@@ -185,7 +184,7 @@ class TimeStages(WorkerRequest, frozen=True):
     case_id: str  # the case
     session: int  # the index of the session
     limit_s: float  # about the most seconds
-    assignment_times: bool = False  # find the sides on which the stages could run
+    assignment_times: bool = False  # whether stages are timed on both sides, to predict stage assignments
 
 
 class Finish(WorkerRequest, frozen=True):

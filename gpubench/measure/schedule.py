@@ -49,16 +49,17 @@ class RunSpec(msgspec.Struct, frozen=True):
     began: float  # the time by `monotonic` from which the budget counts
     # Devices that the user named. The run ends with exit code 5 if one of them cannot be opened.
     required: frozenset[str] = frozenset()
-    check_only: bool = False  # nothing is timed
+    check_only: bool = False  # whether outputs are checked and nothing is timed
     resume: Resume | None = None  # the plan of the file that is resumed; None for a new run
     # Returns the CPU times of this machine, from which the use by other programs is computed.
     load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
     spares: Spares | None = None  # workers that already import libraries
-    # Most seconds by which the budget grows for choosing kernels, which only the first run on a machine does.
+    # Most seconds that are added to the budget for choosing kernels, which only the first run on a machine
+    # does.
     once_s: float = 0.0
-    whole: bool = False  # the user named the budget, so all of it is used
-    adds_sessions: bool = False  # sessions are added while the budget has time for another
-    repeats: bool = True  # repeat a session that other programs disturbed
+    whole: bool = False  # whether all of the budget is used, because the user named it
+    adds_sessions: bool = False  # whether sessions are added as long as the budget has time for another one
+    repeats: bool = True  # whether a session that other programs disturbed is repeated
     # Identical GPUs that the search leaves out. Each group begins with the one that is measured for all of
     # them.
     left_out: tuple[tuple[Target, ...], ...] = ()

@@ -121,13 +121,13 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     required: tuple[str, ...] = ()  # backends that must be available
     optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
     devices: tuple[str, ...] = ()  # ids of devices
-    allow_software: bool = False  # measure software adapters like GPUs
+    allow_software: bool = False  # whether software adapters are measured like GPUs
     mode: Mode | None = None  # the sides to measure, which must be available; None for all that are there
-    lenient: bool = False  # the sides that the mode names may be absent
+    lenient: bool = False  # whether the sides of the mode may be absent
     beside: tuple[str, ...] = ()  # backends that are listed in addition
     # Returns further targets, made from the chosen ones and all listings.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
-    # If two libraries drive one GPU, take only the usual one, unless the other one was named.
+    # whether only the usual one of two libraries that drive a GPU is taken, unless the user named the other one
     yielding: bool = True
 
     @property

@@ -27,7 +27,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     title: str  # the title
     lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()  # the tables, in order
-    folded: bool = False  # whether it is a detail, which is closed if the format allows it
+    folded: bool = False  # whether the section is a detail, which is closed if the format allows it
     asked: bool = False  # whether the user asked for it and has to act on it
     # a drawing of characters, whose lines are not wrapped; for a page and Markdown
     picture: tuple[Line, ...] = ()
@@ -127,9 +127,9 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     width: int = 80  # the width in characters
     color: int = 0  # the number of colours to use; 0: none
-    ascii_only: bool = False  # use ASCII characters only
+    ascii_only: bool = False  # whether only ASCII characters are used
     sections: Sequence[str] = msgspec.field(default_factory=usual)  # the keys of the sections, in any order
-    full: bool = False  # show every number in wide tables, for other media than terminals
+    full: bool = False  # whether wide tables show every number, for other media than terminals
     time_unit: str = "auto"  # one of TIME_UNITS
     columns: tuple[str, ...] = ()  # the columns of tables (and CSV); empty: all
     sort: str | None = None  # one of `analyse.KEYS`; `-` sorts the largest first; None: as in the file

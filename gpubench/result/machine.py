@@ -68,7 +68,7 @@ class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
     """A warning about the machine."""
 
     code: str  # the code, for programs
-    text: str  # one sentence
+    text: str  # the warning in one sentence
     refs: list[str] = []  # the GPUs or files that it concerns
 
 

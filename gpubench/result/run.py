@@ -70,7 +70,7 @@ class Peak(Record, frozen=True, kw_only=True):
     flops_per_s: float | None = None  # the rate of arithmetic
     upload_bytes_per_s: float | None = None  # the rate of the link from page-locked memory
     download_bytes_per_s: float | None = None  # the rate of the link to page-locked memory
-    own: bool = False  # not valid for other backends on the device, which may use tensor cores
+    own: bool = False  # whether other backends on the device, which may use tensor cores, have another peak
     reason: str | None = None  # the reason why there is no peak
 
 

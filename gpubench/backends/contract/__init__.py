@@ -212,8 +212,8 @@ class Links(ABC):
 
     ranks: int  # number of ranks
     xp: Any  # the array library of the buffers
-    copier: str  # name of what does a plain copy
-    library: str  # name of what does a collective
+    copier: str  # the name of the library or call that does plain copies
+    library: str  # the name of the library that does collectives
 
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:

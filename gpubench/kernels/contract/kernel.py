@@ -21,11 +21,12 @@ class Limits(msgspec.Struct, frozen=True):
     max_workgroup_threads: int = 256  # most threads of a group
     max_groups_per_dimension: int = 65535  # most groups of a launch in each dimension
     multiprocessors: int | None = None  # the number of multiprocessors or CPU threads; None if unknown
-    float16: bool = False  # supports float16
-    float64: bool = False  # supports float64
-    software: bool = False  # a software adapter
+    float16: bool = False  # whether the device computes in float16
+    float64: bool = False  # whether the device computes in float64
+    software: bool = False  # whether the device is a software adapter
     binding_alignment: int = 256  # alignment of the offset of a binding, in bytes
-    # blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above)
+    # whether blocks of a CUDA grid can run together and reach each other's shared memory (compute capability
+    # 9.0 and above)
     clusters: bool = False
 
 
@@ -79,8 +80,8 @@ class CudaProduct(msgspec.Struct, frozen=True):
     m: int  # rows of A
     n: int  # columns of B
     k: int  # columns of A
-    ta: bool = False  # A is stored column by column
-    tb: bool = False  # B is stored column by column
+    ta: bool = False  # whether A is stored column by column
+    tb: bool = False  # whether B is stored column by column
     batch: int = 1  # number of products, stored one after the other in each buffer
 
 
@@ -142,8 +143,8 @@ class Kernel(msgspec.Struct, frozen=True):
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
     variant: str = "default"  # the name by which a user selects it
-    # the kernel is the library call. With resident data it is measured once, for both implementations. If data
-    # is copied the implementations differ, because the tuned one stages it
+    # whether the kernel is the library call. With resident data it is then measured once, for both
+    # implementations. With copied data the implementations differ, because only the tuned one stages its data
     library: bool = False
     # its dtypes; None: those of the op, except dtypes for which `build` raises Unsupported
     dtypes: tuple[str, ...] | None = None

@@ -53,14 +53,14 @@ class Range(msgspec.Struct, frozen=True, tag=True):
     """
 
     low: float  # the smallest value
-    high: float  # a bound that the values do not reach
-    whole: bool = False  # only whole numbers, such as counts
+    high: float  # a number above all values
+    whole: bool = False  # whether only whole numbers are drawn, as for counts
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
     """The values of an input that identify things: whole numbers from 0."""
 
-    below: Callable[[Params], int]  # returns, for the params, a bound that the values do not reach
+    below: Callable[[Params], int]  # returns, for the params, a number above all ids
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):
@@ -250,10 +250,11 @@ class Collective(Overhead, frozen=True, kw_only=True):
     bus: Callable[[int], float]
     # `sends(count, ranks)`: elements that a rank sends if the largest buffer has `count` elements
     sends: Callable[[int, int], int] = lambda count, ranks: count
-    gets: Callable[[int, int], int] = lambda count, ranks: count  # likewise: elements that a rank receives
-    pairwise: bool = False  # only two ranks take part
+    # `gets(count, ranks)`: elements that a rank receives if the largest buffer has `count` elements
+    gets: Callable[[int, int], int] = lambda count, ranks: count
+    pairwise: bool = False  # whether only two ranks take part
     receivers: tuple[int, ...] | None = None  # the ranks that receive data; None means all
-    both: bool = False  # data moves in both directions
+    both: bool = False  # whether data moves in both directions
 
     def bytes(self, params: Params) -> int:
         """Return the bytes of the exchange: n, or 2 n if data moves in both directions."""

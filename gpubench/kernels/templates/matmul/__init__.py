@@ -36,13 +36,13 @@ class Tile(msgspec.Struct, frozen=True):
     rows: int  # rows of the block
     columns: int  # columns of the block
     depth: int  # length of a step
-    thread_rows: int  # rows of the block of one thread
-    thread_columns: int  # columns of the block of one thread
+    thread_rows: int  # rows of C that one thread computes
+    thread_columns: int  # columns of C that one thread computes
     # number of teams of threads for the same block. Each team has a share of every step of K, and they add up
     # at the end. So there are more threads if C alone has too few groups to fill the device
     slices: int = 1
     order: Order = "serpentine"  # order of the multiply-adds
-    # C is written element by element, so that the compiler is free to place the accumulators
+    # whether C is written element by element, so that the compiler is free to place the accumulators
     scalar_stores: bool = False
     splits: int = 1  # groups that share K
 

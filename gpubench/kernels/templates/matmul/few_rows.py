@@ -281,10 +281,9 @@ class WeightedRows(msgspec.Struct, frozen=True):
     m: int  # columns of the weights
     k: int  # elements of a row
     dtype: str  # dtype of all matrices
-    turned: bool = False  # the weights are stored m x k
+    turned: bool = False  # whether the weights are stored m x k, not k x m
     epilogue: Epilogue | None = None  # applied to the product
-    # the rows are normed first, by layernorm with the gain g and the shift c
-    normed: bool = False
+    normed: bool = False  # whether the rows are normed first, by layernorm with the gain g and the shift c
     row: int = 0  # index in x of the first row, if the rows are normed
 
     @property
@@ -324,7 +323,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
     units: int  # units of columns
     width: int  # columns of a unit; if turned, a unit is `width` neighbours along k
     shares: int  # threads along k for each unit
-    turned: bool  # the weights are stored m x k
+    turned: bool  # whether the weights are stored m x k, not k x m
 
     @property
     def columns(self) -> int:

@@ -27,7 +27,7 @@ class Carried(msgspec.Struct, frozen=True):
     """One vec4 that a thread holds between memory and workgroup memory."""
 
     name: str  # name of its variable
-    ahead: int  # number of lines between the first line of the thread and this one
+    ahead: int  # number of lines from the thread's first line to the line of this vec4
 
 
 class OperandTile(msgspec.Struct, frozen=True):
@@ -38,10 +38,10 @@ class OperandTile(msgspec.Struct, frozen=True):
     real: str  # type of the arithmetic
     extent: int  # rows of A or columns of B
     k: int  # length of K; a multiple of 4 if the operand is turned
-    turned: bool  # whether a line of memory runs along K, with k / 4 vec4s, or along the extent
-    loose: bool  # the operand is read element by element
+    turned: bool  # whether a line of memory runs along K (k / 4 vec4s); if not, it runs along `extent`
+    loose: bool  # whether the operand is read element by element, not as vec4
     begin: str  # expression of the group's first row or column, in vec4s unless it is `turned`
-    inside: bool  # no group reads past an edge
+    inside: bool  # whether no group reads past an edge
     # beginning of a call that reads four neighbours of a line; empty if the lines are in memory
     gather: str = ""
 
@@ -288,10 +288,10 @@ class Layout(msgspec.Struct, frozen=True):
     n: int  # columns of C
     k: int  # columns of A
     batch: int  # number of products, stored one after the other
-    ta: bool  # A is stored k x m
-    tb: bool  # B is stored n x k
+    ta: bool  # whether A is stored k x m
+    tb: bool  # whether B is stored n x k
     loose: tuple[str, ...]  # operands that are read element by element, whose lines run along m or n
-    epilogue: Epilogue | None  # applied to what is written
+    epilogue: Epilogue | None  # applied to each element before it is written; None: nothing is
     patches: Patches | None  # B is read from an image, and every product has the same A
 
     @property

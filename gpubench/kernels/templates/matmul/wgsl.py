@@ -57,7 +57,7 @@ class Lines(msgspec.Struct, frozen=True):
 
     side: str  # the operand, a or b
     buffer: str  # name of its buffer
-    turned: bool  # whether a line runs along K or along the extent
+    turned: bool  # whether a line runs along K; if not, it runs along `extent`
     extent: int  # rows of A or columns of B
     k: int  # length of K
     deep: int  # length of K with padding
@@ -88,11 +88,11 @@ class Product(msgspec.Struct, frozen=True):
     k: int  # columns of A
     batch: int  # number of products
     dtype: str  # dtype of A, B and C
-    ta: bool = False  # A is stored column by column
-    tb: bool = False  # B is stored column by column
+    ta: bool = False  # whether A is stored column by column
+    tb: bool = False  # whether B is stored column by column
     a: str = "a"  # the buffer of A
     b: str = "b"  # the buffer of B
-    epilogue: Epilogue | None = None  # applied to what is written
+    epilogue: Epilogue | None = None  # applied to each element before it is written; None: nothing is
     patches: register.Patches | None = None  # every product has the same A, and B is read from its image
 
     @property

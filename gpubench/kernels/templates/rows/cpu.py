@@ -61,7 +61,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     formula: RowFormula  # formula of a row
     dtype: str  # dtype of inputs and output
-    keeps: bool  # the powers of a row are stored in the output until they are scaled
+    keeps: bool  # whether the powers of a row are stored in the output until they are scaled
 
     def of_rows(self, streaming: bool) -> str:
         """Return the module for whole rows."""

@@ -122,8 +122,8 @@ class _Body(msgspec.Struct, frozen=True):
     """The statements of a kernel."""
 
     formula: RowFormula  # formula of a row
-    held: bool  # whether a thread keeps its units in registers or loops over them
-    packed: bool  # whether halves are kept as halves or as floats
+    held: bool  # whether a thread keeps its units in registers; if not, it loops over them
+    packed: bool  # whether units in registers keep halves as halves; if not, as floats
 
     def source(self) -> str:
         """Return all statements."""

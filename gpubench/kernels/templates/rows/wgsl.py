@@ -45,8 +45,8 @@ class WgslRows(msgspec.Struct, frozen=True):
     threads: int  # threads of a group
     lanes: int  # threads of a row
     held: int  # units that a thread keeps in registers
-    whole: bool  # lanes x held is exactly the row
-    rest: bool  # whether the row is longer than lanes x held, so that a loop reads the rest
+    whole: bool  # whether a row has exactly lanes x held units
+    rest: bool  # whether a row has more than lanes x held units, so that a loop reads the rest
 
     def index(self, k: int) -> str:
         """Return the expression of the k-th unit that a lane holds. After the end of the row it is the first
