@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     implementations: tuple[Implementation, ...]  # the implementations that the backend has
     kinds: tuple[DeviceKind, ...]  # the kinds of its devices
     yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by the name of the op
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels that the backend brings, by the name of the op
 
 
 # In the order in which devices are listed and measured, the baseline first. With this table the parent does not
@@ -102,7 +102,7 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """Return a dict from the model name of each GPU to the backend of the first of `gpus` with that name."""
+    """Return, by model name, the backend of the first of `gpus` with that name."""
     backends: dict[str, str] = {}
     for gpu in gpus:
         backends.setdefault(gpu.name, gpu.backend)

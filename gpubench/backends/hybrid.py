@@ -58,9 +58,9 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return how many of `units` the GPU gets for a share from 0 to 1, in whole granules. A share between 0 and
-    1 gives the GPU at least one granule and leaves the CPU at least half of one, if there are enough units. So
-    the share in a file, which has six digits, differs from 0 and 1."""
+    """Return the number of `units` that the GPU gets for a share from 0 to 1, in whole granules. Shares of
+    exactly 0 and 1 are kept. Any other share gives the GPU at least one granule and the CPU at least half of
+    one, if there are enough units, so that the share in a file (six digits) is neither 0 nor 1."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
     step = granule(units)
@@ -114,7 +114,7 @@ def cpu_case(launch: SplitLaunch) -> Case:
 
 
 def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
-    """Return a function that runs the CPU's share on its views of the inputs and writes to its place in
+    """Return a function that runs the CPU's share: it reads views of the inputs and writes to the CPU's part of
     `whole`. For an op that joins partial results, `whole` is the CPU's partial result."""
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
@@ -161,11 +161,9 @@ class Sides:
     def together(
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
-        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. This thread
-        moves small data itself, since waking the second thread would take longer.
-
-        `host_output` gets the whole result. If it is None, each side keeps its own part of it. `again` means
-        that unchanged inputs are sent, too.
+        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. Small data is
+        moved by this thread, since waking the second thread would take longer. `host_output` gets the whole
+        result; if it is None, each side keeps its own part. `again` means that unchanged inputs are sent, too.
         """
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
@@ -304,8 +302,8 @@ def reserved_cores(threads: int, *, several: bool) -> int:
 
 
 class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that uses a GPU's session and a CPU's session. Its host arrays are those of the GPU's session, in
-    which the CPU can compute, too. `other` opens another CPU session, which may be faster, or returns None."""
+    """A session that uses a GPU's session and a CPU's session. Host arrays come from the GPU's session; the CPU
+    can compute in them, too. `other` opens a second CPU session, which may be faster, or returns None."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -352,7 +350,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         buffer.free()
 
     def forget(self) -> None:
-        """Drop the bound CPU shares, which refer to the caller's arrays."""
+        """Drop the CPU shares that `bind_cpu` made, because they refer to the caller's arrays."""
         self._sides.forget()
         for two_sided in self._two_sided.values():
             two_sided.forget()
@@ -428,8 +426,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the CPU session that computes the CPU's share faster, with all threads. It is this session's
-        own one if the other one cannot be opened or refuses the op."""
+        """Return the faster of two CPU sessions for the CPU's share, with all threads: this session's own one,
+        or the other one. It is the own one if the other one cannot be opened or refuses the op."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -542,8 +540,8 @@ class HybridBackend(Backend):
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is no such
-        pair and at least one backend did not list its devices."""
+        """List a pair of GPU and CPU for each GPU and each software adapter. Raises BackendUnavailable if there
+        is no pair and a backend did not list its devices."""
         pairs, why = [], []
         for name in backends.built_in():
             try:

@@ -123,9 +123,9 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None if it can. An op on the host cannot, nor can the tuned
-        implementation, a variant other than TF32 on CUDA, TF32 on a GPU without it, operands that are too
-        large, or a dtype that PyTorch does not compute."""
+        """Return the reason why the case cannot run, or None if it can. These cannot run: ops on the host, the
+        tuned implementation, variants other than TF32 on CUDA, TF32 on a GPU without it, operands that are too
+        large, and dtypes that PyTorch does not compute."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -245,8 +245,9 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the tensor, or None if it has another shape or dtype. Later outputs are compared
-        with the copy, which is quicker than with the float64 reference, also on the CPU."""
+        """Return a copy of the tensor, or None if its shape or dtype differs from the given one. Comparing
+        later outputs with the copy is quicker than comparing them with the float64 reference, also on the CPU.
+        """
         if not self._fits(buffer, shape, dtype):
             return None
         with vendor_errors():
@@ -268,8 +269,8 @@ class TorchSession(
         return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """Return a call of PyTorch's own function, which writes to `output` or to a newly allocated output. If
-        there is none, return a call of the op's expression."""
+        """Return a call of PyTorch's own function or, if there is none, of the op's expression. PyTorch's
+        function writes to `output`, or allocates a new output if `output` is None."""
         with vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
@@ -376,8 +377,8 @@ class TorchStream(DeviceStream):
 
 
 class TorchClock:
-    """A clock that reads the device seconds between two events. Before them come writes that empty the caches,
-    which keep the device busy while the host enqueues the launches."""
+    """A clock that gives the device seconds between two events. It first enqueues writes that empty the caches;
+    they keep the device busy while the host enqueues the launches."""
 
     def __init__(self, session: TorchSession, cache_bytes: int | None) -> None:
         size = 2 * cache_bytes if cache_bytes else UNKNOWN_CACHE_BYTES

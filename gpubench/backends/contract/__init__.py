@@ -35,9 +35,9 @@ class Launch:
 
     # The buffer with the result after a run. The library implementation puts a new array there each time.
     output: Buffer = None
-    kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel; None if not known
+    kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel; None: unknown
     kernel_name: str | None = None  # the chosen candidate, if there was a choice
-    staging: Staging | None = None  # the way in which it moves its data; None means the session's
+    staging: Staging | None = None  # the way in which the launch moves its data; None: that of the session
 
 
 class Call(Launch):
@@ -70,7 +70,7 @@ class StageReading(NamedTuple):
 
     steps_s: list[float]  # seconds of each step
     span_s: float  # seconds from the begin of the first step to the end of the last
-    clock: StageClock  # the clock that read them
+    clock: StageClock  # the clock that gave the times
 
 
 class Recording(NamedTuple):
@@ -186,16 +186,16 @@ class HostMemory(ABC):
 
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Take the buffers from the device, so that the host may touch them, and return them as host arrays of
-        bytes. Nothing runs on the device meanwhile. `write` says whether the host will write."""
+        """Take the buffers from the device, and return them as host arrays of bytes. Nothing runs on the device
+        meanwhile. `write` says whether the host will write to them."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Give buffers that the host holds back to the device. After that the host no longer reads them. The
-        default does nothing, which is right if both may touch them."""
+        """Give the buffers back to the device. The host must not touch them afterwards. The default does
+        nothing, which is right if both may touch them at any time."""
 
     def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the device's session whose output lies in this memory. The default returns the
-        session's own launch, which writes into `output`."""
+        """Return a launch whose output lies in this memory. The default returns the session's launch, which
+        writes into `output`."""
         return session.compile(op, case, inputs, output)
 
     def forget(self) -> None:
@@ -271,7 +271,8 @@ class Session(ABC):
     limits: Limits  # the limits of its kernels
     threads: int | None = None  # number of CPU threads that compute; None if no CPU takes part
     blas: Blas | None = None  # the BLAS that the library calls for matrix products; None if unknown
-    # Why the CPU is slower than it could be; None if it is not, or before a case was compiled.
+    # The reason why the CPU is slower than it could be. None if there is no reason, or if no case was compiled
+    # yet.
     lacks: str | None = None
 
     @abstractmethod
@@ -355,7 +356,7 @@ class Session(ABC):
         """Prepare the calling thread to drive the device. The default does nothing."""
 
     def flush(self) -> None:
-        """Empty the device's caches, which is complete when `sync` returns. The default uploads
+        """Empty the device's caches. They are empty once `sync` has returned. The default uploads
         UNKNOWN_CACHE_BYTES, which is more than usual caches hold."""
         self.upload(*self._zeros)
 
@@ -383,9 +384,9 @@ class Session(ABC):
 
 
 class WrappedSession(Session):
-    """A session around another session, which drives the device or its GPU. `host_array`, `run`, `sync`, `enter`,
-    `forget`, `empty_launch`, `clock` and `close` pass the call on. For anything else a subclass overrides the
-    method or gets the default of `Session`."""
+    """A session around another session, which drives the device or its GPU. It passes on the calls of
+    `host_array`, `run`, `sync`, `enter`, `forget`, `empty_launch`, `clock` and `close`. All other methods are
+    the defaults of `Session`, unless a subclass overrides them."""
 
     def __init__(self, inner: Session) -> None:
         self._inner, self.device, self.limits = inner, inner.device, inner.limits
@@ -428,11 +429,11 @@ class Backend(ABC):
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
     # Tuned kernels that it brings. They are preferred to those that the op declares for it.
     kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels of the backend by the name of the op
-    # The devices that the backend's name alone stands for, by the part of the id after the colon. A run measures
-    # them only if the user names the backend. None means all devices, also in a run that names none.
+    # The devices that the backend's name alone stands for, by the part of the id after the colon. They are
+    # measured only if the user names the backend. None means all devices, also in a run that names no backend.
     default_devices: tuple[str, ...] | None = None
-    # Backends that are preferred on a GPU that both drive, unless the user names this one.
-    yields_to: tuple[str, ...] = ()  # names of backends
+    # Backends that are preferred to this one on a GPU that both drive, unless the user names this one.
+    yields_to: tuple[str, ...] = ()
     # Whether its sessions have a scripted clock, which the load of the machine does not affect.
     scripted_time: bool = False
     device_groups: tuple[str, ...] = ()  # words that name device groups, in addition to lists of ordinals
@@ -452,9 +453,11 @@ class Backend(ABC):
         """
 
     def host_devices(self) -> list[Device]:
-        """List the CPUs among `devices` without importing the library. It is called instead of `devices` where
-        another backend is preferred on GPUs. Raises BackendUnavailable. The default returns all devices, so a
-        backend whose `devices` imports the library overrides it."""
+        """List the CPUs among `devices`. It is called in place of `devices` if another backend is preferred on
+        GPUs. Raises BackendUnavailable.
+
+        The default returns all devices. A backend overrides it if `devices` imports the library.
+        """
         return self.devices()
 
     def members(
@@ -465,9 +468,9 @@ class Backend(ABC):
         return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
 
     def preload(self) -> None:
-        """Import the modules that opening a device needs. It must not touch a device: this is called before the
-        other users of a GPU are listed, and our worker must not be among them. Raises nothing, because `open`
-        will report the errors. The default does nothing."""
+        """Import the modules that `open` needs, without touching a device. It is called before the users of the
+        GPUs are listed, and our worker must not be among those. Raises nothing, because `open` reports the
+        errors. The default does nothing."""
 
 
 @runtime_checkable

@@ -67,8 +67,7 @@ class FreshMemory(Protocol):
 
 @runtime_checkable
 class SharesBuffers(Protocol):
-    """A device whose ops may read a part of a buffer. It then holds one copy of inputs that several ops
-    share."""
+    """A device whose ops may read a part of a buffer, so that several ops can share one copy of an input."""
 
     @abstractmethod
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
@@ -108,8 +107,8 @@ class ComparesBuffers(Protocol):
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Return whether `copy` begins with the bytes of `buffer`, which should have this shape and dtype.
-        False is always safe, because the outputs are then compared with the reference on the host."""
+        """Return whether `copy` begins with the bytes of `buffer`, which should have this shape and dtype. An
+        implementation may always return False: the outputs are then compared with the reference on the host."""
 
 
 @runtime_checkable
@@ -141,8 +140,8 @@ class BuildsAhead(Protocol):
 
     @abstractmethod
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the kernels of these cases, so that `compile` finds them. Skips kernels whose candidate is not
-        chosen yet. Raises BuildError."""
+        """Build the kernels of these cases before `compile` needs them. Kernels whose candidate is not chosen
+        yet are left out. Raises BuildError."""
 
 
 @runtime_checkable
@@ -181,8 +180,8 @@ class KnownPeaks(Protocol):
 
 @runtime_checkable
 class MultiplyAdds(Protocol):
-    """A device with a kernel of multiply-adds, which gives the peak of arithmetic. Without it, a matrix product
-    does."""
+    """A device with a kernel of multiply-adds, whose rate is the arithmetic peak. On other devices a matrix
+    product gives the peak."""
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
@@ -264,8 +263,8 @@ class Splits(Protocol):
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:
-        """Return the session that runs the op: this one, or for a workload one that assigns its stages to the
-        two sides."""
+        """Return the session that runs the op: for a workload, a session that assigns the stages to the two
+        sides; otherwise this one."""
 
 
 @runtime_checkable
@@ -308,8 +307,8 @@ class ScriptedPair(Protocol):
 
     @abstractmethod
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions one after the other. On the scripted clock they begin at the same time, as if two
-        devices ran them."""
+        """Run both functions one after the other, but let them begin at the same time on the scripted clock, as
+        on two devices."""
 
     @abstractmethod
     def cpu_beside(self) -> Session:

@@ -138,8 +138,8 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None if it can. It cannot run without a CUDA kernel for the tuned
-        implementation, if the device lacks the dtype or TF32, or if the operands do not fit."""
+        """Return the reason why the case cannot run, or None if it can. The reasons are: the tuned
+        implementation has no CUDA kernel, the device lacks the dtype or TF32, or the operands do not fit."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -245,10 +245,9 @@ class CupySession(
         return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return a launch of the op's library call, or of its CUDA program. A library call allocates its
-        result, so it is used only if `output` is None. ROCm has no CUDA programs: there the result of the
-        library call is copied to `output`. Raises BuildError, and DeviceOutOfMemory if scratch memory does not
-        fit."""
+        """Return a launch of the case's library call if `output` is None, else of the op's CUDA program. On
+        ROCm, which has no CUDA programs, the result of the library call is copied to `output`. Raises
+        BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)
@@ -336,9 +335,9 @@ class CupySession(
 
 
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
-    """Return why the case needs CUDA, or None if CuPy's own functions are enough. gpubench's kernels use
-    NVIDIA's registers, shuffles and matrix units, which hipRTC lacks, and TF32 is a type of NVIDIA's tensor
-    cores."""
+    """Return the reason why the case needs CUDA, or None if CuPy's own functions are enough. CUDA is needed for
+    gpubench's kernels, which use NVIDIA's registers, shuffles and matrix units (hipRTC lacks them), and for
+    TF32, a type of NVIDIA's tensor cores."""
     if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
     if case.variant is not None:
@@ -462,8 +461,8 @@ def _import_cupy() -> Any:
 
 
 def whole_uuid(raw: object) -> str | None:
-    """Return the 16 bytes of the UUID in hexadecimal. Returns None for fewer bytes: CuPy reads the UUID as a
-    text, which ends at the first zero byte. Such a device is identified by its PCI address."""
+    """Return the UUID's 16 bytes in hexadecimal, or None if there are fewer. CuPy reads the UUID as a text,
+    which ends at the first zero byte. A device without a whole UUID is identified by its PCI address."""
     return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
 
 

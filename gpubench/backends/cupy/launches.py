@@ -279,8 +279,8 @@ class CudaGraphs:
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """Return the launches as one graph. Returns None if there are fewer than `FEWEST`, or if one is a
-        library call that allocates memory, which a graph cannot do."""
+        """Return the launches as one graph. Return None if there are fewer than `FEWEST`, or if a library call
+        among them allocates memory, which is impossible in a graph."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
         if len(own) < FEWEST or not all(
             isinstance(step, CudaLaunch) and step.steps is not None for step in own
@@ -470,10 +470,9 @@ class EventClock:
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
         """Return the seconds of `count` launches, and whether all of them and the end event were queued before
-        the first one began.
-
-        If the delay was too short, it is doubled. If the host takes longer with a longer delay, the stream is
-        full and the host waits for it, so that no delay is long enough.
+        the first launch began. If the delay before the launches is too short, they run again with at least
+        twice the delay. This stops if the host then takes longer: the stream is full, the host waits for it,
+        and no delay is long enough.
         """
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0

@@ -250,10 +250,9 @@ _NEEDS = {"mapped": (CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING), "managed": (MANAG
 
 
 def is_unified(attribute: Callable[[int], int]) -> bool:
-    """Return whether the device shares the host's memory: an integrated GPU, or one that uses the host's page
-    tables (Grace).
-
-    `attribute` reads a cudaDeviceAttr. Older runtimes raise an error for attributes that they do not know.
+    """Return whether the device shares the host's memory, as an integrated GPU does, or one that uses the
+    host's page tables (Grace). `attribute` reads a cudaDeviceAttr; older runtimes raise an error for attributes
+    that they do not know.
     """
 
     def is_set(number: int) -> bool:
@@ -291,7 +290,7 @@ class CudaHostMemory(HostMemory):
             return self._cupy.empty(shape, host_dtype(dtype))
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Return the bytes of the arrays. For managed memory, first read a byte of each page, which moves the
+        """Return the bytes of the arrays. Read one byte of each page of managed memory first, which moves the
         page to the host."""
         held = [self._on_host(buffer) for buffer in buffers]
         if self._touches:

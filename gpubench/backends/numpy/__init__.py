@@ -147,9 +147,9 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """Return a call of the plain expression. For the tuned implementation it is a call of the chosen way to
-        compute the case, by default the likeliest one, which writes into `output`. That way may also be the
-        plain expression."""
+        """Return a call that computes the case. The library implementation is the plain expression. The tuned
+        one is the chosen way to compute the case (by default the likeliest one, possibly the plain expression),
+        which writes into `output`."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
@@ -271,8 +271,8 @@ class NumpySession(
         return ways
 
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
-        """Return a call of the expression that copies its result to `output`, which may be a part of an array
-        that others fill too."""
+        """Return a call that computes the expression and copies the result to `output`, which may be a part of
+        an array that others fill, too."""
 
         compute = partial(op.call("numpy"), self._np, *inputs)
 

@@ -95,11 +95,9 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import numba with at most `most` threads. Also import the code that all kernels share, if the cache keeps
-    it and the user has set no variable of numba.
-
-    If not, the session compiles that code later. Without a cache the compiled code goes to the folder of the
-    run, which only the session knows.
+    """Import numba with at most `most` threads. Also import the code that all kernels share, if it is in the
+    cache and the user has set no variable of numba. Otherwise the session compiles this code later. (Without a
+    cache, compiled code goes to the folder of the run, which only the session knows.)
     """
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 
@@ -191,8 +189,8 @@ class NumbaThreads:
         return time.perf_counter() - began if missing else 0.0
 
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
-        """Return a function that runs the program on these arrays. It uses their addresses, so it keeps
-        references to them and to its scratch memory."""
+        """Return a function that runs the program on these arrays. The function keeps references to the arrays
+        and to its scratch memory, because it uses their addresses."""
         import numpy as np
 
         module = self._module(program.source)
@@ -247,8 +245,8 @@ class NumbaThreads:
         return out
 
     def assembly(self, program: NumbaProgram) -> str:
-        """Return the assembly text of the program's kernels. It is generated again from the optimised LLVM
-        code, which the cache holds next to the machine code."""
+        """Return the assembly text of the program's kernels, generated again from the optimised LLVM code in
+        the cache."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(
@@ -289,8 +287,8 @@ def _leave_mark() -> Iterator[None]:
 
 
 def _is_of_the_dead(path: Path) -> bool:
-    """Return whether the file `path` is the mark of a worker that ended while it loaded numba: nobody holds its
-    lock, and it is not empty. A mark that is empty is just being removed by its worker."""
+    """Return whether the file `path` is the mark of a worker that died while it loaded numba. Such a file is
+    locked by nobody and not empty. (An empty mark is about to be removed by its worker.)"""
     mark = Lock(path)
     with contextlib.suppress(OSError):
         if mark.take():

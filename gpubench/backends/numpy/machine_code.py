@@ -52,8 +52,8 @@ class ModuleCode:
         self.used = False
 
     def load(self, function: str) -> Any:
-        """Return what `keep` stored for `function`, which is its qualified name and signature, or None if there
-        is nothing. Sets `used` if there is something."""
+        """Return the code that `keep` stored for `function` (its qualified name and signature), or None if
+        there is none. Sets `used` if there is code."""
         payload = self._payloads.get(function)
         self.used |= payload is not None
         return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
@@ -99,11 +99,12 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
 
 def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Exception], ...] = ()) -> Result:
-    """Return the result of `run`, which defines `module`. The module's functions are loaded from the cache, or
+    """Return the result of `run`, which defines `module`. Functions of the module are loaded from the cache, or
     compiled and stored there.
 
-    Raises the errors of `run`. If functions came from the cache and the error is not of a type in `hopeless`,
-    the cached code may be the cause: the file is removed and everything is compiled once more.
+    Raises the errors of `run`. If functions came from the cache, the cached code may be the cause of an error:
+    then the file is removed and everything is compiled once more, unless the type of the error is in
+    `hopeless`.
     """
     code = _open[module] = ModuleCode(module)
     try:

@@ -87,9 +87,8 @@ def summing(function: Any) -> Any:
 
 @intrinsic
 def wide_vectors(typingctx):
-    """Ask for 512-bit vectors in the calling function. On processors that have both, LLVM prefers 256 bits,
-    which gives 0.7 of the speed of exp in cache. The calling function has the attribute, so it is not
-    inlined."""
+    """Ask for 512-bit vectors in the calling function, where LLVM would prefer 256 bits, which give 0.7 of the
+    speed of exp in cache. The attribute is on the calling function and prevents its inlining."""
 
     def codegen(context, builder, signature, args):
         # llvmlite knows a list of attributes, and refuses others in its own `add`.

@@ -53,7 +53,7 @@ class Chosen(msgspec.Struct, frozen=True):
     """A choice that was made among candidates."""
 
     name: str  # name of the candidate
-    load: float = 0.0  # share of the CPUs that other programs took during the trials
+    load: float = 0.0  # share of the CPUs' time that other programs took during the trials
 
 
 _FILE = msgspec.json.Decoder(dict[str, dict[str, Chosen]])
@@ -76,7 +76,7 @@ class Choices:
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return all choices that are remembered at `place` (`_place`), whatever the candidates were."""
+        """Return all choices that are remembered at `place` (see `_place`), for any set of candidates."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
@@ -118,10 +118,10 @@ class Trials(msgspec.Struct, frozen=True):
     timer: Callable[[str, Buffer], Callable[[int], float]]  # a `Timer` whose launches write to the buffer
     budget_s: float  # about the most seconds of the trials
     # Number of threads that build candidates at the same time, if building takes far longer than timing. They
-    # may take `budget_s` seconds more. 0: the timer builds.
+    # may take `budget_s` seconds more. 0: the thread that times also builds.
     builders: int = 0
-    # The default is taken unless another one is this many times as fast, since a choice lasts and trials are
-    # uncertain.
+    # A candidate replaces the default only if it is this many times as fast, since a choice lasts and trials
+    # are uncertain.
     margin: float = 1.0
 
 
@@ -152,8 +152,8 @@ _without_trials = contextvars.ContextVar("without_trials", default=False)
 
 @contextlib.contextmanager
 def without_trials() -> Iterator[None]:
-    """Forbid trials in the `with` block, because other devices work and would disturb them. Then a choice that
-    is not remembered, or that may have to be made again, raises TrialsNeeded."""
+    """Forbid trials in the `with` block, because work on other devices would disturb them. `choose` then raises
+    TrialsNeeded if it remembers no choice, or only one that may have to be made again."""
     token = _without_trials.set(True)
     try:
         yield
@@ -209,9 +209,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the candidate that was chosen at the nearest remembered size. The candidates of that size may have
-    been partly different ones, but the chosen one must be among those of `trials`. Returns None if there is no
-    such size nearby."""
+    """Return the candidate that was chosen at the nearest remembered size, if it is among the candidates of
+    `trials`; other candidates may have differed there. Returns None if there is no such size nearby."""
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
         if names:
@@ -299,9 +298,9 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build the candidates until `late()`, or until one whose launch takes longer than the budget. Returns the
-    timer of each candidate that could be built, with the seconds of one launch. Raises BackendError if the
-    first one cannot be built."""
+    """Build the candidates in order, until `late()` is true or a launch of one takes longer than the budget.
+    Returns, for each candidate that could be built, its timer and the seconds of one launch. Raises
+    BackendError if the first candidate cannot be built."""
     timers = {}
     for name in names:
         if late():

@@ -57,10 +57,9 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Set the largest number of CPUs that count as usable in this process. None removes the bound.
-
-    It is for control groups that limit CPU time, which the CPU affinity does not show. When the time is used
-    up, all threads of the group stop. So more threads than the limit allows would slow each other down.
+    """Set the largest number of CPUs that count as usable in this process; None removes the bound. It is meant
+    for a limit of CPU time by a control group, which the CPU affinity does not show: when the time is used up,
+    all threads of the group stop, so more threads than the limit allows slow each other down.
     """
     global _bound
     _bound = count
@@ -251,8 +250,8 @@ def trial_params(op: Op, params: Params) -> Params:
 
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
-    """Return why the case has no tuned kernel of its own (there is no kernel, no such variant, or it is a
-    library call). Returns None if it has one."""
+    """Return the reason why the case has no tuned kernel of its own, or None if it has one. The reasons are:
+    the op has no kernel, no such variant, or the kernel is a library call."""
     try:
         tuned_kernel(op, case)
     except Unsupported as refusal:
@@ -331,10 +330,9 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of the steps of a chain: first those of the steps on the host, then those of `launches`,
-    which are all other steps in order. The host's clock times the steps on the host, and `timed(launches)` the
-    others. If `timed` is None, the host's clock times each step together with a wait. Returns None if `timed`
-    does."""
+    """Return the times of the steps of a chain: first the steps on the host, by the host's clock, then the
+    other steps (`launches`, in order), by `timed(launches)`. If `timed` is None, the host's clock times each of
+    these together with a wait. Returns None if `timed` returns None."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -348,7 +346,8 @@ def read_stages(
 
 
 class SingleDevice(Session):
-    """A session on one piece of hardware. It refuses the cases that no device of its kind can run."""
+    """A session on one piece of hardware. It refuses overheads, dtypes and transfers that the device does not
+    have. Subclasses refuse further cases by `_refuse`."""
 
     has_bfloat16 = True
 

@@ -152,7 +152,7 @@ class BufferPool(ABC):
     """A pool of idle buffers by key. A key is a shape and dtype, or a number of bytes."""
 
     limit = IDLE_BYTES  # most idle bytes when a buffer with a new key is needed
-    most: float = math.inf  # bytes of the largest buffer that is kept
+    most: float = math.inf  # bytes of the largest buffer that the pool keeps
 
     def __init__(self) -> None:
         self._ready: dict[Hashable, ReadyBuffers] = {}

@@ -51,7 +51,7 @@ _NO_LETTER = 255
 class Oddities(NamedTuple):
     """The infinities and NaNs in a reference."""
 
-    first: int | None = None  # flat index of the first one; None if there is none
+    first: int | None = None  # flat index of the first infinity or NaN; None if there is none
     nan: bool = False  # whether there is a NaN
 
 
@@ -80,8 +80,8 @@ def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
-    """Return an array of sentinels. An output is filled with them, so that an element that no launch writes
-    fails the check."""
+    """Return an array of sentinels. Outputs are filled with sentinels, so that an element that no launch writes
+    fails its check."""
     import numpy as np
 
     array = np.empty(shape, host_dtype(dtype))
@@ -271,10 +271,8 @@ def _widen_all(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _new_part(path: Path) -> Path:
-    """Make a temporary file, which becomes `path` when it is complete.
-
-    Each writer has a file of its own, because truncating a file that another worker has mapped would end that
-    worker by SIGBUS.
+    """Make a temporary file, which becomes `path` when it is complete. Each writer has a temporary file of its
+    own: truncating a shared one would end workers that have mapped it by SIGBUS.
     """
     descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
     os.close(descriptor)
@@ -518,8 +516,8 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return two numbers that describe a vector: its length, and its component along a fixed vector relative to
-    the length. They are texts with so few digits that differences in rounding do not change them."""
+    """Return two texts with few digits: the length of a vector, and its component along a fixed vector relative
+    to the length. Differences in rounding do not change them."""
     import numpy as np
 
     length = math.sqrt(values @ values)

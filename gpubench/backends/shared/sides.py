@@ -45,8 +45,8 @@ INLINE_BYTES = 2 << 20
 
 
 def granule(units: int) -> int:
-    """Return the step in which `units` units are divided between devices. It is a power of two. Each share is a
-    multiple of it, except the last one, which also gets the remainder."""
+    """Return the step, a power of two, in which `units` units are divided between devices. Each share is a
+    multiple of the step, except the last share, which also gets the remainder."""
     finest = max(1, units // _GRANULES)
     return max(
         min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1)), 1 << max(0, units.bit_length() - _FINEST_BITS)
@@ -69,9 +69,9 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the case that `side` runs with the params `params`, for all or a part of the op. Its data stays on
-    that side. It uses the side's own kernel. It uses the library call if there is no kernel, or if a GPU's
-    kernel is that call anyway."""
+    """Return the case with which `side` computes the op, or a part of it, at `params`, with data that stays
+    there. The case uses the side's own kernel. It uses the library call if there is no kernel, or if a GPU's
+    kernel is that call."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
@@ -92,8 +92,8 @@ def ask(side: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Return why one of the sides cannot do all of the work, or None if each of them can. A side may do it with
-    its own kernel, by the library call, or by the plain expression if nothing compiles its kernel."""
+    """Return the reason why a side cannot do all of the work, or None if every side can. A side can do the work
+    by its own kernel, by the library call or, if nothing compiles its kernel, by the plain expression."""
     for side in sides:
         refused = ask(side, op, side_case(op, case, case.params, side))
         if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
@@ -109,13 +109,13 @@ class StageCase(NamedTuple):
 
     stage: Stage  # the stage of the workload
     op: Op  # the op of the stage with its params
-    case: Case  # the stage as a case of its own, with data that stays on the session
+    case: Case  # the stage as a case, with data that stays on the session's device
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
-    """Return `stage`, a stage of the workload `case`, as a case of its own on the session, with data that stays
-    there. It is the tuned implementation, or the library one if the device has no kernel for the op. A session
-    on two sides always gets the tuned one, which stands for the best that each side has."""
+    """Return `stage` of the workload `case` as a case of the session, with data that stays there. The case is
+    tuned or, if the device has no kernel for the op, a library case. On a session with two sides it is always
+    tuned, which means the best of each side."""
     device, op, params = session.device, kernels.load(stage.op), dict(stage.params(case.params))
     library = not device.composed and op.kernel(device.backend, case.dtype) is None
     implementation: Implementation = "library" if library else "tuned"
@@ -196,8 +196,8 @@ class DividedBuffer:
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the session's part of the operand for the launches of `key`, which have a part of their own. A
-        part is made when it is first needed, and replaced if it has another shape."""
+        """Return the session's part of the operand for the launches of `key`. A part is made when it is first
+        needed, and replaced if its shape changes."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:
@@ -273,7 +273,7 @@ class DeviceShare:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes of all inputs that are sent at every call, without weights, which stay on the device."""
+        """The bytes of the inputs that are sent at every call. Weights stay on the device and do not count."""
         operands = zip(self.whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 

@@ -224,9 +224,9 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run, or None if it can. The implementation `library` cannot, nor can a
-        case without a kernel, with an operand larger than a buffer, or with a kernel that refuses the device's
-        limits."""
+        """Return the reason why the case cannot run, or None if it can. These cannot run: the implementation
+        `library`, a case without a kernel, an operand larger than a buffer, and a kernel that refuses the
+        device's limits."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -258,8 +258,8 @@ class WgpuSession(
         self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a new buffer, after clearing it. wgpu would otherwise clear it at its first use, which may be
-        timed. Raises DeviceOutOfMemory."""
+        """Return a new buffer that is already cleared. (wgpu clears a buffer at its first use, which may be
+        timed.) Raises DeviceOutOfMemory."""
         buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
         self.sync()
@@ -426,9 +426,9 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit the commands that were recorded ahead. If there are none, record and submit part by part.
-        While the host waits for a chain, its next call is recorded. Returns the times at which each submit
-        returned, and whether the commands were recorded ahead."""
+        """Submit `repeat` calls: the commands that were recorded ahead or, without those, each part as soon as
+        it is recorded. Have the next wait record the next call of a chain. Returns the times at which the
+        submits returned, and whether the commands were recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []

@@ -180,8 +180,9 @@ class Programs:
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> WgpuLaunch:
-        """Return a launch of one candidate. Several threads may call this at the same time. Nothing is cached,
-        so `compile` builds the chosen candidate again and its build time is its own. Raises BuildError."""
+        """Return a launch of one candidate. Several threads may call this at the same time. The program is not
+        cached: `compile` builds the chosen candidate again, so that its build time includes no other candidate.
+        Raises BuildError."""
         steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
         return WgpuLaunch(steps, output, None)
 

@@ -50,9 +50,9 @@ class Library(NamedTuple):
     """The functions of wgpu-native, as wgpu-py 0.32 offers them."""
 
     lib: Any  # the functions of the library
-    checked: Any  # the same functions, wrapped so that they raise errors
+    checked: Any  # the same functions, each of which raises an error if wgpu-native reports one
     ffi: Any  # the types of the library
-    worked: Any  # the callback for the end of work, which gets the number of a wait
+    worked: Any  # the callback for the end of work; its argument is the number of the wait
     mapped: Any  # callback for the end of a mapping
 
 
@@ -93,8 +93,8 @@ class Queue:
         self._own, self._queue = device._internal, device.queue._internal
 
     def record_next(self, launch: WgpuLaunch | None) -> None:
-        """Let the next wait use its time: while it polls the device, it records one call of `launch` ahead.
-        None records nothing."""
+        """Have the next wait record one call of `launch` ahead, in the time in which it polls the device. None:
+        record nothing."""
         self._next = [launch] if self._asks and launch is not None else []
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -183,8 +183,8 @@ class Queue:
         return done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return a callback struct of the type `kind`. The library calls `call` with it, and passes `number`,
-        which identifies the wait."""
+        """Return a callback struct of the type `kind`. The library calls `call` with `number`, which identifies
+        the wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
@@ -215,11 +215,9 @@ class Queue:
 
 
 class Mapping:
-    """A request to map the first `size` bytes of a staging buffer. The host may touch them after `sync_wait`
-    and until `close`.
-
-    `behind` is the number of the last submission that uses the buffer, so that `sync_wait` does not wait for
-    later ones. This class is used because wgpu-py starts a thread for each mapping.
+    """A request to map the first `size` bytes of a staging buffer. After `sync_wait` and until `close`, the
+    host may touch these bytes. `behind` is the number of the last submission that uses the buffer, so that
+    `sync_wait` does not wait for later ones. (wgpu-py would start a thread for each mapping.)
     """
 
     def __init__(

@@ -300,7 +300,8 @@ class MappableMemory(HostMemory):
 
 
 def staging_buffer(device: Any, size: int, *, write: bool) -> Any:
-    """Return a buffer that the host maps: to write what the device then copies, or to read what it has copied."""
+    """Return a buffer that the host can map: if `write` is true, for data that the device then copies, else for
+    data that the device has copied."""
     import wgpu
 
     use = wgpu.BufferUsage

@@ -217,7 +217,7 @@ class FakeHostMemory(HostMemory):
 
 
 class HostTime:
-    """The scripted clock of a host, which the sessions of one worker may share."""
+    """The scripted clock of a host. The sessions of one worker may share it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -245,7 +245,7 @@ class FakeSession(
     protocols.TimesStages,
     protocols.ScriptedPair,
 ):
-    """A session with two times, of host and device, which scripted costs move forward."""
+    """A session with two clocks, of host and device, which the scripted costs advance."""
 
     has_bfloat16 = False
 
