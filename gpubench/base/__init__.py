@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def at_largest(items: Sequence[T], key: Callable[[T], Hashable], size: Callable[[T], int]) -> list[T]:
-    """Return those items whose `size` is the largest among all items with the same `key`."""
+    """Return, for each `key`, the items of the largest `size`."""
     largest = {name: max(map(size, group)) for name, group in group_by(items, key).items()}
     return [item for item in items if size(item) == largest[key(item)]]
 

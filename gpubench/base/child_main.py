@@ -30,7 +30,7 @@ class Messages:
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, a line of text. It begins on a new line, even if other code has written an
+        """Send one message, which is a line of text. Begin a new line first, even if other code has written an
         unfinished one."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
@@ -108,8 +108,8 @@ def import_ours(root: str) -> None:
 
 
 def import_msgspec() -> None:
-    """Import msgspec without typing_extensions, which takes half of its import time and offers no more than
-    `typing`."""
+    """Import msgspec without typing_extensions. That library takes half of the import time and adds only names
+    that `typing` has, too."""
     sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
     try:
         import msgspec  # noqa: F401

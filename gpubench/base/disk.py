@@ -144,11 +144,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(source: StrPath, target: StrPath) -> None:
-    """Rename `source` to `target` in one step. An existing file `target` is replaced. Raises OSError if that
-    fails.
-
-    Windows refuses this while any program has either file open, such as a virus scanner for a moment. There it
-    is repeated for up to `_PATIENCE_S`.
+    """Rename `source` to `target` in one step, and replace an existing `target`. Raises OSError. Windows
+    refuses this while any program has one of the files open, as a virus scanner has for a moment, so there it
+    is tried again for up to `_PATIENCE_S`.
     """
     until = time.monotonic() + _PATIENCE_S
     while True:
@@ -205,7 +203,7 @@ def reason(error: OSError) -> str:
 
 
 def mend(error: OSError) -> str:
-    """Return what the user can do about an error with this number, or an empty text if nothing is known."""
+    """Return what the user can do about this error, by its number, or an empty text if nothing is known."""
     if getattr(error, "winerror", None) in _HELD:
         return "close the program that has it open"
     text = "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")

@@ -180,8 +180,7 @@ MOST_CHOICES = 20  # most names that a message lists
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
-    as "--format". `hint` is advice in place of "did you mean". `listing` is the command that lists all
-    names."""
+    as "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

@@ -250,7 +250,7 @@ class Kind(NamedTuple):
     windows: str  # environment variable with the folder on Windows
     macos: str  # folder below the home on macOS
     xdg: str  # environment variable with the folder on other systems
-    default: str  # folder below the home if that variable is not set
+    default: str  # folder below the home folder, used if the variable is not set
 
 
 CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")

@@ -14,7 +14,7 @@ class Entry(NamedTuple):
     """A message of the list."""
 
     sentence: str  # the meaning of its code
-    remedy: str  # the remedy, used unless the code that reports the problem has a better one
+    remedy: str  # the remedy, unless the code that reports the problem knows a better one
 
 
 # fmt: off

@@ -147,10 +147,10 @@ class _Process:
         self._readers.append(thread)
 
     def _end_group(self) -> None:
-        """Wait for the end of the process. Then end what is left of its group, if the process is a Child or has
-        failed. Processes that a user's file started would run on and keep the pipes open, whose end is the sign
-        of a crash. A command that succeeds may leave a daemon, as git does. The tracker of multiprocessing ignores
-        SIGTERM, and frees shared memory."""
+        """Wait for the end of the process, then end the rest of its group, if the process is a Child or has
+        failed. Processes that a user's file started would otherwise run on and keep the pipes open, and the end
+        of the pipes is the sign of a crash. A command that succeeds may leave a daemon, as git does. SIGTERM
+        does not end the tracker of multiprocessing, which still frees shared memory."""
         if self._process.wait() or isinstance(self, Child):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGTERM)
@@ -168,8 +168,8 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process with its group and, if it still runs after `after_s` seconds, kill them. With 0
-        they are killed at once. Never raises."""
+        """Terminate the process with its group, and kill them if the process still runs after `after_s`
+        seconds. 0: kill at once. Never raises."""
         if after_s:
             self._send(signal.SIGTERM)
             self.wait(after_s)
@@ -293,9 +293,9 @@ class Ended(msgspec.Struct, frozen=True):
     """The result of a child that ran one command."""
 
     status: int | None  # the exit status, or the negated number of a signal; None: not ended in time
-    output: str  # its stdout, of which a long middle is left out
-    errors: str  # its stderr, of which a long middle is left out
-    took_s: float  # seconds until it had written everything
+    output: str  # its stdout; a long one without its middle
+    errors: str  # its stderr; a long one without its middle
+    took_s: float  # seconds until both were complete
 
     @property
     def message(self) -> str:
@@ -466,8 +466,8 @@ def _of_living_children() -> float:
 
 
 def _children(number: int | str) -> list[int]:
-    """Return the ids of a process's descendants, of which Linux lists those of each thread. Returns an empty list
-    if it has none, and on systems without such lists."""
+    """Return the ids of all descendants of a process, from the lists of children that Linux has for each
+    thread. Returns an empty list if there are none, and on other systems."""
     own: list[int] = []
     for file in Path(f"/proc/{number}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended

@@ -230,10 +230,8 @@ def _json_escape(mark: re.Match[str]) -> str:
 
 
 def inert(text: str) -> str:
-    """Return `text` with a blank in each command that a CI runner would execute.
-
-    A mark of no width would not be enough, because runners compare texts by rules of a culture that skip such
-    marks.
+    """Return `text` with a blank in each command that a CI runner would execute. A character without width
+    would not do, because runners compare texts by cultural rules that ignore such characters.
     """
     return re.sub(_COMMAND, r"\g<0> ", text)
 
@@ -312,7 +310,7 @@ def printable(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """Return `text` wrapped to lines of at most `width` columns, of which all except the first are indented."""
+    """Return `text` wrapped to lines of at most `width` columns. All lines except the first are indented."""
     return "\n".join(fill(text, width))
 
 

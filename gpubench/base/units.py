@@ -70,7 +70,7 @@ class _Part(NamedTuple):
         return parts
 
     def trim(self, first: int = 0) -> _Part:
-        """Return the part without surrounding blanks and without its `first` leading characters."""
+        """Return the part without surrounding blanks, and then without its `first` leading characters."""
         start = self.start + len(self.text) - len(self.text.lstrip())
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
@@ -213,11 +213,9 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 
 def earned_digits(value: float, low: float, high: float) -> int:
-    """Return how many significant digits of `value` to show if its interval is [low, high]: at most two of them
-    are uncertain.
-
-    The result is from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width, or if a number is not
-    finite.
+    """Return the number of significant digits to show of `value`, whose interval is [low, high]: so many that
+    at most two are uncertain, from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width, or if a
+    number is not finite.
     """
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
@@ -228,8 +226,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
     """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us or ns. With "auto"
-    it is the one in which the number is from 1 to 1000, or the nearest to that. Raises ValueError for another
-    unit."""
+    it is the unit in which the number is from 1 to 1000, or as near to that as possible. Raises ValueError for
+    another unit."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)

@@ -37,8 +37,8 @@ def entries(group: str, name: str | None = None) -> list[EntryPoint]:
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return an error for each entry point that is left out, by name: gpubench or a package that was found
-    earlier has one of the same name. `built_in` holds the names that gpubench has."""
+    """Return, by name, an error for each entry point that is left out because its name is taken: by gpubench
+    (`built_in`), or by a package that was found earlier."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):

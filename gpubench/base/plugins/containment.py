@@ -32,10 +32,9 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Restore the state of the process after the `with` block, which imports another package.
-
-    Output that the package prints meanwhile, from Python or from C, goes to standard error. If the import
-    forks, the new process ends here.
+    """Restore the state of this process after the `with` block, which imports another package. In the block,
+    output of the package, from Python or from C, goes to standard error. A process that the import forks ends
+    at the end of the block.
     """
     used.set()
     streams.keep_apart()

@@ -37,7 +37,7 @@ class SectionDeclaration(NamedTuple):
     key: str  # the name of the section in `--sections`
     order: int  # sorts the sections of a report
     more: str  # text of the other arguments
-    module: str  # module that declares it
+    module: str  # the module that declares the section
 
     @property
     def help(self) -> str:
@@ -108,7 +108,7 @@ class Maker(NamedTuple):
     order: int  # sorts the sections of a report
     make: Callable[..., Any]  # the function
     help: str = ""  # the title of a table without a section
-    together: bool = False  # whether it draws several files together, as `make(analyses, options)`
+    together: bool = False  # whether the function draws several files together, as `make(analyses, options)`
 
 
 class Rows(NamedTuple):
@@ -163,8 +163,8 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
-    """Return the functions that draw these sections and the sections that are always shown, in the order of a
-    report. If `together` is true, they are the functions that draw several files together."""
+    """Return the functions that draw the sections `keys` and those that are always shown, in the order of a
+    report. If `together` is true, return the functions that draw several files together."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]

@@ -23,17 +23,19 @@ class Wing(NamedTuple):
     """The contents of a wing. Each value names an object as `module:attribute`, like an entry point, so that
     the object is imported only when it is used."""
 
-    # By the name of a command: the class of its options. For a command of gpubench it is a subclass of its
-    # options.
+    # By the name of a command: the class of its options. If gpubench has a command of this name, the class is a
+    # subclass of that command's options.
     commands: Mapping[str, str] = {}
-    readers: Mapping[str, str] = {}  # by the name in the head of a document: the function that reads its bytes
-    schemas: Mapping[str, str] = {}  # by the same name: the struct type of the document
+    # by the format name in the head of a document: the function that reads the document's bytes
+    readers: Mapping[str, str] = {}
+    schemas: Mapping[str, str] = {}  # by the format name: the struct type of the document
     ops: Mapping[str, str] = {}  # by name: the declaration
     backends: Mapping[str, str] = {}  # by name: the object BACKEND
-    # By the name of a field of Op that only this wing uses, for ops in which the field is set:
-    workspaces: Mapping[str, str] = {}  # the class of their workspaces
+    # The keys of the next three fields are fields of Op that only this wing uses. The values are for ops in
+    # which such a field is set. Here: the class of their workspaces.
+    workspaces: Mapping[str, str] = {}
     timers: Mapping[str, str] = {}  # the class of their timers
-    two_sides: Mapping[str, str] = {}  # the class of the session that runs them on two sides
+    two_sides: Mapping[str, str] = {}  # the class of the session that runs such ops on the CPU and a GPU
     # Modules with sections of a report (`gpubench.base.plugins.sections`).
     sections: tuple[str, ...] = ()
     # By any name: a function from an analysis to SharedCalls, the calls that the CPU and a GPU do together.
@@ -100,9 +102,9 @@ def brought(what: str) -> dict[str, str]:
 
 def for_op(what: str, op: object) -> Any:
     """Return the object that a wing brings for this op, or None if no wing does. `what` is the field of Wing
-    that names the object: "workspaces", "timers" or "two_sides". The keys of such a field are attributes of an
-    op, and an object is for the ops whose attribute is not empty. Raises BadPlugin if the object cannot be
-    imported."""
+    that names the object: "workspaces", "timers" or "two_sides". The key of an entry in this field is an
+    attribute of ops; the entry is for the ops in which that attribute is not empty. Raises BadPlugin if the
+    object cannot be imported."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 
