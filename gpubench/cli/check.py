@@ -209,9 +209,8 @@ def _file_state(result: Path) -> tuple[int, int] | None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Let an interrupted run save its session, then kill it.
-
-    The Ctrl-C of a terminal reaches the run as well. Other signals do not, so a run that goes on gets SIGTERM.
+    """Let an interrupted run save its session, then kill it. Ctrl-C in a terminal reaches the run, too. Other
+    signals reach only this process, so a run that still works gets SIGTERM.
     """
     try:
         child.communicate(timeout=OWN_END_S)

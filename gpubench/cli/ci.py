@@ -34,13 +34,13 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a command for continuous integration."""
 
-    verdict: OutcomeWord  # the first of failed, slower and unsure that is true, otherwise ok
+    verdict: OutcomeWord  # failed, slower, unsure or ok: the first that applies
     exit_code: int  # exit code of the command
     slower: int | None = None  # number of slower cases of a comparison; None for reports
     faster: int | None = None  # number of faster cases of a comparison; None for reports
-    unsure: int | None = None  # number of cases of a comparison that are unsure; None for reports
-    # number of ops in reports that a GPU wins at their largest size, with data on the GPU if that was measured;
-    # None for comparisons
+    unsure: int | None = None  # the number of unsure cases of a comparison; None for reports
+    # the number of ops in reports that a GPU wins at their largest size, with data on the GPU if that was
+    # measured; None for comparisons
     gpu_wins: int | None = None
     errors: tuple[str, ...] = ()  # a sentence for each failed gate and each broken case
     warnings: tuple[str, ...] = ()  # a sentence for each other problem
@@ -197,7 +197,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     outputs: str | None  # file to which the outputs are appended; None: no outputs
     annotated: bool  # whether messages are written to the log
     marker: str | None  # marker by which a comment is found again; None: no marker
-    max_bytes: int | None  # most bytes of a comment; None: COMMENT_BYTES with a marker, else no limit
+    max_bytes: int | None  # largest size of a comment; None: COMMENT_BYTES with a marker, else no limit
 
     def comment(self, text: str, format: str) -> str:
         """Return Markdown text with its marker and within its limit. Text in any other format does not
@@ -349,10 +349,8 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """Raise UsageError if a gate selects no case, because such a gate never fails: renaming an op would switch
-    it off.
-
-    `cases` are the cases of files or of a plan. `on_cpu` returns whether a device id is a CPU.
+    """Raise UsageError for a gate that selects none of `cases`, which come from files or a plan. Such a gate
+    never fails, so renaming an op would switch the gate off. `on_cpu` returns whether a device id is a CPU.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:

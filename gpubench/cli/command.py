@@ -110,9 +110,9 @@ class Command(TyperCommand):
         return _screen(self, ctx, ("Options", rows), self.options.examples, more_help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments with the configured values as defaults. --show-config prints the values and ends
-        the command. Raises UsageError and ConfigError, and errors of the parser, which `explain` turns into
-        UsageError."""
+        """Parse the arguments, with the configured values as defaults. With --show-config, print the values and
+        end the command. Raises UsageError, ConfigError and the parser's own errors (`explain` turns these into
+        UsageError)."""
         try:
             typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         except ParserUsageError as error:
@@ -349,12 +349,12 @@ class Setting(NamedTuple):
     """A value that a configuration file or an environment variable gives an option."""
 
     key: str  # name of the option, without `--`
-    value: Any  # the value as it was written
-    source: str  # the file or variable from which it comes
+    value: Any  # the value as written in the file or variable
+    source: str  # the file or variable that sets the value
 
 
 def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
-    """Return those options of a class that files and variables may set, by their keys."""
+    """Return, by key, the options of a class that configuration files and environment variables may set."""
     return {declared.key: declared for declared in kind.declared.values() if declared.configurable}
 
 
@@ -421,7 +421,7 @@ def _project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
 
 def _names_us(project: Path) -> bool:
     """Return whether the file mentions gpubench. Most files do not, and parsing TOML takes longer than some
-    commands. An unreadable file counts as one that does, so that its reader says what is wrong."""
+    commands. Returns True for an unreadable file, so that its reader reports the error."""
     with contextlib.suppress(OSError):
         return b"gpubench" in disk.read_regular(project)
     return True  # whoever reads it says why
@@ -503,7 +503,8 @@ def _unknown_error(what: str, word: str, names: Iterable[str], path: Path) -> Co
 
 
 def _toml(value: Any) -> str:
-    """Return the value in TOML, which is the same as its JSON, or an empty text if there is no value."""
+    """Return the value as TOML text, which is also its JSON text. Returns an empty text for None and for an
+    empty list."""
     import json
 
     return "" if value in (None, [], ()) else json.dumps(value, ensure_ascii=False, default=str)

@@ -61,7 +61,7 @@ class Declaration(NamedTuple):
 
     @property
     def multiple(self) -> bool:
-        """Whether the option may be given more than once, which is so if its value is a list."""
+        """Whether the option may be given several times, which requires a list as its value."""
         return "list" in str(self.type)
 
 
@@ -79,11 +79,11 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 
 
 class CommandOptions:
-    """The values of a command's options, as attributes with the names of the options. They cannot be changed.
+    """The values of a command's options, as read-only attributes with the names of the options. An option that
+    was not given has its default.
 
-    A class has the options of its bases and its own ones. An option that is declared again keeps its place. A
-    value that is not given is the option's default. Raises UsageError for a word that an option does not
-    accept.
+    A class has the options of its bases, then its own. An option that a class declares again keeps its place.
+    Raises UsageError for a word that an option does not accept.
     """
 
     # The declarations of all options, by field name.

@@ -70,8 +70,8 @@ def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written to. Raises UsageError if it cannot. Does nothing if the
-    result is not saved there: with --no-save, or if `output` names a result file."""
+    """Check that the results folder can be written to. Raises UsageError if it cannot. Does nothing if no
+    result goes there: with --no-save, or if `output` names a result file."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
@@ -97,9 +97,9 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
-    """Rename the `.part` file of an earlier run beside the first result file in `output`, and print a warning.
-    Does nothing if this run would lose no data: there is no such file, or the run continues it (`resumed`).
-    Raises GpubenchError if the file cannot be renamed."""
+    """Rename the `.part` file that an earlier run left beside the first result file in `output`, and print a
+    warning. Does nothing if there is no such file, or if this run continues it (`resumed`). Raises
+    GpubenchError if the file cannot be renamed."""
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)
@@ -132,8 +132,8 @@ class Saver:
         self.empty = False  # whether nothing was measured and no file was named
 
     def check(self, run: Run) -> None:
-        """Check, before measuring, that the result of `run` can be saved in the results folder, if it goes
-        there. Raises UsageError if it cannot."""
+        """Before measuring, check that the results folder can be written to, if the result of `run` goes there.
+        Raises UsageError if it cannot."""
         if self._anywhere:
             store.check_result_path(self._folder or store.default_results_dir(), run)
 
@@ -242,7 +242,8 @@ def _has_samples(run: Run) -> bool:
 
 
 def read_back(run: Run) -> Run:
-    """Return the run with numbers rounded as in its file, so that all conclusions equal those of `report`."""
+    """Return the run with its numbers rounded as in the file, so that this run and `report` give the same
+    conclusions."""
     return store.loads(store.dumps(run), "the result")
 
 

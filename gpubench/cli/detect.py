@@ -68,11 +68,9 @@ def detect(options: DetectOptions) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """Return what detection finds on this machine, and the listings of backends for which detection has no
-    probe.
-
-    A worker asks each such backend while the probes run. PyTorch is not asked, because its import takes long
-    and it lists no GPU that others do not.
+    """Return the machine as detection finds it, and the listings of backends for which detection has no probe.
+    A worker lists each of these backends while the probes run. PyTorch is not listed, because its import takes
+    long and other backends list the same GPUs.
     """
     import gpubench.detect as detection
     from gpubench import backends
@@ -229,9 +227,8 @@ def _require_word(text: str) -> None:
 
 
 def _require(machine: Machine, text: str, *, here: bool) -> None:
-    """Raise RequiredUnavailable if the machine lacks the device or backend `text`.
-
-    If `here` is true, the machine is this one, so that its backends can be asked.
+    """Raise RequiredUnavailable if the machine lacks the device or backend `text`. `here` says whether the
+    machine is this one, whose backends can be listed.
     """
     import gpubench.detect as detection
     from gpubench import backends

@@ -125,7 +125,7 @@ class Listed(NamedTuple):
 
     name: str  # name of the backend
     implementations: tuple[str, ...]  # the implementations of the op
-    brought: Mapping[str, tuple[Kernel, ...]]  # kernels that it brings, by op
+    brought: Mapping[str, tuple[Kernel, ...]]  # the kernels that the backend brings, by op
     kind: str  # `cpu` if all of its devices are CPUs, else `gpu`
 
 

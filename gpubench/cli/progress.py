@@ -120,10 +120,8 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
 
 
 def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, repeats: bool) -> str | None:
-    """Return what to expect if other programs have used the CPUs between the readings `before` and `now`.
-    Returns None if the load is low or unknown.
-
-    If `repeats` is true, disturbed sessions are measured again.
+    """Return a text on what to expect if other programs used the CPUs between the readings `before` and `now`.
+    Returns None if their load is low or unknown. `repeats` says whether disturbed sessions are measured again.
     """
     share = max(part or 0.0 for part in processes.load_between(before, now))
     if share <= BUSY_SHARE:
@@ -291,10 +289,8 @@ TABLE_S, TABLE_SHARE = 1.0, 0.02
 
 
 class Live(Display):
-    """A display of live lines without any style, which are cleared before the result is printed.
-
-    It shows the plan, the answer so far, the last problem, and the current step. The final screen repeats or
-    counts everything that is lost when the lines are cleared.
+    """Live lines without style, which are cleared before the result is printed. They show the plan, the answer
+    so far, the last problem, and the current step. The final screen repeats or counts all of these that matter.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -321,7 +317,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return a function that calls `save` and keeps the run, whose answer the display then shows."""
+        """Return a function that calls `save` and keeps the run, so that the display can show its answer."""
         self._answer = AnswerSoFar(look)
 
         def seen(run: Run) -> None:
@@ -450,8 +446,8 @@ class EventLog:
         return both
 
     def watching(self, save: Save) -> Save:
-        """Return a function that calls `save` and lets the log know the run, whose devices and sessions an
-        estimate needs."""
+        """Return a function that calls `save` and gives the run to the log, which needs its devices and
+        sessions for estimates."""
 
         def seen(run: Run) -> None:
             self._run = run

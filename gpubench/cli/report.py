@@ -105,8 +105,8 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> list[tuple[str, Run]]:
-    """Return the runs of all documents, each with its file. A run that an earlier file holds, too, is left out,
-    and stderr says so unless `quiet` is true. Raises InputError if there is no run."""
+    """Return the runs of all documents, each with its file. Only the first of several copies of a run is
+    returned, and stderr names the others unless `quiet` is true. Raises InputError if there is no run."""
     from gpubench.result.run import Run
 
     runs: list[tuple[str, Run]] = []

@@ -43,7 +43,7 @@ class _Part(NamedTuple):
     """A selector in a claim."""
 
     claim: Claim  # the claim
-    text: str  # the selector as it is written, which may be incomplete
+    text: str  # the selector as written, which may be incomplete
 
     @property
     def segments(self) -> list[str]:
@@ -118,12 +118,11 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a function that says whether the run keeps a case.
-
-        Every case of the CPU is kept. Any other case is kept if a claim about its kind of device selects it.
-        Cases of a GPU that copy at every call are kept, too, because the table shows them. Of a second backend
-        for the same GPU, only the kernels that a claim names are kept. Splits are kept only if there is a GPU
-        that is no software adapter. `keep` is another condition, which also applies.
+        """Return a function that says whether the run keeps a case. It keeps all CPU cases, and the cases of
+        other devices that a claim about their kind of device selects. It also keeps GPU cases that copy at
+        every call, because the table shows them. If several backends drive a GPU, the later ones keep only
+        kernels that a claim names. Splits need a GPU that is no software adapter. `keep` is a further condition
+        for every case.
         """
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]

@@ -83,9 +83,8 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """Return the run in the file, or in the `.part` file that a killed run left and that continues it.
-
-    Returns None if there is no file yet.
+    """Return the run in the file, or in its `.part` file if a killed run left one that continues it. Returns
+    None if there is no file yet.
     """
     if append is None:
         return None
@@ -122,9 +121,8 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """Return constraints for a search that goes on. They keep only cases that the selection of the file keeps.
-
-    An op of the file keeps only the implementations, regimes and devices that it has in the file.
+    """Return constraints for a search that goes on. They keep only the cases that the file's selection keeps
+    and, for an op of the file, only the implementations, regimes and devices that the op has there.
     """
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}

@@ -317,9 +317,8 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
-    """Return the names of the ops that declare all params in `names`, among those of the op or group `where`
-    (empty: all). `text` is quoted in the error. Raises UsageError if `where` is unknown or if no op declares
-    them all."""
+    """Return the ops of the op or group `where` (empty: of all) that declare all params in `names`. Raises
+    UsageError, which quotes `text`, if `where` is unknown or if no op declares all params."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
     concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
