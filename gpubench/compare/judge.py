@@ -60,8 +60,8 @@ class SessionValues(NamedTuple):
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:
-        """Tell whether new and base differ by more than the factor `limit`, in either direction, and whether
-        this is more than chance by a rank test at CONTRADICTION_ALPHA."""
+        """Tell whether new and base differ by more than the factor `limit`, in either direction. The rank test
+        at CONTRADICTION_ALPHA must also show that this is more than chance."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
@@ -75,9 +75,11 @@ class CaseValues(NamedTuple):
     """The statistics of a case in one file. All statistics except `cycles` are in seconds, by session."""
 
     case: CaseResult  # the case with its estimate, as in a report
-    low: dict[int, float]  # the fastest sample, which other programs on the machine disturb least
+    # the fastest sample of each session, which other programs on the machine disturb least
+    low: dict[int, float]
     medians: dict[int, float]  # the median of the blocks, as in a report
-    slow_ends: dict[int, float]  # the 90 % quantile, which changes if some of the samples change
+    # the 90 % quantile of each session, which changes even if only some of the samples change
+    slow_ends: dict[int, float]
     cycles: dict[int, float]  # `low` in cycles of the device's clock; empty if a session has no clock readings
 
     @classmethod
@@ -244,8 +246,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 
 
 def _disturbance(run: Run) -> float:
-    """Return the mean of ln(factor)² over the sessions that count. The factor is the most by which other
-    programs can have lengthened the times of a session. It is 1 unless the session is contended."""
+    """Return the mean of ln(factor)² over the sessions that count. A session's factor is the most by which
+    other programs may have lengthened its times: 1 unless the session is contended."""
     used = [session for session in run.sessions if not session.superseded]
     shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
     return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
@@ -387,7 +389,7 @@ class StepChange(NamedTuple):
     """A lasting change of a case between two runs in a sequence of runs."""
 
     run: int  # the index of the first run after the change
-    ratio: float  # the time of the runs after the change divided by that of the runs before it
+    ratio: float  # the time after the change / the time before it
     low: float  # the low end of the interval of the ratio
     high: float  # the high end of the interval of the ratio
 
@@ -454,8 +456,8 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance between the mean logarithms of both sides. It is scaled so that its square is the
-    amount by which two separate means, instead of one mean, reduce the sum of squared deviations."""
+    """Return the distance between the mean logarithms of the two sides, scaled: its square is the decrease of
+    the sum of squared deviations if each side has a mean of its own instead of one common mean."""
     base, new = side.logs()
     distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))

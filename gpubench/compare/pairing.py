@@ -29,7 +29,7 @@ class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
     """The cases of two runs, sorted into comparable pairs and cases without a comparison."""
 
     pairs: tuple[CasePair, ...]  # the pairs that can be compared
-    # cases that both files have but that cannot be compared: their numbers mean different things or are
+    # cases of both files that cannot be compared, because their numbers mean different things or are
     # implausible
     refused: tuple[JudgedCase, ...]
     missing: tuple[AbsentCase, ...]  # the cases that have a number only in the base
@@ -120,8 +120,8 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the ids of the cases of `side` that do not count as missing in `other`. The run of `side` chose
-    their sizes by itself. `other` did not choose these sizes, or had no time left for them. It must have
+    """Return the ids of the cases of `side` that must not count as missing in `other`. These are cases at sizes
+    that the run of `side` chose by itself and that `other` did not choose or had no time for. `other` must have
     measured the same op on the same device at another size."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
@@ -218,8 +218,8 @@ def _is_idle(package: Difference, devices: Collection[str]) -> bool:
 def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
-    """Return the differences of one case: the definition of its op, the threads of its device, its kernel and
-    its results. Threads that one run does not know are no difference."""
+    """Return the differences of one case in the definition of its op, the threads of its device, its kernel and
+    its results. An unknown number of threads is no difference."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
@@ -286,8 +286,8 @@ def _fields(
 
 
 def _same_but_memory(field: str, base: str, new: str) -> bool:
-    """Tell whether two facts differ only in a size of memory, which one side does not know, or which differs by
-    no more than kernels and drivers reserve."""
+    """Tell whether two facts differ at most in a size of memory. One side may lack that size, or the two sizes
+    may differ by no more than kernels and drivers reserve."""
     sides = [text.removesuffix(" bytes").rpartition(", ") for text in (base, new)]
     (device, _, size), (other, _, other_size) = sides
     if device != other or not (base.endswith(" bytes") or field == "memory_gib"):

@@ -63,7 +63,7 @@ class _Against(NamedTuple):
     name: str  # the name of the new file
     side: CompareSide  # its run and cases
     pair: Pair  # the summary of the comparison
-    part: PairedCases  # its cases, paired with those of the base
+    part: PairedCases  # the cases of the new file, paired with those of the base
     cases: list[JudgedCase]  # the judged cases
     differences: tuple[Difference, ...]  # the differences of the runs and of their cases
     idle: bool  # whether none of its cases could have become SLOWER
@@ -82,7 +82,7 @@ class _Whole(NamedTuple):
 
     @property
     def heard(self) -> list[JudgedCase]:
-        """The cases that gates consider, which are all that the user did not mute."""
+        """The cases that the gates check: all except those that the user muted."""
         return [case for case in self.cases if not case.muted]
 
     def absent(self, kind: Absent) -> tuple[AbsentCase, ...]:
@@ -298,9 +298,8 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a machine shows in unchanged work. The sessions of one run are compared with each other.
-
-    A permutation assigns the sessions to two sides, and each side is judged as a run of its own.
+    """The apparent changes of unchanged work on a machine. The sessions of one run are assigned to two sides,
+    in every permutation, and each side is judged as if it were a run.
     """
 
     name: Literal["gpubench-noise"] = "gpubench-noise"  # the name of the document's format
@@ -312,7 +311,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float  # the significance level of the tests
     permutations: int  # the number of permutations, with their mirror images
     false_alarm_share: float  # the share of permutations with a case called SLOWER at a threshold of 5 %
-    raised_alarm_share: float  # the same share at the thresholds of `cases`, which come from the same sessions
+    raised_alarm_share: float  # `alarm_share` at the thresholds of `cases`, which come from the same sessions
     cases: tuple[NoisyCase, ...]  # the noise of each case
     left_out: tuple[str, ...] = ()  # ids of cases with too few sessions or implausible numbers
 
@@ -337,8 +336,8 @@ def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
     """Yield the ways to divide the sessions in `pairs` between two sides, so that each side gets one session of
-    each pair. If two ways differ only in which side is which, one of them is yielded. If there are more than
-    MOST_HALVES ways, a fixed sample of them is yielded."""
+    each pair. Swapping the sides gives no new way. If there are more than MOST_HALVES ways, a fixed sample is
+    yielded."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))

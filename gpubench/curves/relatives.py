@@ -34,9 +34,9 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     kind: Kind  # the kind of its calls
     blocks: Blocks  # the seconds of its blocks, by size and session
-    relation: Hashable = None  # equal for relatives; it does not contain the op
-    # the bytes that a launch moves for each unit of n; 0 if this is not constant, and then the contender has no
-    # relatives
+    relation: Hashable = None  # equal for contenders that are relatives; it does not contain the op
+    # the bytes that a launch moves for each unit of n; 0 if they are not proportional to n, so that the
+    # contender has no relatives
     traffic: float = 0.0
 
     @classmethod
@@ -150,9 +150,9 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve under which the points of a contender are most likely. The candidates are a line, curves
-    that deviate from the relatives' common curve, and on a GPU the sum of a launch cost and a cost per byte.
-    The line fits a CPU, and a GPU op whose time is not such a sum (matmul)."""
+    """Return the curve that makes the points of a contender most likely. There are three kinds of candidates: a
+    line, curves that deviate from the relatives' common curve, and (only on a GPU) the sum of a launch cost and
+    a cost per byte. The line fits a CPU, and GPU ops such as matmul, whose time is not such a sum."""
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
         result += _beside(kind, places, relatives)

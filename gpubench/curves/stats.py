@@ -302,8 +302,8 @@ def run_value(sessions: Iterable[Sequence[float]]) -> float:
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return the square of the half-width of the interval of a session's mean ln(block). It depends on the
-    scatter of the session's blocks and on the prior."""
+    """Return the square of the half-width of the interval of a session's mean ln(block), from the scatter of
+    its blocks and the prior."""
     expected = None if prior is None else prior.block**2
     squares = _squares([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
@@ -379,10 +379,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Return, for each sum 0, 1, 2, ..., the number of ways in which k of these ranks have that sum.
-
-    One large integer holds the counts of all sums side by side, so that one shift and one addition update all
-    of them.
+    """Return, for each sum 0, 1, 2, ..., the number of ways to choose k of these ranks with that sum. One large
+    integer holds the counts of all sums, so that one shift and one addition update all of them.
     """
     size = len(ranks) // 8 + 1  # bytes of a count
     ways = [1] + [0] * k
@@ -441,6 +439,6 @@ def robust_spread(rates: Sequence[float]) -> float:
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether so few of the `peers` are suspects that they may be named. If there are more, the peers are
-    not alike, and it is unclear which of them are slow."""
+    """Tell whether few enough of the `peers` are suspects that the suspects may be named. Otherwise the peers
+    are not alike, and it is unclear which of them are slow."""
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

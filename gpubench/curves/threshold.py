@@ -77,8 +77,8 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
-    """Return the time of the other side divided by that of the case at size `n`, interpolated between the sizes
-    that `threshold` compared. Return None outside of them, or if `threshold` is None."""
+    """Return the time of the other side / the time of the case at size `n`, interpolated between the sizes that
+    `threshold` compared. Return None outside these sizes, or if `threshold` is None."""
     places = threshold.margins if threshold is not None else ()
     x = math.log(n) if n > 0 else -math.inf
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
@@ -187,9 +187,9 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Return the index at which the last stretch from loss to win begins, and whether the case surely wins at a
-    smaller size than one of its sure losses. If it does not, the stretch begins at index 0. If it does, the
-    stretch begins at the surest loss above the last of these wins."""
+    """Return the index at which the last rise from loss to win begins, and whether the case also surely wins at
+    a smaller size than one of its sure losses. The rise begins at index 0, unless there is such a win: then it
+    begins at the surest loss above the last of these wins."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False
@@ -212,8 +212,8 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return the x at which `rising`, a sequence that never falls, passes `share`. Return minus infinity if it
-    begins above `share`, and infinity if it never passes it."""
+    """Return the x at which `rising`, a sequence that never falls, passes `share`. Return minus infinity if all
+    of it is above `share`, and infinity if none is."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):

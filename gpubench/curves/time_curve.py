@@ -73,7 +73,7 @@ SURE_STEP = 7.0
 class Warp(NamedTuple):
     """The variance that a random walk gains up to each place."""
 
-    knots: tuple[float, ...]  # the places at which the variance is given
+    knots: tuple[float, ...]  # the x at which the variance is given
     heights: tuple[float, ...]  # the variance at each knot; linear between and beyond the knots
 
     @classmethod
@@ -83,9 +83,9 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp like that of `even`, but with steps. If the time between two neighbouring points
-        changes by more than slopes and chance explain, the whole excess may be one step that lies anywhere
-        between them."""
+        """Return a warp as by `even`, with steps. There is a step between two neighbouring points if the time
+        changes by more than slopes and chance explain. The whole excess may then lie anywhere between the
+        points."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
@@ -390,7 +390,8 @@ class Height(NamedTuple):
     mean: float  # the expected ln(seconds); linear between the ends of a gap
     variance: float  # the variance of ln(seconds)
     jump: float = 0.0  # the height of the step in the gap around the size; 0: there is none
-    share: float = 0.0  # the probability that the step lies below the size: the share of the gap below it
+    # the probability that the step lies below the size, which is the share of the gap below the size
+    share: float = 0.0
     gap: tuple[float, float] = (0.0, 0.0)  # the ends of the gap, as ln(n)
 
     def branches(self) -> list[tuple[float, float]]:
