@@ -167,7 +167,7 @@ class Traits(NamedTuple):
     """The properties by which kinds of CPUs are distinguished."""
 
     online: CpuSet  # the CPUs to distinguish
-    cores: list[CpuSet] | None  # their sets of SMT siblings; None: unknown
+    cores: list[CpuSet] | None  # the sets of SMT siblings of these CPUs; None: unknown
     clocks: Mapping[str, Mapping[int, int]]  # for each cpufreq file: the hertz by CPU
     private: Mapping[int, object]  # the L1 and L2 caches, by CPU; empty if a present CPU is offline
 
@@ -248,8 +248,8 @@ def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], t
 
 
 def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
-    """Return the name of each CPU's performance counters. CPUs in no list get "", which is a kind of its own.
-    The result is empty if there is no list, or if the lists overlap."""
+    """Return the name of the performance counters of each CPU. A CPU without counters gets "", which counts as
+    a kind. The result is empty if sysfs has no lists of counters, or if the lists overlap."""
     lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
     members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
     owners = dict(members)
@@ -355,8 +355,8 @@ def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
-    """Return the online CPUs according to two other sources. The first has every cpuN whose file `online` is
-    not 0 (cpu0 often has no such file). The second has the CPUs in cpuinfo."""
+    """Return the online CPUs according to two other sources: the folders cpuN whose file `online` is missing
+    (as for cpu0) or not 0, and the CPUs in cpuinfo."""
     facts = []
     if folders:
         source = f"{CPUS}/cpu*/online"
@@ -487,8 +487,8 @@ class Frequencies(NamedTuple):
     folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return one fact for the cpufreq file `name` of all CPUs. `merge` turns the values of the CPUs into
-        one. The fact is invalid if the file of any CPU is damaged, and absent if no CPU has a value."""
+        """Return one fact for the cpufreq file `name` of all CPUs, whose values `merge` turns into one. The
+        fact is invalid if one of the files is damaged, and absent if no CPU has a value."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)

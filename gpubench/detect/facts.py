@@ -37,12 +37,12 @@ class FileText(NamedTuple):
     """The text of a file without outer white space."""
 
     path: str  # its path on the described machine
-    text: str | None  # its text; None: it cannot be read
-    status: Status  # "ok", or why it cannot be read
+    text: str | None  # the text of the file; None if it cannot be read
+    status: Status  # "ok", or the reason why the file cannot be read
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """Return the fact of the parsed text. `parse` raises ValueError for a damaged file, which makes the
-        fact invalid. It returns None if the file says that there is no such thing, which makes the fact
+        """Return the fact that `parse` makes of the text. If `parse` raises ValueError (a damaged file), the
+        fact is invalid. If `parse` returns None (the file says that there is no such thing), the fact is
         absent."""
         if self.text is None:
             return missing(self.status, self.path)
@@ -369,11 +369,12 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # the name of the product
     adapter_type: AdapterType | None = None  # the kind of adapter that the API reports
     memory_bytes: int | None = None  # the bytes of memory that the API reports
-    partition_of: str | None = None  # the uuid or the address of the GPU of which it is a partition
+    partition_of: str | None = None  # the uuid or the address of the GPU that this device is a partition of
     version: str | None = None  # the version of the driver or the API
-    checked: bool | None = None  # whether a test kernel gave the right result; None: none was run
+    checked: bool | None = None  # whether a test kernel gave the right result; None if no test kernel was run
     throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
-    peers: tuple[str, ...] = ()  # the addresses that it reaches directly; earlier recordings alone have them
+    # the addresses that the device reaches directly; only earlier recordings have them
+    peers: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
     renders: bool | None = None  # whether it has a render node; None: unknown
@@ -513,8 +514,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, which is a whole fact or a plain value. `source` is used if the fact names
-    none. Return None if it is not of type `kind`, or if its value and its status contradict each other."""
+    """Return the fact of `value`, which is a whole fact or a plain value. A fact without a source gets
+    `source`. Return None if the value is not of type `kind`, or if value and status contradict each other."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))

@@ -241,9 +241,8 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process can expect to use. A partitioned GPU has those of its largest
-    partition, and an integrated GPU a part of RAM. Any other GPU has its dedicated memory without the reserved
-    part."""
+    """Return the bytes that one process can expect to use: on a partitioned GPU those of its largest partition,
+    on an integrated GPU a part of RAM, and on any other GPU its dedicated memory without the reserved part."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
@@ -274,8 +273,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are used only if there are no
-    others. They are then those of the source that lists the most."""
+    """Return the partitions of a GPU, sorted by id. If no partition has a uuid, return those of the source that
+    lists the most; else leave out partitions without a uuid."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -443,8 +442,8 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return those of `gpus`, which are of one vendor, that the environment variable leaves visible. If it
-    cannot be known which they are, return a fact with the reason."""
+    """Return those of `gpus`, all of one vendor, that the environment variable leaves visible. If that cannot
+    be known, return a fact with the reason."""
     cuda = gpus[0].vendor.value == "nvidia"
     if not cuda and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells

@@ -85,8 +85,8 @@ class Files(NamedTuple):
     numa: Numa  # the NUMA nodes
     warnings: list[MachineWarning]  # warnings about the files
     records: list[DeviceRecord]  # the records of devices
-    gpu_folders: list[str]  # the folders that can list GPUs; if there are none, the number of GPUs is unknown
-    soc: Fact[str]  # the chip whose GPU shares the CPU's memory, as `find_soc` returns it
+    gpu_folders: list[str]  # the folders that can list GPUs; if there is none, the number of GPUs is unknown
+    soc: Fact[str]  # the chip whose GPU shares the CPU's memory, from `find_soc`
     doubtful: bool = False  # whether a card may be a GPU, but no file says so
 
 
@@ -151,9 +151,9 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return descriptions of the differences between machine `there` and `here`, by the name of the fact. The
-    result is empty if there are none. `here` is this machine by default. `measured` holds the ids of the GPUs
-    of `there` that matter; if it is empty, all of them do."""
+    """Return, by the name of the fact, descriptions of the differences between the machines `there` and `here`
+    (default: this machine). `measured` holds the ids of the GPUs of `there` that count; empty: all of them. The
+    result is empty if the machines do not differ."""
     return compare(here or this_host(), there, measured).differences
 
 

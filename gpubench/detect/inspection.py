@@ -66,11 +66,11 @@ class Gathered(NamedTuple):
     """All facts about a machine before the records are merged."""
 
     files: Files  # the machine as its files describe it
-    root: Root | None = None  # the root of the files; None: they were not read
+    root: Root | None = None  # the root of the files; None if no files were read
     providers: Sequence[Provider] = ()  # the outcome of each source
     records: Sequence[DeviceRecord] = ()  # the records of the probes
     warnings: Sequence[MachineWarning] = ()  # warnings about the BLAS and missing libraries
-    took_s: float = 0.0  # the time that all of this took, in seconds
+    took_s: float = 0.0  # the time of the whole detection, in seconds
 
 
 def inspect(
@@ -221,7 +221,7 @@ class ProbeRequest(NamedTuple):
     """A request to run a probe."""
 
     name: str  # the name of the probe
-    limit_s: float = DRIVER_LIMIT_S  # the seconds after which it is ended
+    limit_s: float = DRIVER_LIMIT_S  # the seconds after which the probe is ended
     options: dict[str, Any] = {}  # its keyword arguments
     command: tuple[str, ...] = ()  # another program to run instead, for tests
 
@@ -294,9 +294,9 @@ def user_limit_s() -> float | None:
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """Return the probes to run, and the probes that are skipped although `files` suggest them. `deep` adds the
-    probes that open devices. Without `wake`, nothing is run that would wake a sleeping GPU. If no folder can
-    list GPUs (Windows, macOS), NVML and wgpu are probed in any case."""
+    """Return the probes to run, and the probes that `files` suggest but that are skipped. `deep` adds the
+    probes that open devices. Without `wake`, no probe runs that would wake a sleeping GPU. If no folder can
+    list GPUs (Windows, macOS), NVML and wgpu are always probed."""
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
 
@@ -497,9 +497,9 @@ def read_access(
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str], shown: bool) -> Fact[str]:
-    """Return a fact about the device node through which programs reach this GPU: present, absent or
-    no_permission. It is not probed if the driver has no known device node. `shown` tells whether NVIDIA's /proc
-    lists any GPU. In a container it lists only those that were given to the container."""
+    """Return a fact about the device node by which programs reach this GPU: present, absent or no_permission.
+    It is not probed if the driver's node is not known. `shown` tells whether NVIDIA's /proc lists a GPU; in a
+    container it lists only GPUs that the container was given."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         own = next((r for r in device.records if r.source == "proc-nvidia"), None)

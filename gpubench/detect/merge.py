@@ -63,8 +63,8 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the list that contains `record` (its enumeration) cannot have another record of this
-        device. It may have one record for each PCI function of the device."""
+        """Tell whether the device already has as many records of the list (the enumeration) of `record` as it
+        can have: one for each PCI function of the device. `record` is then of another device."""
         functions = 1 + max(len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= functions
 
@@ -295,8 +295,8 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """Return a record which says that the API lists the device and nothing more, because the other facts may be
-    those of another device."""
+    """Return a record that says only that the API lists the device. The other facts of `record` may be those of
+    another device."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
@@ -376,7 +376,8 @@ class Sorted(NamedTuple):
     gpus: list[DeviceRecord]  # the records of GPUs
     partitions: list[DeviceRecord]  # the records of partitions of GPUs
     software: list[DeviceRecord]  # the records of renderers on the CPU
-    displays: dict[Address, list[DeviceRecord]]  # the records of adapters that only show pictures, by address
+    # the records of adapters that only show pictures, by PCI address
+    displays: dict[Address, list[DeviceRecord]]
     accelerators: dict[Address, list[DeviceRecord]]  # the records of accelerators, by address
 
 
@@ -412,7 +413,7 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 
 def is_software(record: DeviceRecord) -> bool:
-    """Tell whether the record is a renderer that runs on the CPU, whatever API lists it."""
+    """Tell whether the record is of a renderer that runs on the CPU, by whatever API."""
     return record.adapter_type == "cpu" or bool(re.search(SOFTWARE_NAMES, _names(record), re.I))
 
 

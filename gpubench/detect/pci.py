@@ -57,9 +57,9 @@ _MODALIAS = re.compile(
 class Function(NamedTuple):
     """One PCI function: its folder and the facts that were read from it."""
 
-    folder: str  # the folder from which it was read
-    bdf: Address | None  # the PCI address; None: it is on no PCI bus
-    asleep: bool  # whether the function sleeps, so that reading some files would wake it
+    folder: str  # the folder of the function
+    bdf: Address | None  # the PCI address; None if the function is on no PCI bus
+    asleep: bool  # whether the function sleeps; reading some of its files would wake it
     record: DeviceRecord  # the record of its facts
     uevent: Mapping[str, str]  # the entries of its uevent file
 
@@ -155,9 +155,9 @@ class NumberPlaces(NamedTuple):
     """The places at which an id or the class is written."""
 
     file: str  # the name of its own file
-    form: str  # the pattern of the text in that file
+    form: str  # the regular expression for the text of that file
     key: str  # its key in uevent
-    key_form: str  # the pattern of the value of that key
+    key_form: str  # the regular expression for the value of that key
     alias: tuple[str, ...]  # its groups in the pattern of the modalias
 
 
@@ -391,7 +391,7 @@ class Family(NamedTuple):
 
     drivers: str  # the pattern of the names of their drivers
     compatible: str  # the pattern of `compatible` in the device tree
-    vendor_id: int | None  # the PCI or Vulkan id of the vendor, as its APIs state it; None: unknown
+    vendor_id: int | None  # the PCI or Vulkan id of the vendor, as reported by its APIs; None: unknown
 
 
 # A chip contains at most one GPU of a family, however many of its devices and cards are listed.
@@ -435,7 +435,7 @@ class Card(NamedTuple):
     folder: str  # the folder of its first node: /sys/class/drm/cardN, or renderDN without a card
     function: Function  # the facts of its device folder
     device: str  # the name of its device folder
-    renders: bool  # whether it has a render node
+    renders: bool  # whether the card has a render node
 
 
 def read_cards(root: Root) -> list[Card] | None:
@@ -546,8 +546,8 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:
-    """Return the fact that tells whether a display is connected to the card. It is absent if no connector of
-    the card states it, and not probed if the card sleeps."""
+    """Return the fact whether a display is connected to the card. It is absent if no connector states that, and
+    not probed if the card sleeps."""
     if card.function.asleep:
         return NOT_PROBED
     prefix = card.folder.rpartition("/")[2] + "-"

@@ -122,8 +122,8 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """Return the CPU's manufacturer, or None if it is unknown. It is the name that the kernel gives. On Arm it
-    is the name that belongs to the implementer code, and for Loongson and IBM it follows from the model."""
+    """Return the CPU's manufacturer, or None if it is unknown: the name in cpuinfo; on Arm the name of the
+    implementer code; on Loongson and IBM the name that follows from the model."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -212,8 +212,8 @@ _SEPARATOR = re.compile(r"([.,:@_\-])")
 class Mount(NamedTuple):
     """A mounted hierarchy of control groups."""
 
-    point: str  # the folder at which it is mounted
-    root: str  # the group that is mounted there
+    point: str  # the folder at which the group is mounted
+    root: str  # the mounted group
     kind: str  # cgroup, cgroup2 or cpuset
     controllers: frozenset[str]  # the controllers of a v1 hierarchy
 
@@ -222,7 +222,7 @@ class Level(NamedTuple):
     """One control group that limits the process: its own group, one above it, or the mount point."""
 
     folder: str  # its folder
-    v2: bool  # whether it has the files of v2
+    v2: bool  # whether the group has the files of v2
 
 
 class Groups(NamedTuple):
@@ -231,7 +231,7 @@ class Groups(NamedTuple):
     cpu: list[Level]  # the groups with the quota
     cpuset: list[Level]  # the groups with the sets of CPUs and NUMA nodes
     memory: list[Level]  # the groups with the memory limits
-    unread: Mapping[str, str] = {}  # by controller: the damaged file that should name the groups
+    unread: Mapping[str, str] = {}  # by controller: the damaged file that should name the process's groups
 
 
 def read_groups(root: Root) -> Groups:
@@ -384,8 +384,8 @@ def _limit(text: str) -> int | None:
 
 
 def _limit_above(text: str) -> int | None:
-    """Return the smallest limit of the group and all groups above it, of which a container sees its own alone.
-    Return None if there is no limit."""
+    """Return the smallest limit of the group and of all groups above it, from the group's memory.stat. (A
+    container sees no files of the groups above its own.) Return None if there is no limit."""
     line = re.search(r"^hierarchical_memory_limit (\d{1,20})$", text, re.M)
     return _limit(line[1]) if line else None
 
@@ -427,8 +427,8 @@ def plausible(path: str) -> bool:
 def _lost_way(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """Return the path of the damaged file because of which the process's own group of `controller` is unknown.
-    Return None if there is no such file."""
+    """Return the path of the damaged file that hides the process's own group of `controller`, or None if there
+    is none."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:

@@ -89,8 +89,8 @@ def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the same files, with a number in place of each name of a user, pod or container, and without what
-    detection does not read."""
+    """Return the same files without what detection does not read. Names of users, pods and containers are
+    replaced by numbers."""
     numbers = Numbers()
     # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))

@@ -264,7 +264,7 @@ class NumaNodes(NamedTuple):
     """The NUMA nodes that hold GPU memory."""
 
     known: frozenset[int]  # the numbers of the nodes
-    unread: Fact[int] | None  # the fact of a GPU whose node cannot be read; None: all can be
+    unread: Fact[int] | None  # the fact of a GPU whose node cannot be read; None if all nodes can be read
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
@@ -310,7 +310,7 @@ class KfdNode(NamedTuple):
     """One node of AMD's KFD topology."""
 
     number: int  # its number in the topology
-    said: Fact[dict[str, int]]  # the entries of its properties file, or why it cannot be read
+    said: Fact[dict[str, int]]  # the entries of the node's properties file, or the reason why it cannot be read
     memory: Fact[int]  # the sum of its memory banks of GPU memory, in bytes
 
     @property

@@ -42,7 +42,7 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
 
 
 def text(value: Any) -> str | None:
-    """Decode bytes, which some bindings return, to text. Other values are returned unchanged."""
+    """Return bytes decoded to text, and other values unchanged. (Some bindings return bytes.)"""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

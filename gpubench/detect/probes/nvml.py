@@ -185,8 +185,8 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
 
 
 def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
-    """Assign the unused addresses, in order, to the records that have neither an address nor a uuid. Do nothing
-    unless there are as many addresses as such records."""
+    """Assign the unused addresses, in order, to the records without address and uuid. Do nothing if the numbers
+    of the two differ."""
     reached = {address(record["bdf"]) for record in records}
     free = [bdf for bdf in addresses if address(bdf) not in reached]
     nameless = [record for record in records if not record["bdf"] and not record["uuid"]]
@@ -267,8 +267,8 @@ def throttle_words(handle: Handle) -> list[str]:
 
 
 def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the MIG instances of a GPU, whose own record is `parent`. Each record has the
-    memory of its instance."""
+    """Return the records of the MIG instances of a GPU, each with the memory of the instance. `parent` is the
+    GPU's own record."""
     records = []
     count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
     for index in range(count or 0):
@@ -301,7 +301,7 @@ class CardLinks(NamedTuple):
     to_switch: int  # the number of links to switches
     version: FactJson  # the version of NVLink, of the first active link
     mbps: int | None  # the rate of one link, in 10^6 bytes per second; None: unknown
-    asked: FactJson  # the state of the first link, or the reason why it is unknown
+    asked: FactJson  # the state of the first link as a fact, or the reason why that is unknown
 
 
 def _links(handle: Handle) -> CardLinks:
