@@ -70,8 +70,8 @@ def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written to. Raises UsageError if it cannot. Does nothing if no
-    result goes there: with --no-save, or if `output` names a result file."""
+    """Check that the results folder can be written to. Raises UsageError if not. Does nothing if no result goes
+    there: with --no-save, or if `output` names a result file."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
@@ -98,8 +98,8 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
     """Rename the `.part` file that an earlier run left beside the first result file in `output`, and print a
-    warning. Does nothing if there is no such file, or if this run continues it (`resumed`). Raises
-    GpubenchError if the file cannot be renamed."""
+    warning. Does nothing if there is none, or if this run continues it (`resumed`). Raises GpubenchError if the
+    file cannot be renamed."""
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)
@@ -133,7 +133,7 @@ class Saver:
 
     def check(self, run: Run) -> None:
         """Before measuring, check that the results folder can be written to, if the result of `run` goes there.
-        Raises UsageError if it cannot."""
+        Raises UsageError if not."""
         if self._anywhere:
             store.check_result_path(self._folder or store.default_results_dir(), run)
 
@@ -242,8 +242,7 @@ def _has_samples(run: Run) -> bool:
 
 
 def read_back(run: Run) -> Run:
-    """Return the run with its numbers rounded as in the file, so that this run and `report` give the same
-    conclusions."""
+    """Return the run with numbers rounded as in its file, so that conclusions equal those of `report`."""
     return store.loads(store.dumps(run), "the result")
 
 
