@@ -26,13 +26,14 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     """The energy of a call of a case."""
 
     id: str  # id of the case
-    device_id: str  # device on which it ran
-    kind: str  # kind of that device
+    device_id: str  # the id of the device that ran the case
+    kind: str  # the kind of that device
     joules: float | None  # the energy of one call; None if it is unknown
-    power_w: float | None  # mean power in watts while it ran, by the counter; None if it is unknown
+    power_w: float | None  # mean power in watts during the case, from the counter; None if it is unknown
     idle_w: list[float]  # watts of the idle device before and after, as far as they are known
-    sensor_w: float | None  # mean power in watts while it ran, by the device's sensor; None if it has none
-    window_s: float  # seconds for which it ran
+    # mean power in watts during the case, from the device's sensor; None if there is none
+    sensor_w: float | None
+    window_s: float  # seconds for which the case ran
     steps: int  # steps of the counter in that time
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
     reason: str | None  # the reason why the energy is unknown; None if it is known

@@ -67,9 +67,9 @@ NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 class Answers(NamedTuple):
     """How the nodes of a cluster answered."""
 
-    ends: list[NodeEnd]  # how each node that was asked ended
+    ends: list[NodeEnd]  # how each asked node ended
     absent: list[NodeEnd]  # the nodes that could not be asked
-    interrupted: KeyboardInterrupt | None  # the exception that ended it early, if any
+    interrupted: KeyboardInterrupt | None  # the exception that ended the run early; None if none did
 
 
 def run_cluster(options: ClusterRunOptions) -> int:
@@ -273,8 +273,8 @@ def _output(options: ClusterRunOptions) -> str:
 
 
 def _saved_nodes(path: str | None) -> list[Node] | None:
-    """Return the nodes of the fleet file that `--append` names. Returns None if the option is not used or the
-    file does not exist yet."""
+    """Return the nodes of the fleet file that `--append` names. Returns None without the option, or if the file
+    does not exist yet."""
     if path is None or not Path(path).exists():
         return None
     fleet = document(path)
@@ -288,7 +288,7 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
     """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. If `expect` is
-    not None and that many nodes sent a result, nodes that were busy, unreachable or short of GPUs do not
+    given and that many nodes sent a result, busy nodes, unreachable nodes and nodes with too few GPUs do not
     count."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]

@@ -58,8 +58,8 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 
 class NodeClocks:
-    """The timeouts of a fleet. Every node has one, which first limits its wait in the queue and then its
-    silence. The fleet has one, too. All times are seconds of the same clock."""
+    """The timeouts of a fleet: one for the whole fleet, and one for each node, which first limits the node's
+    wait in the queue and then its silence. All times are seconds of the same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -71,8 +71,8 @@ class NodeClocks:
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
-        """Restart the silence timeout of a node from which something arrived. Do nothing if the node's timeout
-        was stopped or never started."""
+        """Restart the silence timeout of a node, because a message of it arrived. Do nothing if the timeout was
+        stopped or never started."""
         if node in self._due:
             self._due[node] = now + self._limits.silence_s, "hung"
 
@@ -105,7 +105,7 @@ Cut = Literal["deadline", "interrupted"]
 class PlacedNode(msgspec.Struct, frozen=True):
     """A node together with the command that it runs."""
 
-    node: EngineNode  # the node as the engine knows it
+    node: EngineNode  # the node in the engine's terms
     name: str  # the node's name in the fleet
     arguments: Sequence[str]  # the arguments of gpubench, beginning with `run` or `detect`
 
@@ -114,12 +114,12 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How the run of a node ended."""
 
     name: str  # the name of the node
-    reason: NodeReason | None  # why it is not whole, or None if its result arrived
+    reason: NodeReason | None  # the reason why the node is not whole; None if its result arrived
     error: str | None  # the reason in words; None if its result arrived
-    last_event: str | None = None  # the last event that the node reported; None: it reported none
-    cut: Cut | None = None  # why the driver ended the run, if it did
+    last_event: str | None = None  # the last event that the node reported; None if there was none
+    cut: Cut | None = None  # the reason why the driver ended the run; None if it did not
     attempts: Sequence[NodeAttempt] = ()  # earlier attempts, which were repeated
-    identity: NodeIdentity | None = None  # the code that the node runs; None: it never began
+    identity: NodeIdentity | None = None  # the code that the node runs; None if the node never began
 
 
 class _Progress:
@@ -165,9 +165,9 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Handle the messages that have arrived, check the timeouts, and return the time at which the messages
-        arrived. The timeouts are checked for that earlier time, because the time that the driver takes to
-        handle messages is not a node's silence."""
+        """Handle the messages that have arrived, then check the timeouts. Return the time at which the messages
+        arrived. The timeouts are checked for that time, so that the driver's own work does not count as a
+        node's silence."""
         try:
             arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         except Exception as error:  # the engine is lost, but not what has arrived
@@ -388,7 +388,7 @@ class BadMessage(Exception):
 
 
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of `fleet.jsonl`, which is either an event that a node reported or the end of its run."""
+    """A line of `fleet.jsonl`: an event that a node reported, or the end of the node's run."""
 
     at: str  # the time of the line, in UTC
     node: str  # the name of the node
@@ -462,9 +462,9 @@ class FleetJournal:
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Store the result that the node sent in a file of its own. If there is no valid result, store the part
-        of it that arrived. Return None if something was stored, or else the reason why there is no result. The
-        file is replaced in one step, after the pieces were read as a valid result."""
+        """Store the result that the node sent in a file of its own or, if it is not valid, the part that
+        arrived. Return None if something was stored, else the reason why there is nothing. The file is written
+        in one step, once the pieces have been read as a valid result."""
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
         for source in (arriving, part):

@@ -96,9 +96,9 @@ class _Source(NamedTuple):
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """Write the results of `node` to files in a folder beside the fleet's file `output`. Return the node with
-    references to these files instead of its results. If all of `sources` is one file, that file is copied as it
-    is, because encoding it again would take longer than everything else."""
+    """Write the results of `node` to a folder beside the fleet's file `output`, and return the node with
+    references to these files. If `sources` are a single file, copy the file as it is, because encoding a result
+    takes longer than everything else."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)

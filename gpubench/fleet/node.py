@@ -58,8 +58,9 @@ class NodeIdentity(msgspec.Struct, frozen=True):
 class ChildEnd(msgspec.Struct, frozen=True):
     """How the child process on a node ended."""
 
-    status: int  # its exit status; negative: a signal ended it; 1 also if it did not end in time
-    errors: str  # the last lines that it wrote to standard error, or ""
+    # the exit status of the child; negative: a signal ended the child; also 1 if the child did not end in time
+    status: int
+    errors: str  # the last lines of its standard error, or ""
 
 
 def identity() -> NodeIdentity:
@@ -267,7 +268,7 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments that start a private Ray, which requires a token that is created here."""
+        """Return the arguments that start a private Ray with a new token."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -302,7 +303,8 @@ class RayEngine:
         return [node for node in nodes if node.cpus or node.gpus]
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        """Start a task that asks for all CPUs and GPUs of the node, which reserves the node."""
+        """Start a task with these arguments. It asks for all CPUs and GPUs of the node, which reserves the
+        node."""
         task = self._ray.remote(run_node).options(
             num_returns="streaming", max_retries=0, num_cpus=node.cpus, num_gpus=node.gpus,
             label_selector={"ray.io/node-id": node.id},
@@ -310,8 +312,8 @@ class RayEngine:
         self._tasks[node.id] = task.remote(list(arguments))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """Return one message of each node that has sent any. Wait at most `timeout_s` seconds for the first.
-        The list is empty if none came."""
+        """Return one message from each node that has sent any. Wait at most `timeout_s` seconds for the first
+        message. The list is empty if none came."""
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []

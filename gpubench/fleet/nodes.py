@@ -176,8 +176,8 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return the union of the values, which are of one type. Lists are joined without duplicates, and mappings
-    are merged key by key. For values of other types, the first one is returned."""
+    """Return the union of values of one type. Lists are joined without duplicates, and mappings are merged key
+    by key. For other types, return the first value."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -192,8 +192,8 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return the value that all of `values` have. If they are mappings, return the entries that all of them
-    share. Return None if values of another type differ."""
+    """Return the value, if all of `values` are equal. For mappings, return the entries that all of them share.
+    Otherwise return None."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -338,9 +338,9 @@ NodeReason = Literal[
 class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt of a node that `--retry-failed` repeated."""
 
-    reason: NodeReason  # how it ended
+    reason: NodeReason  # how the attempt ended
     error: str  # the reason in words
-    last_event: str | None = None  # the last event that the node reported; null: none
+    last_event: str | None = None  # the last event that the node reported; null if there was none
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,13 +356,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str  # made of its fingerprint, its GPUs' digests and its names; without a result, its name
     status: Literal["ok", "failed"]  # `ok` if there is a result, else `failed`
     label: str | None = None  # the name given by `--context node=`
-    reason: NodeReason | None = None  # why the node is not whole; null: it is
+    reason: NodeReason | None = None  # the reason why the node is not whole; null if it is whole
     error: str | None = None  # the reason in words; null without a reason
-    result: Run | None = None  # the newest result; null: none, or it is in `files`
+    result: Run | None = None  # the newest result; null if there is none, or if it is in `files`
     others: list[Run] = []  # older results in which device ids mean other GPUs than in `result`
     files: list[NodeFile] = []  # in a large fleet: files with the results, the newest last
     engine: dict[str, str] = {}  # the engine of `run --cluster` and its version
-    last_event: str | None = None  # the last event that the node reported; null: none
+    last_event: str | None = None  # the last event that the node reported; null if there was none
     attempts: list[NodeAttempt] = []  # earlier attempts, which were repeated
 
     @property
@@ -372,7 +372,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The name to show, which is the label or, without one, the beginning of the key."""
+        """The shown name: the label or, without one, the beginning of the key."""
         return self.label or self.key[:24]
 
 
@@ -464,12 +464,9 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. `names` are the labels
-    of nodes that must be there.
-
-    The fleet is complete if at least `expected` nodes have a result and all of `names` are among them. If
-    `expected` is None, every node that was given or named must have one. A complete fleet omits the failed
-    nodes.
+    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. The fleet is complete
+    if at least `expected` nodes have a result, and `names`, the labels of required nodes, are among them. If
+    `expected` is None, all given or named nodes must have a result. A complete fleet omits the failed nodes.
     """
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}

@@ -84,12 +84,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str  # when the run began
     bdf: str | None  # the PCI address of the GPU; None: unknown
     case: str  # workload, implementation and regime of the case
-    group: str  # the case and those facts of the GPU that its peers share, as one text
-    driver: str  # the version of the driver; peers share it, except those of a saved fleet
+    group: str  # the case and the facts that a GPU shares with its peers, as one text
+    driver: str  # the version of the driver; equal among peers, except those of a saved fleet
     size: int  # the size n of the case
     rates: tuple[float, ...] = ()  # launches per second in each session with enough samples
     throttle: tuple[str, ...] = ()  # reasons for a lowered clock
-    reason: str | None = None  # why the figure does not count; None: it counts
+    reason: str | None = None  # the reason why the figure does not count; None if it counts
 
     @property
     def rate(self) -> float:
@@ -100,28 +100,28 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that falls short in one case."""
 
-    word: GpuWord  # how bad it is: severe, slow or suspect
+    word: GpuWord  # the degree: severe, slow or suspect
     node: str  # the name of the node
     gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
     device: str  # the id of the device in the run
     bdf: str | None  # the PCI address of the GPU; null: unknown
-    case: str  # the case that shows it
+    case: str  # the case in which the GPU is slow
     rate_per_s: float  # its rate in launches per second
     median_per_s: float  # the median rate of its peers, or its own saved rate
     shortfall: float  # how far its rate is below median_per_s, from 0 to 1
     threshold: float  # the threshold that the shortfall exceeds
     peers: int  # the number of GPUs in its group
     sessions: int  # the number of its sessions
-    confirmed: bool  # whether two sessions, or a saved rate, confirm it
+    confirmed: bool  # whether two sessions, or a saved rate, confirm the shortfall
     throttle: tuple[str, ...]  # reasons for a lowered clock
-    known_good: bool = False  # whether it falls short of its own saved rate
+    known_good: bool = False  # whether the GPU falls short of its own saved rate
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of GPUs that should be alike in one case."""
 
     case: str  # workload, implementation and regime of the case
-    group: str  # the case, and what the GPUs share
+    group: str  # the case and the facts that the GPUs share, as one text
     peers: int  # the number of GPUs
     median_per_s: float  # the median rate in launches per second
     low_per_s: float  # the rate of the slowest GPU
@@ -130,7 +130,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     sigma: float  # the robust standard deviation of the rates / their median
     threshold: float | None  # the shortfall from which a GPU is suspect, or null for too few GPUs
     suspects: int  # the number of GPUs that fall short by more than the threshold
-    expected_by_chance: float  # suspects that chance makes among GPUs of this spread
+    expected_by_chance: float  # the number of suspects to expect by chance from this spread
     uniform: bool  # false if so many GPUs are suspects that no GPU is named
     uneven: bool  # whether the spread is large enough to be reported
     known_good_change: float | None = None  # median / saved median - 1; null without a saved group
@@ -143,7 +143,7 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
     node: str  # the name of the node
     gpu: str  # the digest of the GPU's UUID
     device: str  # the id of the device in the run
-    reason: str  # why it was not compared
+    reason: str  # the reason why the GPU was not compared
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,8 +262,8 @@ def compare_gpus(
 
 
 def _age(figure: Figure) -> tuple[str, ...]:
-    """Return the sort key of a figure, which puts newer figures after older ones. If a GPU has several figures,
-    the last one counts."""
+    """Return the sort key of a figure, by which newer figures come later. Of several figures of a GPU, the last
+    one counts."""
     return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 
@@ -369,7 +369,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the name to show
     key: str  # the key of the node in the fleet
     word: NodeWord  # `complete`, or why the node is not whole
-    why: str | None  # what it lacks, in words; null: nothing
+    why: str | None  # the reason why the node is not whole, in words; null if it is whole
     gpus: int  # the number of GPUs in its results
 
 
@@ -378,13 +378,13 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"  # the name of the document's format
     schema_version: int = 1  # the version of the document's format
-    nodes_expected: int  # how many nodes there should be
+    nodes_expected: int  # the expected number of nodes
     nodes_collected: int  # how many nodes brought a result
     nodes_complete: int  # how many nodes are whole
     complete: bool  # whether as many nodes as expected are whole
     gpus: int  # the number of GPUs in all results
     peers: Peers  # the comparison of the GPUs
-    expected_by_chance: float  # suspects that chance makes, over all groups
+    expected_by_chance: float  # the number of suspects to expect by chance in all groups
     nodes: tuple[NodeRow, ...]  # the nodes, the worst first
     drift: tuple[Drift, ...]  # software that differs between nodes
 
@@ -467,15 +467,16 @@ class ListedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str  # the digest of its UUID, as in results
     text: str  # its name and memory
-    usable: bool | None  # whether it can be used, or null if that is not known
-    why_not: list[str]  # codes that say why it is not usable
+    usable: bool | None  # whether the GPU can be used; null: unknown
+    why_not: list[str]  # codes of the reasons why the GPU cannot be used
 
 
 class ListedNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node in the inventory. Facts that are unknown are null."""
 
     name: str  # the name to show
-    reason: NodeReason | None  # why it did not answer, null if it did; then at most `software` is known
+    # the reason why the node did not answer, null if it did; without an answer only `software` may be known
+    reason: NodeReason | None
     why: str | None  # the reason in words; null if it answered
     cpu: str | None  # the model of its CPU
     cpus: int | None  # the number of CPUs that may be used
@@ -499,7 +500,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Literal["gpubench-inventory"] = "gpubench-inventory"  # the name of the document's format
     schema_version: int = 1  # the version of the document's format
-    nodes_expected: int  # how many nodes there should be
+    nodes_expected: int  # the expected number of nodes
     nodes_answered: int  # how many nodes answered
     complete: bool  # whether at least as many nodes as expected answered
     gpus: int  # the number of GPUs of the nodes that answered, without those that surely cannot be used
