@@ -21,13 +21,14 @@ class Meaning(TypedDict, total=False):
     """The options of a function that describe its inputs and decide whether a result is correct. None means the
     default, as `gpubench.function` describes it."""
 
-    inputs: Maker | None  # called with what it takes of rng, n and dtype; returns the list of inputs at size n
+    # returns the list of inputs at size n; called with those of rng, n and dtype that it has as parameters
+    inputs: Maker | None
     tolerance: float | None  # the largest allowed relative error of a result
     same: Callable[[Any, Any], bool] | None  # returns whether two results are equal
     flops: Callable[[int], float] | None  # returns the number of operations of a call at size n
     to_gpu: Callable[[Any], Any] | None  # moves an input to the GPU
     to_cpu: Callable[[Any], Any] | None  # moves a result to the host
-    wait: Callable[[Any], Any] | None  # waits until the call that returned this result has ended
+    wait: Callable[[Any], Any] | None  # waits until the call that returned the given result has ended
     gradients: bool  # whether PyTorch records gradients during the call
 
 

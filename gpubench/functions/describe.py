@@ -49,7 +49,7 @@ class Shown(msgspec.Struct, frozen=True):
     extents: list[Points]  # for each axis: its extent at the sizes n that were tried
     bytes: Points  # the size in bytes at the sizes n that were tried
     floating: bool = True  # whether the elements have the dtype of the case
-    stays: bool = False  # whether it stays on the device, as weights do
+    stays: bool = False  # whether the object stays on the device, as weights do
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -63,13 +63,14 @@ class Description(msgspec.Struct, frozen=True):
     results: list[Shown]  # the results
     peak: Points  # the bytes that a call used in addition to its inputs and results, by n
     seconds: Points  # the seconds of a call of the CPU program, by n
-    low: int  # the smallest size that works
+    low: int  # the smallest size at which the function works
     high: int  # the largest size of a search
     dtypes: list[Dtype]  # the dtypes to measure
     pair: bool = False  # whether the function has two programs
     backends: list[str] | None = None  # the backends to measure; None means all
     flops: Points | None = None  # the operations of a call, by n; None if the user gave no `flops`
-    operations: int | None = None  # the operations for each element; None if it is no formula to compile
+    # the operations per element; None if the function is not a formula that can be compiled
+    operations: int | None = None
     untraced: str = ""  # the reason why the function is not compiled
     own_inputs: bool = False  # whether the user's code makes the inputs
     file_digest: str = ""  # the digest of the whole file; a worker refuses to measure a changed file
@@ -128,7 +129,7 @@ class Code(msgspec.Struct, frozen=True):
     formula: Callable[..., Any] | None = None  # the function that is traced and compiled; None in the parent
     tolerance: Tolerance | None = None  # the tolerance of the result; None means the default
     made: Sequence[Callable[[Params, str, int], Array]] | None = None  # the functions that make the inputs
-    calls: Any = None  # the function itself, if it may take objects other than arrays
+    calls: Any = None  # the function itself if it may take objects other than arrays, else None
 
 
 class Extent(Operand, frozen=True, kw_only=True):
@@ -215,7 +216,7 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 class CodeSource(msgspec.Struct, frozen=True):
     """A source of functions: a file, a module or a pickle."""
 
-    name: str  # the name in messages
+    name: str  # the name of the source in messages
     kind: Literal["file", "module", "pickle"]  # the kind of the source
     place: str  # the path of a file or pickle, or the dotted name of a module
     path: tuple[str, ...] = ()  # folders to add to `sys.path`

@@ -62,8 +62,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def columns(value: Any) -> Any:
-    """Return a frame as its columns by name, because each has a dtype and a scale of its own, and a dataclass as
-    its fields. Return any other object unchanged."""
+    """Return a frame as its columns by name (each column has its own dtype and scale), a dataclass as its
+    fields by name, and any other object unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, dict):  # one of Transformers is both
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if not (hasattr(value, "columns") and hasattr(value, "to_numpy")):
@@ -100,8 +100,7 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """Return the size of an object in bytes, as far as the object or what it contains reports it. For other
-    objects Python's own size counts."""
+    """Return the bytes of an object: those that the object or its contents report, otherwise Python's own size."""
     if isinstance(value, dict | list | tuple):
         return sum(map(size, value.values() if isinstance(value, dict) else value))
     if hasattr(value, "nbytes"):
@@ -361,8 +360,8 @@ def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
 
 
 def _cast(value: Any, dtype: str) -> Any:
-    """Return an array of floating-point numbers in the dtype, as a contiguous one in its own order of axes and
-    of its own class. Return any other object unchanged."""
+    """Return an array of floating-point numbers in the dtype, contiguous in its own order of axes, and of its
+    own class. Return any other object unchanged."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
@@ -453,8 +452,8 @@ def digest(function: UserFunction) -> str:
 
 
 def _text_of(program: Any) -> str:
-    """Return the source text of a program, which is the same in each process. A partial function has that of its
-    function, and an object that is called that of its class."""
+    """Return the source text of a program, which is the same in each process. For a partial function it is the
+    text of the inner function, and for a callable object that of its class."""
     if isinstance(program, partial):
         return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
     for part in (program, type(program)):

@@ -41,11 +41,11 @@ class ObjectBuffer:
     """A stand-in for a buffer. Its value is an object on the device, or a result on the host."""
 
     value: Any = None
-    host: Any = None  # the input from which the value was made
+    host: Any = None  # the input on the host from which the value was made
 
 
 class CallResult:
-    """The value that a call returned. The timers see one result, whatever its type is."""
+    """The value that a call returned, of any type. Timers treat it as one result."""
 
     __slots__ = ("value",)
 
@@ -107,8 +107,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         self._idle.append(buffer)
 
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input to the device. Raises Unsupported for CuPy's session of a pair whose GPU program takes
-        tensors, which PyTorch's session measures."""
+        """Move an input to the device. Raises Unsupported on CuPy for a pair whose GPU program takes tensors,
+        because PyTorch's session measures that."""
         assert self._to_device is not None
         with Translated(self.function):
             buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
@@ -248,8 +248,8 @@ def session_of(session: Session, op: Op) -> Session:
 
 
 class Translated(contextlib.AbstractContextManager[None]):
-    """A context manager that replaces an exception of the user's code by a BackendError, which states why a
-    case is skipped."""
+    """A context manager that turns an exception of the user's code into a BackendError with the reason for a
+    skip."""
 
     def __init__(self, function: UserFunction) -> None:
         self.function = function
@@ -424,8 +424,8 @@ class Discrepancy(NamedTuple):
 
     error: float  # the largest relative error; infinite if the results cannot be compared
     limit: float  # the allowed error
-    place: list[int]  # the index of the element with this error; empty if there is no such element
-    words: str = ""  # the fault in words, if a number cannot express it
+    place: list[int]  # the index of the element with the largest error; empty if no element has it
+    words: str = ""  # the fault in words, if no number expresses it
     integers: bool = False  # whether the elements are integers, such as counts or labels
 
     @property

@@ -81,8 +81,9 @@ class TrialReport(msgspec.Struct):
     """Reply: the results of a trial so far."""
 
     functions: list[Description] = []  # the descriptions of the functions that were tried
-    partial: Description | None = None  # the current function, described from its first sizes; None: none yet
-    wrong: dict[str, str] = {}  # by the name of a function: the reason why it cannot be measured
+    # the current function, as described so far; None if no size has been tried yet
+    partial: Description | None = None
+    wrong: dict[str, str] = {}  # by the name of a function: why it cannot be measured
     known: list[str] = []  # the names that the source declares
     trying: str | None = ""  # the name of the current function; empty during the import, None at the end
     broken: str = ""  # the reason why the source cannot be imported
@@ -245,9 +246,9 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if `call` returns its old `result` for the new inputs `others` and for scaled numbers,
-    too. The new inputs alone prove nothing, because sorted permutations are always alike. A result without
-    floating-point numbers that differ proves nothing either."""
+    """Raise PluginError if `call` returns its old `result` both for the new inputs `others` and for scaled
+    numbers. (New inputs alone may give the old result: sorted permutations are equal.) A result without
+    different floating-point numbers is not judged."""
     import numpy as np
 
     own = [plain(x) for x in inputs]
