@@ -68,7 +68,7 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
     """Return the scale of each result of one head: (sum p |v|) (1 + |q| max |k| / sqrt(e)). The second factor
-    counts the errors of the scores, which change the weights p."""
+    counts the errors of the scores, because they change the weights p."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]

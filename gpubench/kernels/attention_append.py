@@ -149,7 +149,7 @@ class _Group(NamedTuple):
     """The division of a head among the threads of a group."""
 
     units: int  # loads for a head's key or value in a row of the cache
-    shares: int  # threads that compute the score of one key
+    shares: int  # number of threads that compute the score of one key together
 
     @property
     def teams(self) -> int:
@@ -163,9 +163,9 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key: the largest power of two that divides the number of loads of a key,
-    and with which a step still has room for `room` keys. Each load takes `width` elements. Raises Unsupported
-    if a head has more elements than a group has threads."""
+    """Choose how many threads share a key: the largest power of two that divides the loads of a key and leaves
+    a step room for `room` keys. Each load takes `width` elements. Raises Unsupported if a head has more
+    elements than a group has threads."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")

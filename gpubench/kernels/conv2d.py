@@ -137,9 +137,9 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 class _Tile(NamedTuple):
     """The work of a block of threads: some pixels by some filters."""
 
-    pixels: int  # pixels of a block; while loading, each thread of a group has one
+    pixels: int  # pixels of a block; during loads each thread of a group has one of them
     lanes: int  # filters, and pixels, of a thread; its square is the number of filters of a block
-    groups: int  # groups of threads that share the channels
+    groups: int  # groups of threads, among which the channels are divided
 
     @property
     def filters(self) -> int:
@@ -156,8 +156,8 @@ _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """Choose the tile: the small one if too few groups would compute medium ones. In float64 it is a tile of
-    its own, because the sums of more groups of pixels and filters would not fit into the memory of a block."""
+    """Choose the tile: the small one if medium ones would give too few groups. Float64 has a tile of its own,
+    because the sums of more groups of pixels and filters would not fit into a block's memory."""
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
@@ -169,8 +169,8 @@ def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
 
 
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
-    """Return whether Winograd's products are worth it, because they have enough blocks for the device. In
-    float64 they never are, since their sums would not fit."""
+    """Return whether Winograd's products are faster: they need enough blocks for the device. In float64 they
+    are never used, because their sums would not fit."""
     _, filters, side = _sides(params)
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 

@@ -194,8 +194,8 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
 
 def slab_rows(n: int, widest: int, threads: int) -> int:
-    """Return the number of rows of a slab. It is n if there is one thread, or if each thread would get too few
-    rows. `widest` is the largest number of elements of a row of the input, the weights or the result."""
+    """Return the number of rows of a slab. It is n for one thread, and if each thread would get too few rows.
+    `widest` is the largest row length of the input, the weights and the result, in elements."""
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
     longest = max(_FEWEST_ROWS, _SLAB // widest)

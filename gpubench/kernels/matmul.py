@@ -168,8 +168,8 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. It does
-    not use `blocks`: several threads that call BLAS at the same time compete for its threads."""
+    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores. `blocks` is not
+    used: threads that call BLAS at the same time would compete for BLAS's own threads."""
     ta, tb = (params.get(name, 0) for name in _TURNS)
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
 
@@ -234,9 +234,9 @@ class CudaGemv(msgspec.Struct, frozen=True):
     """The assignment of rows to threads in CUDA."""
 
     width: int  # elements of a load: 16 bytes, or the largest part of them that divides the row
-    lanes: int  # threads that share a row
-    rows: int  # rows that a thread works on at once
-    parts: int  # parts into which each row is divided
+    lanes: int  # threads of a row
+    rows: int  # rows that a thread computes at once
+    parts: int  # parts of a row, each with threads of its own
 
     @property
     def block_rows(self) -> int:
@@ -375,7 +375,7 @@ class WgslGemv(msgspec.Struct, frozen=True):
     """The assignment of rows to the threads of a group in WGSL."""
 
     threads: int  # threads of a group
-    lanes: int  # threads that share a row
+    lanes: int  # threads of a row
     rows: int  # rows of a thread
 
     @property

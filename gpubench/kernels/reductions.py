@@ -110,8 +110,8 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """Return the kernel that adds up each chunk of rows of `x` to one row of `out`. The arguments are the types
-    of the two arrays: "stored", the dtype of the case, or "real", that of partial sums."""
+    """Return the kernel that adds up each chunk of rows of `x` into one row of `out`. The arguments are the
+    element types of the two arrays: "stored" (the dtype of the case) or "real" (the type of partial sums)."""
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""

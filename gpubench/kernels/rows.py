@@ -148,8 +148,8 @@ def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
 
 
 def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return the scale of the gradient: (softmax + [label]) / n, where [label] is 1 at the label. There the
-    gradient subtracts 1 from the softmax, which may cancel."""
+    """Return the scale of the gradient: (softmax + [label]) / n, where [label] is 1 at the label and 0
+    elsewhere. At the label the gradient is softmax - 1, in which digits may cancel."""
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     shares = powers / xp.sum(powers, axis=-1, keepdims=True)
     return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]

@@ -119,7 +119,7 @@ class Beginning(NamedTuple):
     number of tokens."""
 
     size: int  # number of its bytes
-    beside: int  # bytes of those tokens in its last word that exceed the requested number of tokens
+    beside: int  # bytes of the tokens of its last word that exceed the requested number of tokens
 
 
 @cache

@@ -239,10 +239,9 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
 
 
 def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:
-    """Return a grid of across x down groups, and by how much one step in z moves a group's x and its y.
-
-    A side that is too long for its dimension continues in z. Raises Unsupported if both sides are too long, or
-    if z is too short, too.
+    """Return a grid of across x down groups, and how far one step in z moves the x and the y of a group. A side
+    that is too long for its dimension continues in z. Raises Unsupported if both sides are too long, or one is
+    too long even with z.
     """
     most = limits.max_groups_per_dimension
     z = ceil_div(max(across, down), most)

@@ -144,9 +144,8 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with a stricter `fits`: it also gives a reason at params at which one of the op's other
-    functions raises an error or returns something invalid. A plan calls `fits` first, so it does not call such
-    functions."""
+    """Return the op with a stricter `fits`, which also refuses params at which another function of the op
+    raises an error or returns something invalid. Plans call `fits` before these functions."""
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 
@@ -191,8 +190,8 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Import and examine an op in this process, and return why it is broken, in one sentence. Return an empty
-    text if it is not. An import that starts a thread or changes the state of the process is broken, too."""
+    """Import and examine an op in this process. Return in one sentence why it is broken, or an empty text if it
+    is not. An op is also broken if its import starts a thread or changes the state of the process."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

@@ -82,7 +82,7 @@ class CudaProduct(msgspec.Struct, frozen=True):
     k: int  # columns of A
     ta: bool = False  # whether A is stored column by column
     tb: bool = False  # whether B is stored column by column
-    batch: int = 1  # number of products, stored one after the other in each buffer
+    batch: int = 1  # number of products; their matrices follow each other in each buffer
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
@@ -100,10 +100,10 @@ class NumbaPass(msgspec.Struct, frozen=True):
     kernel: str  # the name of the function
     # the kernel's four arrays: inputs, "out" or scratch; None if it has fewer arrays
     operands: tuple[str | None, str | None, str | None, str | None]
-    units: int  # units of work
+    units: int  # units of work, such as elements, rows or tiles
     granule: int = 1  # slices begin at multiples of this
-    m: int = 0  # a length that is passed to the kernel
-    s: int = 0  # another length
+    m: int = 0  # a length that is passed to the kernel, with a meaning of the kernel's own
+    s: int = 0  # a second such length
     slices: int | None = None  # the number of slices; None means one for each thread
 
 
@@ -120,7 +120,7 @@ class NumbaProgram(msgspec.Struct, frozen=True):
     # the text of a Python module that defines the kernels by means of `gpubench.backends.numpy.native`
     source: str
     passes: tuple[NumbaPass, ...]  # the passes in order
-    threads: int = 1  # threads that run them
+    threads: int = 1  # number of threads that run the kernels
     scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
     behind: NumpyPass | None = None  # a NumPy step after the passes
     # shapes of the arrays that the passes write for `behind`, in the dtype of the case
@@ -130,8 +130,8 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    name: str  # the distinction from other candidates; without a size, so that it applies to all sizes
-    build: Callable[[], Any]  # builds its program
+    name: str  # the distinction from other candidates, without the size, because it is used at all sizes
+    build: Callable[[], Any]  # returns the program of the candidate
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class Kernel(msgspec.Struct, frozen=True):
     # whether the kernel is the library call. With resident data it is then measured once, for both
     # implementations. With copied data the implementations differ, because only the tuned one stages its data
     library: bool = False
-    # its dtypes; None: those of the op, except dtypes for which `build` raises Unsupported
+    # the dtypes of the kernel; None: those of the op for which `build` does not raise Unsupported
     dtypes: tuple[str, ...] | None = None
     # `candidates(params, dtype, limits)` returns the candidates that a device may time, the default first;
     # `build` returns the program of the default

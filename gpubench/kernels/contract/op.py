@@ -64,7 +64,7 @@ class Ids(msgspec.Struct, frozen=True, tag=True):
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):
-    """Fixed values of an input, which are not drawn."""
+    """Fixed values of an input, used in place of drawn ones."""
 
     make: Callable[[Params], bytes]  # returns the bytes for the params
 
@@ -93,8 +93,8 @@ class Tolerance(msgspec.Struct, frozen=True):
     # absolute terms where terms can cancel, the product of the vectors' norms for dot products. None means |want|
     scale: Callable[..., Array] | None = None
     why: str = ""  # the reason for a bound that does not follow from the roundings (docs/extending.md)
-    # `slack(xp, u, *inputs)` is what a jump of the formula adds if a value is so near to the jump that
-    # round-off decides the side. It needs a `scale`
+    # `slack(xp, u, *inputs)` returns the additional tolerance at a jump of the formula, where round-off may
+    # decide the side of the jump. It needs a `scale`
     slack: Callable[..., Array] | None = None
     # `shortfall(xp, got, *inputs)` judges outputs that are choices, of which several may be right: by how much
     # each falls short of the best one in float64, divided by the scale of the compared values. It replaces |got
@@ -153,7 +153,7 @@ class Ladder(msgspec.Struct, frozen=True):
     are."""
 
     low: int  # approximately the first size
-    high: int  # the last size
+    high: int  # the largest size
     factor: int = 4  # ratio of two neighbouring sizes
     granule: int = 1  # sizes are multiples of this
 
@@ -223,7 +223,7 @@ class Overhead(msgspec.Struct, frozen=True):
     tuned is the fastest way known.
     """
 
-    call: SessionCall | Literal["exchange"]  # the call
+    call: SessionCall | Literal["exchange"]  # the name of the timed call
     implementations: tuple[Implementation, ...] = ("library",)  # the implementations in which the call differs
 
     @property
@@ -232,7 +232,7 @@ class Overhead(msgspec.Struct, frozen=True):
         return self.call in ("upload", "download")
 
     def bytes(self, params: Params) -> int:
-        """Return the bytes that one call moves between host and device, which is 0 for most calls."""
+        """Return the bytes that one call moves between host and device. Most calls move none."""
         return params["n"] if self.moves else 0
 
 
@@ -279,14 +279,14 @@ class Split(msgspec.Struct, frozen=True):
     axes: Mapping[str, int]  # axis along which each input is divided; inputs without an entry are not divided
     # `part(params, units)` returns the params of the same op for `units` units of that dimension
     part: Callable[[Params, int], Params]
-    # the function that joins the outputs of the parts; None: they are concatenated along axis 0
+    # the function that joins the partial outputs; None: they are concatenated along axis 0
     join: Literal["add", "maximum"] | None = None
 
 
 class Stage(msgspec.Struct, frozen=True):
     """One op inside a workload. If the op runs on the host, it is a host stage."""
 
-    name: str  # the name, which is the same in all turns of a repeat
+    name: str  # the name, which is equal in all turns of a repeat
     op: str  # name of the op
     reads: tuple[str, ...]  # names of the values that are its inputs, in order
     writes: tuple[str, ...]  # names of the values that are its outputs
@@ -300,7 +300,7 @@ class Repeat(msgspec.Struct, frozen=True):
 
     index: str  # `{index}` in the name of a value is replaced by the turn, `{index+1}` by the next turn
     times: int  # number of turns
-    stages: tuple[Stage | Repeat, ...]  # the stages of one turn
+    stages: tuple[Stage | Repeat, ...]  # the stages of one turn; repeats may be nested
     name: str = ""  # prefix of the names of its stages, followed by a dot
 
     def flat(self) -> tuple[Stage, ...]:
@@ -345,7 +345,7 @@ class Op(msgspec.Struct, frozen=True):
     group: str  # the heading of the op in listings
     summary: str  # the formula of the op in one line
     params: Mapping[str, str]  # the params of the op, each with its meaning; `n` is the size
-    sizes: Ladder  # the default sizes
+    sizes: Ladder  # the ladder of the op, used if the user gives no sizes
     inputs: tuple[Operand, ...]  # the inputs in the order of the expression's arguments
     output: Operand  # the first output
     flops: Callable[[Params], int]  # floating-point operations of a launch
@@ -355,11 +355,11 @@ class Op(msgspec.Struct, frozen=True):
     tolerance: Tolerance  # tolerance of the output
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES  # dtypes of its cases
     reference: Callable[..., Array] | None = None  # `reference(xp, *inputs)` in float64; None means `expr`
-    # how to divide the op, or a function that returns this for the params; None: it cannot be divided
+    # how to divide the op, or a function that returns this for the params; None if the op cannot be divided
     split: Split | Callable[[Params], Split] | None = None
     # its kernels by backend; the first one is measured, the others are variants that a user may name
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
-    options: Mapping[str, str] = {}  # further params that a user may give, each with its meaning
+    options: Mapping[str, str] = {}  # further params that a user may give, with their meanings
     # `fits(params)` returns why a combination of params is not allowed, or None if it is
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()  # backends whose library call can round float32 inputs to TF32
@@ -373,8 +373,8 @@ class Op(msgspec.Struct, frozen=True):
     # by backend, the call that its users write if it is not `expr`: `call(torch, *inputs)` returns the results.
     # If it has an argument `out`, it writes the results there unless `out` is None
     library: Mapping[str, Callable[..., Any]] = {}
-    # params that the formulas (`expr`, `reference`, the scale of the tolerance, `library`) take as keywords,
-    # each with a default. `at(params)` returns the op with these params bound
+    # params that the formulas (`expr`, `reference`, the scale of the tolerance, `library`) have as keywords
+    # with defaults. `at(params)` returns the op with these keywords bound
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()  # outputs after the first; an op with such outputs is not split
     # `traffic(params, dtype)` returns the bytes that a launch has to move. None: those of all operands. An op

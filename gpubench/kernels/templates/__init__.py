@@ -58,10 +58,10 @@ def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """Return a grid of at least `groups` groups, which uses the y dimension if x alone is too short. Both
-    extents are about balanced, because 131,072 groups as 65,535 x 3 would launch a third of them for nothing.
-    The index of a group is `group.y * groups.x + group.x`, and surplus groups must do nothing. Raises
-    Unsupported if two dimensions are not enough."""
+    """Return a grid (x, y, 1) of at least `groups` groups. y is above 1 only if x alone is too short. x and y
+    are balanced, because 65,535 x 3 for 131,072 groups would launch a third of them for nothing. The index of a
+    group is `group.y * groups.x + group.x`; surplus groups must do nothing. Raises Unsupported if two
+    dimensions are not enough."""
     most = limits.max_groups_per_dimension
     y = ceil_div(groups, most)
     if y > most:
@@ -262,8 +262,8 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """The form in which WGSL loads elements and computes with them. A *unit* is the data that one load reads. A
-    *part* is a number or vector of a unit that arithmetic uses at a time."""
+    """The way in which WGSL loads and computes with elements. A *unit* is the data of one load. A *part* is the
+    number or vector within a unit that one operation of arithmetic uses."""
 
     stored: str  # type of an element in memory: f16, f32 or f64
     real: str  # type of the arithmetic: f32 or f64
@@ -317,8 +317,8 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """Return the texts that define the function `name`, which computes the formula for parts. If the formula
-    calls a function that our WGSL texts define only for single numbers, it is computed lane by lane."""
+    """Return the lines that define the function `name`, which computes the formula for parts. It computes lane
+    by lane if the formula calls a function that our WGSL texts define only for single numbers."""
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
@@ -390,8 +390,8 @@ def real_dtype(dtype: str) -> str:
 
 
 def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
-    """Raise Unsupported for a dtype that WGSL or the device lacks, for float64 if the kernel is not `exact`
-    (WGSL has no exp or tanh in float64), and for more threads in a group than the device allows."""
+    """Raise Unsupported for a dtype that WGSL or the device lacks, for more threads in a group than the device
+    allows, and for float64 unless the kernel is `exact`: WGSL has no exp or tanh in float64."""
     require_dtype(dtype, _DTYPES)
     if dtype == "float64" and not exact:
         raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
@@ -422,9 +422,8 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return the steps of a reduction over `lanes` lanes. Each is a pair: the number of lanes that still have a
-    value after the step, and the number of values that each of them joins (two to eight, about equal in all
-    steps)."""
+    """Return the steps of a reduction over `lanes` lanes as pairs: the number of lanes that have a value after
+    the step, and the number of values that each of them joins (two to eight, about equal in all steps)."""
     steps, bits = [], log2(lanes)
     for steps_to_go in range(ceil_div(bits, 3), 0, -1):
         part = ceil_div(bits, steps_to_go)
@@ -467,7 +466,7 @@ class GpuText(msgspec.Struct, frozen=True):
     writes: tuple[str, ...]  # the buffers that are written
     sizes: str  # names of the integer arguments after the buffers, separated by blanks
     body: str  # statements in WGSL
-    bounds: str = ""  # names of further arguments in WGSL, which only `clamped` uses
+    bounds: str = ""  # names of further WGSL arguments, which are used only in `clamped`
     threads: int = 256  # threads of a group
     shared: Mapping[str, int] = {}  # lengths of the arrays of `real` that a group shares, by name
     cuda: str = ""  # the text before the kernel in CUDA

@@ -57,7 +57,8 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of a token and a token that it sees (itself or one before it), over all sequences."""
+        """The number of pairs of a token and a token that it attends to (itself or an earlier one), in all
+        sequences."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
@@ -179,7 +180,7 @@ class QueryLayout(msgspec.Struct, frozen=True):
     """The assignment of queries to the threads of a group."""
 
     rows: int  # queries of a thread
-    parts: int  # threads that share the same queries
+    parts: int  # threads that share the same queries, with different keys
 
     @property
     def threads(self) -> int:
@@ -402,7 +403,7 @@ def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
 
 
 class _Text(msgspec.Struct, frozen=True):
-    of: Heads  # shapes that the text is for
+    of: Heads  # the shapes
     layout: QueryLayout  # queries and threads
     storage: Storage  # unit of a load
 
@@ -510,8 +511,8 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """Return statements by which each part from `half` to 2 `half` - 1 hands its results to the part that
-        comes `half` parts before it."""
+        """Return statements for parts `half` to 2 `half` - 1: each passes its results to the part that is
+        `half` parts before it."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

@@ -278,8 +278,8 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 
 def _cuda_element(formula: Formula) -> str:
-    """Return the function of one element. A formula that only moves values converts nothing, so that every bit
-    pattern is kept."""
+    """Return the CUDA function of one element. If the formula only moves values, nothing is converted, so that
+    every bit pattern is kept."""
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)
         return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"

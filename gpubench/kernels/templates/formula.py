@@ -287,8 +287,8 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str, a: Any, b: Any) -> Symbol:
-    """Return the step of a function in which the order of two values does not matter, such as `maximum`. If one
-    of them is a number, it becomes the second operand."""
+    """Return the step of a commutative function such as `maximum`. If one of the two values is a number, it
+    becomes the second operand."""
     return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
 
 
@@ -312,7 +312,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
     """A formula of scalars, divided into steps."""
 
     names: tuple[str, ...]  # names of the inputs
-    steps: tuple[Symbol, ...]  # steps, each computed from earlier ones
+    steps: tuple[Symbol, ...]  # steps, each of which is computed from earlier ones
     result: Symbol  # value of the formula
 
     @staticmethod
@@ -530,8 +530,9 @@ def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
 
 
 def _growth(xp: Array, call: str, values: Sequence[Any], i: int, error: Array) -> Array:
-    """Return by how much a step changes if operand `i` changes by `error`, which is small. Outside of the range of a
-    function the operand changes the other way. The exponent of a negative number counts as that of a positive one."""
+    """Return the change of a step's result if operand `i` changes by `error`, which is small. Where the operand
+    would leave the function's domain, it changes in the other direction. A negative number to a power counts as
+    a positive one."""
     if call == "pow":
         values = (xp.abs(values[0]), values[1])
     value = _compute(xp, call, values)

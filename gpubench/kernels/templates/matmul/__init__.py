@@ -44,7 +44,7 @@ class Tile(msgspec.Struct, frozen=True):
     order: Order = "serpentine"  # order of the multiply-adds
     # whether C is written element by element, so that the compiler is free to place the accumulators
     scalar_stores: bool = False
-    splits: int = 1  # groups that share K
+    splits: int = 1  # number of groups that divide K among them
 
     @property
     def name(self) -> str:
@@ -77,14 +77,14 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """The number of vec4s of workgroup memory through which one half of the teams passes its sums to the
-        other half."""
+        """The number of vec4s of workgroup memory in which half of the teams leave their sums for the other
+        half."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """The largest number of vec4s of workgroup memory that a group needs: the tiles of both operands, even
-        if each is transposed."""
+        """The number of vec4s of workgroup memory of a group: for the tiles of both operands, transposed in the
+        worst case, or for the sums of the teams if these take more."""
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
@@ -157,8 +157,8 @@ def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def _full(limits: Limits) -> int:
-    """Return the number of groups that fill the device once: one for each multiprocessor, of which an eighth
-    may stay idle."""
+    """Return the number of groups that fill the device once: one per multiprocessor, less the eighth of them
+    that may stay idle."""
     return multiprocessors(limits) * 7 // 8
 
 

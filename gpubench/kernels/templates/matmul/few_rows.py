@@ -76,8 +76,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs of a row after the first of the two joins in WGSL. Both joins combine about the
-        same number of pairs at a time."""
+        """The number of pairs of a row after the first of the two joins in WGSL. Both joins combine about
+        equally many pairs."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
@@ -274,7 +274,7 @@ _CUDA_BYTES = 48 * 1024  # memory of a block that every device allows by default
 
 
 class WeightedRows(msgspec.Struct, frozen=True):
-    """A product of few rows of x and a matrix of weights."""
+    """A product of a few rows of x and a matrix of weights."""
 
     names: tuple[str, str]  # the buffers of the rows and of the weights
     n: int  # rows

@@ -172,15 +172,15 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return the expressions of the line and of the place within it, limited to the matrix, so that a
-        thread beyond the edge reads the last line or the last place again."""
+        """Return the expressions of `line` and `place`, limited to the matrix: a thread beyond the edge reads
+        the last line or the last place again."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
-        """Return statements that read the steps of K from `start` on, which do not fill a tile. After the end
-        of K the last step is repeated."""
+        """Return statements that read the steps of K from `start` on, which do not fill a tile. The last step
+        of K is read again in place of steps after the end."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
@@ -345,9 +345,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> int:
-        """The number of whole tiles whose sums are added up before they are added to the total, which reduces
-        rounding errors. It is 0, so that each product is added to the total directly, unless K is long and the
-        longest side. A block takes more registers."""
+        """The number of whole tiles whose sums are added up before they are added to the total. Such blocks
+        reduce rounding errors, and cost registers. It is 0 (each product is added to the total directly) unless
+        K is long and the longest side."""
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
@@ -498,7 +498,7 @@ def _multiply(layout: Layout, k: int) -> list[str]:
 
 @functools.cache
 def _products(tile: Tile) -> list[str]:
-    """Return the multiply-adds of one step, which are the same in every step."""
+    """Return the multiply-adds of one step of K. They are the same in every step."""
     return [
         f"      c{r}_{j} = fma(a{r // 4}.{LANES[r % 4]}, b{j // 4}.{LANES[j % 4]}, c{r}_{j});"
         for r, j in sequence(tile)

@@ -38,9 +38,9 @@ class CudaRows(msgspec.Struct, frozen=True):
     width: int  # elements of a unit: 16 bytes, or the largest part of them that divides the row
     units: int  # units of a row
     threads: int  # threads of a block
-    lanes: int  # threads of each block that share a row
-    held: int  # the units that a thread keeps in registers; 0 if it loops and reads the row twice
-    cluster: int = 1  # blocks that share a row
+    lanes: int  # threads of each block for a row
+    held: int  # the units that a thread keeps in registers; 0 if it reads the row twice in a loop
+    cluster: int = 1  # blocks for a row
 
     @property
     def whole(self) -> bool:
