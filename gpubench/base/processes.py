@@ -58,9 +58,13 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process with the variables of `extra`, which win. XDG_RUNTIME_DIR gets a
-    default, because without it the Vulkan loader of wgpu writes errors to stderr."""
-    return {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(extra or {})}
+    """Return the environment of this process with the variables of `extra`, which win.
+
+    XDG_RUNTIME_DIR gets a default, because without it the Vulkan loader of wgpu writes errors to stderr. So does
+    JAX's variable, because JAX would take three quarters of the GPU's memory from the other workers.
+    """
+    defaults = {"XDG_RUNTIME_DIR": "/tmp", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return {**defaults, **os.environ, **(extra or {})}
 
 
 def ending(status: int) -> str:

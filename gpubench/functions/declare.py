@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
+from types import FunctionType
 from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
@@ -193,6 +195,45 @@ def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[
 def stays(value: Any) -> Stays:
     """Mark an input in the list that `inputs` returns, so that it stays on the device in every situation."""
     return Stays(value)
+
+
+# The libraries of GPU programs, each with the backend that measures it. None: any backend does, because each waits
+# for the whole device.
+GPU_LIBRARIES = {
+    "cupy": "cupy", "cupyx": "cupy", "torch": "torch", "torchvision": "torch", "triton": "torch", "jax": None,
+    "numba": None, "cudf": None, "cuml": None, "tensorflow": None, "pycuda": None, "cuda": None,
+}  # fmt: skip
+
+
+@functools.cache
+def gpu_library(program: Callable[..., Any]) -> str:
+    """Return the library of GPU_LIBRARIES that a GPU program uses, or an empty text if it names none.
+
+    It is the library that compiled the program, or the first one whose objects the program names or imports,
+    also in functions that the program calls.
+    """
+    seen: set[int] = set()
+
+    def places(value: Any) -> Iterator[str]:
+        while isinstance(value, functools.partial):
+            value = value.func
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        yield from (base.__module__ for base in type(value).__mro__)
+        plain = inspect.unwrap(value)
+        code, variables = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
+        for step in dis.get_instructions(code) if code is not None else ():
+            if step.opname == "IMPORT_NAME":
+                yield str(step.argval)
+            elif step.opname == "LOAD_GLOBAL" and step.argval in variables:
+                named = variables[step.argval]
+                yield str(getattr(named, "__module__", None) or getattr(named, "__name__", ""))
+                if isinstance(named, FunctionType):
+                    yield from places(named)
+
+    names = (place.partition(".")[0].replace("jaxlib", "jax") for place in places(program))
+    return next((name for name in names if name in GPU_LIBRARIES), "")
 
 
 # False in a child process: a call of `bench` or `run` in the user's file then measures nothing.

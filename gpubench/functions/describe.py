@@ -68,6 +68,7 @@ class Description(msgspec.Struct, frozen=True):
     dtypes: list[Dtype]  # the dtypes to measure
     pair: bool = False  # whether the function has two programs
     backends: list[str] | None = None  # the backends to measure; None means all
+    one_of: list[str] = []  # backends of which the first that drives a GPU here measures the GPU program
     flops: Points | None = None  # the operations of a call, by n; None if the user gave no `flops`
     # the operations per element; None if the function is not a formula that can be compiled
     operations: int | None = None
@@ -198,7 +199,7 @@ def make_op(description: Description, code: Code) -> Op:
         output=operand(together if others else first), between=(operand(beside),),
         flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,
         expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
-        only=only, seconds=seconds,
+        only=only, one_of=tuple(description.one_of), seconds=seconds,
     )  # fmt: skip
 
 

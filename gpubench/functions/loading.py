@@ -10,6 +10,8 @@ import dataclasses
 import dis
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -17,7 +19,7 @@ import random
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -220,7 +222,7 @@ def load_source(source: CodeSource) -> Loaded:
     declare.MEASURES = False
     before = len(DECLARED)
     try:
-        with contain():
+        with contain(), _same_random_numbers():
             sys.argv = [source.place]  # a parser of arguments at the file's top finds none
             content, file_digest = _import(source)
     except SystemExit as error:
@@ -338,6 +340,45 @@ def _seed_others(seed: int) -> None:
     np.random.seed(seed)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Let the user's file draw the same random numbers in every process that imports it, such as the weights of
+    a network: from `random`, from NumPy, also by `default_rng()` without a seed, and from PyTorch."""
+    import numpy as np
+
+    entropy, initialised = np.random.default_rng, _SeedsTorch()
+
+    def default_rng(seed: Any = None) -> Any:
+        return entropy(0 if seed is None else seed)
+
+    _seed_others(0)
+    np.random.default_rng = default_rng
+    sys.meta_path.insert(0, initialised)
+    try:
+        yield
+    finally:
+        np.random.default_rng = entropy
+        sys.meta_path.remove(initialised)
+
+
+class _SeedsTorch(importlib.abc.MetaPathFinder):
+    """A finder of modules that seeds PyTorch's generators right after PyTorch is imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _seed_others(0)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import msgspec
 from gpubench.backends.contract import Launch, Session, WrappedSession
 from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
-from gpubench.functions.declare import UserFunction
+from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library
 from gpubench.functions.loading import (
     columns,
     differences,
@@ -190,7 +190,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             last.value = result
             return last
 
-        if tensors and function.gradients:
+        # The programs of a pair are PyTorch's own: they turn gradients off if they want none.
+        if tensors and (function.gradients or function.gpu is not None):
             import torch
 
             expr = torch.enable_grad()(expr)
@@ -200,6 +201,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         launch: Launch = self._inner.compile(bound, case, [], None)
         if function.gpu is not None and on_cpu:
             launch.kernel_name = program_library(function, [holder.value for holder in inputs])
+        elif function.gpu is not None and GPU_LIBRARIES.get(library := gpu_library(function.gpu)) is None:
+            launch.kernel_name = library or None
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
@@ -269,6 +272,8 @@ class Translated(contextlib.AbstractContextManager[None]):
             if isinstance(error, AttributeError) and lacks
             else f"it raises {where(error, self.function)}"
         )
+        if "does not require grad" in text:
+            detail += "; say gradients=True"
         raise Unsupported(detail, reason="bad-function") from error
 
 

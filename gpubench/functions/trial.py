@@ -26,7 +26,7 @@ from gpubench.base.child_main import Messages, end
 from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.units import format_bytes, split_words
 from gpubench.functions import MEMORY_SHARE
-from gpubench.functions.declare import Stays, UserFunction
+from gpubench.functions.declare import GPU_LIBRARIES, Stays, UserFunction, gpu_library
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
 from gpubench.functions.loading import (
     Unreadable,
@@ -131,7 +131,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
         seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials, request),
         dtypes=_dtypes(function), pair=function.gpu is not None,
-        backends=_backends(function),
+        backends=_backends(function), one_of=one_of(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
     )  # fmt: skip
@@ -143,6 +143,14 @@ def _backends(function: UserFunction) -> list[str] | None:
         if not backends.has(name):
             raise PluginError(f"there is no backend {name!r}: take {', '.join(backends.usual())}")
     return names or None
+
+
+def one_of(function: UserFunction) -> list[str]:
+    """Return the backends that could measure the GPU program, the one of its library first; empty if its library
+    is unknown."""
+    library = gpu_library(function.gpu) if function.gpu is not None else ""
+    first = GPU_LIBRARIES.get(library)
+    return sorted(("cupy", "torch"), key=lambda name: name != first) if library else []
 
 
 def _dtypes(function: UserFunction) -> list[Any]:

@@ -171,9 +171,15 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         return all(target.device.id in scripted for target in self.targets)
 
     def equip(self, op: Op) -> Op:
-        """Return the op with the kernels that the backends bring."""
+        """Return the op with the kernels that the backends bring. Of backends that would run the same program,
+        it is measured by the first that drives a GPU."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
+        there = [target.device.backend for target in self.targets if target.device.kind != "cpu"]
+        same = [name for name in op.one_of if name in there][1:]
+        if same and not op.only:
+            only = dict.fromkeys(t.device.backend for t in self.targets if t.device.backend not in same)
+            op = msgspec.structs.replace(op, only=tuple(only))
         return op
 
 

@@ -18,8 +18,19 @@ from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike
-from gpubench.result.case import MANAGED, MAPPED, ORDERED, QUEUED, RESIDENT, STREAMED, WAITED, Case, beside_size
-from gpubench.result.run import Run
+from gpubench.result.case import (
+    FUNCTIONS,
+    MANAGED,
+    MAPPED,
+    ORDERED,
+    QUEUED,
+    RESIDENT,
+    STREAMED,
+    WAITED,
+    Case,
+    beside_size,
+)
+from gpubench.result.run import Measurement, Run
 
 IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
@@ -85,17 +96,27 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return each GPU model with the backends that drive it, such as `NVIDIA H200 (CuPy, WebGPU)`. Several GPUs
-    of a model are counted: `2 x NVIDIA H200 (CuPy)`. If backends name a GPU differently, the name of the first
-    device of the run is used. Model names are shortened to `length` characters."""
+    """Return each GPU model with what drives it, such as `NVIDIA H200 (CuPy, WebGPU)`, or `NVIDIA H200 (jax)` for
+    a user's program of another library. Several GPUs of a model are counted: `2 x NVIDIA H200 (CuPy)`. If
+    backends name a GPU differently, the name of the first device of the run is used. Model names are shortened
+    to `length` characters."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
     for name, ids in group_by(device_ids, lambda id: names.get(gpus.get(id, id), id)).items():
-        driven = group_by(ids, backend_text)
+        driven = group_by(ids, lambda id: ", ".join(_driver_texts(run, id)))
         count = max(len({gpus.get(id, id) for id in backend_ids}) for backend_ids in driven.values())
         texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(driven)})")
     return ", ".join(texts)
+
+
+def _driver_texts(run: Run, device_id: str) -> list[str]:
+    """Return the names of what ran on a device: its backend, or the libraries of users' programs."""
+    timed = (x for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id == device_id)
+    names = {
+        (x.kernel if x.case.group == FUNCTIONS and x.case.implementation == "library" else None) for x in timed
+    }
+    return sorted(name or backend_text(device_id) for name in names) or [backend_text(device_id)]
 
 
 _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a build of 0.3.34

@@ -7,6 +7,7 @@ import time
 import weakref
 import zipfile
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from gpubench.base import processes
 from gpubench.base.errors import BackendError, Unsupported, UsageError
 from gpubench.base.plugins import PluginError
 from gpubench.functions import loading, sources, trial
-from gpubench.functions.declare import UserFunction
+from gpubench.functions.declare import UserFunction, gpu_library
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op, shape_text
 from gpubench.functions.loading import equal, load_source, make_inputs
 from gpubench.functions.session import (
@@ -37,12 +38,13 @@ from gpubench.functions.session import (
 )
 from gpubench.functions.session import answer as answer_of
 from gpubench.kernels.templates.formula import Untraceable
-from gpubench.measure.plan import Constraints, Series
+from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.points import Rungs
+from gpubench.measure.targets import DeviceSelection
 from gpubench.measure.worker.functions import CallWorkspace
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case
-from gpubench.result.run import Check
+from gpubench.result.run import Check, Device
 from tests.raising import raised
 
 CALLS: list[int] = []
@@ -190,6 +192,31 @@ Frame.__module__ = "pandas.core.frame"
     (numba.njit(sum_of), [[1.0]], "numba"), (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of")])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
+
+
+DRIVEN = {"numpy": "cpu", "cupy": "gpu", "torch": "gpu"}
+
+
+def sorted_there(x):
+    import cupy
+
+    return cupy.sort(x)
+
+
+@pytest.mark.parametrize(("program", "library", "only"), [
+    (sorted_there, "cupy", ("numpy", "cupy")), (partial(lambda x, k: sorted_there(x), k=1), "cupy", ("numpy", "cupy")),
+    (numba.njit(sum_of), "numba", ("numpy", "cupy")), (lambda x: x + 1, "", ()),
+])  # fmt: skip
+def test_a_gpu_program_is_measured_by_one_backend(program, library, only):
+    assert gpu_library(program) == library
+    op = msgspec.structs.replace(
+        kernels.load("add"), one_of=tuple(trial.one_of(UserFunction(sum_of, program)))
+    )
+    devices = [
+        Device(id=f"{name}:0", backend=name, name=name, kind=kind, api=name) for name, kind in DRIVEN.items()
+    ]
+    targets = tuple(Target(device, ("library",)) for device in devices)
+    assert DeviceSelection(targets, (), ()).equip(op).only == only
 
 
 class Sparse:

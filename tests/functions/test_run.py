@@ -66,6 +66,34 @@ def test_the_page_runs_with_cupy(gpubench, tmp_path):
     assert "options.pairwise/n=256/float32/library/resident-waited@cupy:0" in ids
 
 
+PROGRAMS = """
+import torch
+import torch.nn as nn
+drawn = nn.Linear(256, 4)  # the weights are drawn anew in each process
+def gradient(x):
+    weights = drawn.weight.to(x.device).detach().requires_grad_()
+    (x @ weights.T).square().sum().backward()
+    return weights.grad
+step = gpubench.pair(cpu=gradient, gpu=gradient, inputs=lambda n: torch.ones(n, 256))
+def copied(x):
+    import cupy
+    return cupy.sort(x)
+own = gpubench.pair(cpu=np.sort, gpu=copied)
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.torch
+def test_gpu_programs_train_and_are_measured_by_their_library(gpubench, tmp_path):
+    write(tmp_path, PROGRAMS)
+    ids = times(measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy,cupy,torch"))
+    measured = {
+        f"mine.{case}/n=256/float32/library/resident-waited@{device}:0"
+        for case, device in (("step", "torch:cuda"), ("own", "cupy"))
+    }
+    assert {id for id in ids if "resident-waited" in id} == measured
+
+
 BAD = """
 @gpubench.function
 def changes(xp, x):
@@ -218,7 +246,7 @@ def test_names_that_nothing_has(in_process, tmp_path):
 
 
 PAIRS = """
-import multiprocessing, subprocess
+import multiprocessing, random, subprocess
 def make(rng, n): return [{"key": rng.integers(0, 50, n), "value": rng.random(n)}]
 def sums(table): return [table["value"][table["key"] == key].sum() for key in range(50)]
 def sums_at_once(columns):
@@ -241,6 +269,8 @@ def by_a_program(x):  # that reads what stands in the standard input
     return x[:4] + len(subprocess.run(["cat"], stdout=subprocess.PIPE).stdout)
 forks = gpubench.pair(cpu=by_processes, gpu=by_a_program)
 moves_itself = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: x + 1, to_gpu=lambda x: x)
+weight = np.random.default_rng().random() + np.random.rand() + random.random()  # drawn by each process that imports
+weighs = gpubench.pair(cpu=lambda x: x * weight, gpu=lambda x: x * weight)
 wrong = gpubench.pair(cpu=sums, gpu=lambda c: sums_at_once(c) * 1.001, inputs=make, to_gpu=columns)
 refused = gpubench.pair(cpu=sums, gpu=sums_at_once, inputs=make, to_gpu=columns, same=lambda a, b: False)
 shape = gpubench.pair(cpu=lambda x: x + 1, gpu=lambda x: (x + 1)[:, None])
@@ -259,7 +289,7 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
-        assert [at(name, regime) for name in ("groups", "waits", "moves_itself", "forks")] == [""] * 4
+        assert [at(name, regime) for name in ("groups", "waits", "moves_itself", "weighs", "forks")] == [""] * 5
         assert at("hurries", regime).startswith("it raises RuntimeError: nobody waited")
         assert at("wrong", regime).startswith("largest error 0.000")
         assert at("refused", regime) == "same(cpu, gpu) says that the results differ"
@@ -309,6 +339,10 @@ def test_the_answer_says_which_session_an_edit_cut_short(gpubench, tmp_path):
 
 
 ON_PYTORCH = """
+import torch
+weights = torch.nn.Linear(256, 4).weight.detach().numpy()
+@gpubench.function
+def layer(xp, x): return xp.asarray(weights) @ x
 @gpubench.function
 def width(xp, x): return xp.ptp(x)
 def slope(xp, x):
@@ -328,8 +362,9 @@ def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp
     report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,torch:cpu")
     details = {case["id"].split("/")[0].removeprefix("mine."): case["detail"]
                for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
-    assert (details["width"], details["recorded"]) == ("torch has no ptp", None)
+    assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
     assert "does not require grad" in details["plain"]
+    assert details["plain"].endswith("say gradients=True")
 
 
 ENDS = """

@@ -397,6 +397,8 @@ class Op(msgspec.Struct, frozen=True):
     # in a worker: a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
     only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
+    # Backends that would run the same program: the first that drives a GPU in the run measures it.
+    one_of: tuple[str, ...] = ()
     # returns the approximate seconds of a call on NumPy, as a trial measured them; None: there was no trial
     seconds: Callable[[Params], float] | None = None
 

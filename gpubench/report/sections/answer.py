@@ -496,20 +496,19 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 def _reasons(answered: MachineAnswer) -> list[str]:
     """Return a line with the reasons why cells are `?`, each with its ops. The list is empty if there are none,
-    or if the sizes were requested."""
+    or if the sizes were requested. Functions that fail have sentences of their own."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.why))
         for entry in answered.rows
+        if {cell.why for cell in entry.cells.values()} != {"bad-function"}
         for cell in map(entry.cells.get, answered.regimes)
         if cell is None or (cell.kind == "open" and not cell.tied)
     ]
-    if not whys or answered.named:
-        return []
     texts = []
     for why, pairs in group_by(whys, lambda pair: pair[1]).items():
         ops = list(dict.fromkeys(op for op, _ in pairs))
         texts.append(f"{', '.join(ops) if len(ops) <= 4 else f'{len(ops)} ops'} ({why})")
-    return [f"? break-even unknown: {'; '.join(texts)}."]
+    return [f"? break-even unknown: {'; '.join(texts)}."] if texts and not answered.named else []
 
 
 _MISSING = "No module named"  # the words of Python's message for a package that is not installed

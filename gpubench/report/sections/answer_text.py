@@ -34,9 +34,17 @@ from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
 from gpubench.report.layout import each_text
-from gpubench.report.wording import data_text, short_text, situation_text, time_text, with_params, with_text
+from gpubench.report.wording import (
+    backend_text,
+    data_text,
+    short_text,
+    situation_text,
+    time_text,
+    with_params,
+    with_text,
+)
 from gpubench.result.case import QUEUED, WAITED, beside_size, own_names
-from gpubench.result.run import Run, Skip
+from gpubench.result.run import Measurement, Run, Skip
 
 MOST_NAMES, MOST_LOSERS = 4, 3
 _MOST_RAISING = 3  # the most failing functions that are named; the others are counted
@@ -408,16 +416,22 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 def raising_functions(run: Run) -> list[str]:
     """Return sentences on users' functions that fail, with the reasons. Functions that fail in some sessions
-    come first. Each other function is named with the smallest size at which it fails on NumPy."""
+    come first. Each other function is named with the smallest size at which it fails on NumPy or, if it has no
+    time on any GPU, on its first GPU."""
+    on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
+    timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
-        if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
-            op = skip.case.op
-            smallest[op] = min(smallest.get(op, skip), skip, key=lambda other: other.case.params["n"])
+        case = skip.case
+        if isinstance(skip, Skip) and skip.reason == "bad-function" and (
+            case.backend == "numpy" or (case.device_id in on_gpu and case.op not in timed)
+        ):  # fmt: skip
+            smallest[case.op] = min(smallest.get(case.op, skip), skip, key=_of_cpu_first)
     names = own_names(run.selection.ops)
     texts = [
         printable(
-            f"{names.get(op, op)} at {named_size_text(skip.case.params['n'], 'elements')}: {skip.detail}."
+            f"{names.get(op, op)}{'' if skip.case.backend == 'numpy' else f' on {backend_text(skip.case.backend)}'}"
+            f" at {named_size_text(skip.case.params['n'], 'elements')}: {skip.detail}."
         )
         for op, skip in smallest.items()
     ]
@@ -425,6 +439,10 @@ def raising_functions(run: Run) -> list[str]:
     texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
     more = len(texts) - _MOST_RAISING
     return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
+
+
+def _of_cpu_first(skip: Skip) -> tuple[bool, int]:
+    return skip.case.backend != "numpy", skip.case.params["n"]
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:

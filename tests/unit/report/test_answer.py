@@ -370,9 +370,13 @@ def test_the_screen_names_functions_that_were_left_out(count, words):
     assert words in screen_text(replace(function_run(WRITTEN), warnings=LEFT_OUT[:count]))
 
 
-def test_the_screen_says_from_which_size_on_a_function_raises():
+@pytest.mark.parametrize(
+    ("device", "sentence"), [("numpy:0", "f at n = 32 M"), ("cupy:0", "f on CuPy at n = 32 M")]
+)
+def test_the_screen_says_from_which_size_on_a_function_raises(device, sentence):
     detail = "it raises ValueError: too large (mine.py, line 5)"
-    raised = [skipped(case("mine.f", n=n), "bad-function", detail) for n in (2**26, 2**25)]
-    shown = function_run(WRITTEN)
+    raised = [skipped(case("mine.f", device=device, n=n), "bad-function", detail) for n in (2**26, 2**25)]
+    shown = function_run({key: times for key, times in WRITTEN.items() if "numpy:0" in (device, key[0])})
     text = screen_text(replace(shown, outcomes=[*shown.outcomes, *raised]))
-    assert f"f at n = 32 M: {detail}." in text
+    assert f"{sentence}: {detail}." in text
+    assert "(bad function)" not in text
