@@ -77,12 +77,11 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 
 
 def cards(devices: Iterable[Device]) -> list[Card]:
-    """Group the GPUs of one backend by card, in the order of their first adapters.
-
-    Two adapters with the same driver and interface are two cards, even if they are of the same model. Two
-    others are one card if their UUIDs or their PCI addresses are equal. If neither is known for both, their
-    vendor and device ids decide: the first adapter of one driver is paired with the first of the other. D3D12
-    may list a card twice, so it adds no card to those of the same ids that Vulkan lists before.
+    """Group the GPUs of one backend by card, in the order of their first adapters. Two adapters with the same
+    driver and interface are always two cards, even of one model. Other adapters are one card if their UUIDs or
+    their PCI addresses are equal. If one of them has neither, vendor and device ids decide: the first adapter
+    of one driver is paired with the first of the other. D3D12 may list a card twice, so it adds no card to
+    those of the same ids that Vulkan lists before.
     """
     grouped: list[Card] = []
     for device in devices:

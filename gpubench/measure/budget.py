@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def patience_s(self) -> float:
-        """The seconds to wait for a worker that times nothing, which are the time left plus LAST_S."""
+        """The seconds to wait for a worker that times nothing: the time left plus LAST_S."""
         return max(0.0, self.left_s()) + LAST_S
 
     @property

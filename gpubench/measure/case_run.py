@@ -66,10 +66,10 @@ class Runtime(msgspec.Struct, frozen=True):
     pool: WorkerPool  # drives the devices of this session
     recorder: Recorder  # the recorder of the document
     settings: Settings  # the settings of the measurement
-    sink: Sink  # receives each event
+    sink: Sink  # gets each event
     progress: Progress  # counts cases for the display of progress
     session: int  # index of the session in the file
-    budget: Budget  # the time that is left
+    budget: Budget  # the rest of the time
     kinds: Mapping[str, DeviceKind]  # the kinds of the devices by device id
     check_only: bool = False  # whether outputs are checked and nothing is timed
     repeats: Mapping[str, Block] = {}  # by case id: a block whose repeat counts are used again
@@ -99,8 +99,8 @@ BUILDING = ("compile", "autotune", "inputs", "reference")
 
 
 class CaseRun:
-    """One case while its workload is measured. It knows the case's time limit, its samples and its worker.
-    `before` is the outcome at the start of this measurement, which a failure does not remove."""
+    """One case while its workload is measured, with its time limit, samples and worker. `before` is its outcome
+    from earlier measurements, which a failure in this one does not remove."""
 
     def __init__(
         self, case: Case, runtime: Runtime, workload: Workload, purpose: Purpose = MAIN,
@@ -338,7 +338,7 @@ class CaseRun:
 
     @property
     def _to_be_finished(self) -> bool:
-        """Whether a last check is needed. It is not if the budget left no time for a sample."""
+        """Whether a last check is needed, which is not so if the budget left no time for a sample."""
         return self.measured and (bool(self._used) or self.runtime.check_only)
 
     @property
@@ -474,8 +474,8 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """The seconds of work before a block. They raise the clock of a GPU, which falls while another device
-        is measured. A CPU needs none, except beside a split."""
+        """The seconds of work before a block, which raise a GPU's clock (it falls while another device is
+        measured). 0 for a CPU, except beside a split."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
@@ -504,8 +504,8 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, by block: those that were not throttled. If too few are left after all tries,
-        all samples count, each as a block of its own."""
+        """The samples that count, by block: those that were not throttled. If too few of them are left after
+        all tries, all samples count, each as a block."""
         enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
         return self.clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 

@@ -63,7 +63,7 @@ Inputs = tuple[int, str]
 class Finding(msgspec.Struct, frozen=True):
     """One promise that a check found broken."""
 
-    what: str  # the promise
+    what: str  # the promise of the contract
     device: str  # the id of the device
     op: str  # the name of the op; empty if the finding is not about an op
     detail: str  # the behaviour that breaks the promise
@@ -74,7 +74,7 @@ class Report(msgspec.Struct, frozen=True):
 
     findings: list[Finding]  # the broken promises
     checked: list[str]  # ids of the cases that were checked
-    refused: dict[str, str]  # by the id of a case, device or backend that was refused: the reason
+    refused: dict[str, str]  # why a case, device or backend was refused, by its id
 
     def add(self, other: Report) -> None:
         """Add the findings of another device."""
@@ -84,7 +84,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def usual_sizes(op: Op) -> Sequence[int]:
-    """Return the sizes at which `suite` tries the op: small ones, and ones that are no multiple of a tile."""
+    """Return the sizes at which `suite` tries the op. They are small, and some are no multiple of a tile."""
     return MATRIX_SIZES if op.group == "matrix" else VECTOR_SIZES
 
 
@@ -172,8 +172,8 @@ class _Trial:
         )
 
     def contract(self, thing: object, base: type) -> None:
-        """Check that `thing` is an instance of `base` and has no public method that the contract and its
-        protocols do not have."""
+        """Check that `thing` is an instance of `base`, and that all its public methods are in the contract or
+        its protocols."""
         self.is_a(base, thing)
         names = sorted(
             {
@@ -241,7 +241,7 @@ class _Trial:
                 session.free_fresh(buffer)
 
     def parts(self) -> None:
-        """Check that the beginning of a buffer can be used as a buffer, which ops that share an input need."""
+        """Check that the beginning of a buffer works as a buffer, as ops that share an input need."""
         session, host = self.session, _draw(70_001)
         if not isinstance(session, SharesBuffers):
             return
@@ -368,8 +368,8 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """Check the device's clock with launches of one case. Returns False if the launch is too short for
-        that, so that a longer one has to be tried."""
+        """Check the device's clock with launches of one case. Returns False if these are too short, so that a
+        longer case has to be tried."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:

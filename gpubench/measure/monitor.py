@@ -54,7 +54,7 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Return which other programs use each GPU. It is called before any worker opens a device, so none of
+        """Return the use of each GPU by other programs. Call it before a worker opens a device, so that none of
         the users is ours."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]
@@ -94,8 +94,7 @@ class Monitor:
         return block
 
     def seconds(self, moment: float) -> float:
-        """Convert a time by `perf_counter` to seconds since the session's start, which is what the file
-        stores."""
+        """Convert a time by `perf_counter` to seconds since the session's start, as in the file."""
         return moment - self._since
 
     def records(self) -> list[Telemetry]:
@@ -113,9 +112,9 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """Return the monitor's messages up to the first one for which `last` returns True. If that message does
-        not come in time, give the monitor up, unless its driver may still be starting. If `patient` is true,
-        wait for that start."""
+        """Return the monitor's messages up to the first one for which `last` is true. If this message does not
+        come in time, give the monitor up, unless its driver may still be starting. `patient` waits for that
+        start."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
@@ -291,16 +290,16 @@ class CounterFile(msgspec.Struct, frozen=True):
     """A file that holds a growing number of microjoules."""
 
     path: str  # path of the file
-    wraps_uj: int | None = None  # value after which the number begins at 0 again; None if unknown
+    wraps_uj: int | None = None  # the value after which the counter begins at 0 again; None if unknown
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
     """A device to read. If the driver does not know the device, its backend may read it."""
 
     device_id: str  # the id of the device in this run
-    uuid: str | None = None  # UUID by which the driver knows it; None if unknown
+    uuid: str | None = None  # the UUID of the GPU for the driver; None if unknown
     pci: str | None = None  # the PCI address, such as `0000:09:00.0`; None if unknown
-    files: list[CounterFile] = []  # energy counters that are read instead of asking the driver
+    files: list[CounterFile] = []  # the energy counters to read from files, in place of the driver's
 
     @property
     def known(self) -> bool:
@@ -330,8 +329,8 @@ class Pause(ToMonitor, frozen=True):
 class Users(msgspec.Struct, frozen=True):
     """The processes that use a GPU."""
 
-    computing: int = 0  # processes that compute on it
-    drawing: int = 0  # processes that draw a screen with it
+    computing: int = 0  # number of processes that compute on the GPU
+    drawing: int = 0  # number of processes that draw a screen with the GPU
     used_bytes: int = 0  # memory in use, also by processes that cannot be seen
 
     @property
@@ -347,21 +346,22 @@ class Users(msgspec.Struct, frozen=True):
 class Ready(FromMonitor, frozen=True):
     """The answer to Begin, or the news that a device can no longer be read."""
 
-    absent: dict[str, str]  # the reason for each device that cannot be read, by device id
-    users: dict[str, Users] = {}  # the users of each device that reports them, by device id
+    absent: dict[str, str]  # by id of a device that cannot be read: the reason
+    users: dict[str, Users] = {}  # by id of a device that reports them: its users
 
 
 class Reading(FromMonitor, frozen=True):
     """One reading of a device. A quantity is None if the device does not report it."""
 
     device_id: str  # the device that was read
-    # By `perf_counter`, which all processes of a machine share; `monotonic` has steps of 1/64 s on Windows.
+    # The time by `perf_counter`, which all processes of a machine share. (`monotonic` has steps of 1/64 s on
+    # Windows.)
     t_s: float
     clock_hz: float | None = None  # the clock of the SMs
     memory_clock_hz: float | None = None  # the clock of the memory
     temperature_c: float | None = None  # the temperature of the chip
     power_w: float | None = None  # the power of the board
-    energy_j: float | None = None  # a counter, of which only differences mean something
+    energy_j: float | None = None  # a running total, of which only differences have a meaning
     throttle: list[str] = []  # reasons for a lowered clock, in the words of nvidia-smi
     pcie_generation: int | None = None  # current generation of the link to the host
     pcie_width: int | None = None  # current number of lanes of that link

@@ -82,13 +82,13 @@ class Unsharp(NamedTuple):
     """A break-even whose interval is still too wide."""
 
     cell: Cell  # the device and the regime
-    threshold: curves.Threshold  # the break-even as the curves give it
+    threshold: curves.Threshold  # the break-even with its interval, from the curves
     low: float  # lower end of its interval, as ln(n)
     high: float  # upper end of its interval, as ln(n)
     cpu: bool  # whether the CPU's curves make the interval wide
     gpu: bool  # whether the device's curves make the interval wide
     sizes: tuple[float, ...]  # ln(n) of the sizes at which the sides with wide curves were timed
-    share: float  # the share of the variance that more sizes can remove
+    share: float  # the share of the interval's variance that more sizes can remove
     around: int = 0  # the number of sizes in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
@@ -98,10 +98,10 @@ class Unsharp(NamedTuple):
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return how much a measurement at x = ln(n) is expected to shrink ln(high / low) of the break-even. It
-        either divides the gap between two measured sizes, or adds one more ratio near the break-even. It is
-        worth more where it is less clear which side is faster. `tops` is for the largest size of the ladder:
-        how often it was measured again. It is None for any other size."""
+        """Return the expected decrease of ln(high / low) of the break-even by a measurement at x = ln(n). The
+        measurement divides the gap between two measured sizes, or adds one more ratio near the break-even. It
+        is worth more if the faster side at x is less clear. `tops` is, for the largest size of the ladder, the
+        number of times that it was measured again; None for any other size."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
@@ -258,8 +258,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Remove as many ops from `turn` as fit one step. Returns for each of them its ladder, the sizes to
-        measure, and whether to measure all its cases there. Takes only one op while costs are unknown."""
+        """Remove from `turn` as many ops as fit one step, or one op while costs are unknown. Return for each
+        removed op its ladder, the sizes to measure, and whether to measure all cases at these sizes."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -345,8 +345,8 @@ class Passes:
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """Yield the workloads of a wish, from the largest size to the smallest. If the op has not had its check
-        size (`_check`), it is added. The wish is forgotten first, so that the op makes a new one even if no
+        """Yield the workloads of a wish, from the largest size to the smallest, with the op's check size
+        (`_check`) if it is still due. The wish is forgotten first, so that the op makes a new one even if no
         workload is left."""
         self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
@@ -497,9 +497,9 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return one more size of the op, with the contenders to measure there, or an empty dict. An op gets it
-        once, so later calls return an empty dict. It is just above a power of two, where padded and tiled
-        kernels are slower or wrong. It is also above the break-evens if the ladder is long enough."""
+        """Return one more size of the op with the contenders to measure there. Return an empty dict if there is
+        no such size, or if the op has had it. The size is just above a power of two, where padded and tiled
+        kernels are slower or wrong, and above the break-evens if the ladder is long enough."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -568,8 +568,8 @@ def _keep_own_code(
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n). Only those sides count whose uncertain curves make the
-    interval of one of `opens` wide."""
+    """Return the contenders that compete at x = ln(n), of the sides whose uncertain curves make the interval of
+    one of `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 
@@ -593,7 +593,7 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return how many of the first costs fit one step of `most_s` seconds. It is at least one, unless there are
+    """Return the number of first costs that fit one step of `most_s` seconds: at least one, or 0 if there are
     no costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

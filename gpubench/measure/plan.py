@@ -45,7 +45,7 @@ EXTRA_LAUNCHES = 12
 class Target(msgspec.Struct, frozen=True):
     """A device to measure."""
 
-    device: Device  # the device as its backend lists it
+    device: Device  # the device from its backend's list
     implementations: tuple[str, ...]  # the implementations of its backend
 
 
@@ -56,7 +56,7 @@ class Workload(msgspec.Struct, frozen=True):
     params: dict[str, int]  # the size `n` and the other params
     dtype: Dtype  # the dtype of the operands
     cases: tuple[Case, ...]  # the cases to measure
-    skips: tuple[Skip, ...] = ()  # cases that cannot be measured, with the reason
+    skips: tuple[Skip, ...] = ()  # the cases that cannot be measured, with reasons
     explained: bool = True  # whether the parts of calls, and launches on the device's clock, are timed
 
     @property
@@ -122,8 +122,8 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder. If sizes of it do not fit the shape, it is a ladder of multiples that do, unless
-        there is none."""
+        """The op's ladder. If the shape does not allow one of its sizes, it is a ladder of multiples that the
+        shape allows, if there is one."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -137,9 +137,9 @@ class Series(msgspec.Struct, frozen=True):
         return case.series == (self.op.name, self.dtype, beside_size(self.shape))
 
     def work(self, n: int) -> int:
-        """Return the number of operations of a launch at size `n`, or its number of bytes if that is larger.
-        For an op that declares its seconds, the number of bytes that a slow machine moves in that time counts,
-        too. Returns 0 if the op does not allow the size together with the other params."""
+        """Return the number of operations or of bytes of a launch at size `n`, whichever is larger. If the op
+        declares its seconds, the bytes that a slow machine moves in that time are a third such number. Returns
+        0 if the op does not allow the size with these params."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -178,8 +178,8 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return a list with the workload reduced to the chosen cases, without skips and not `explained`. The list
-    is empty if no case was chosen."""
+    """Return, in a list, the workload with only the chosen cases, without skips and not `explained`. The list
+    is empty if no case is chosen."""
     cases = tuple(filter(chosen, item.cases))
     return [replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
@@ -270,9 +270,9 @@ def _implementations(op: Op, target: Target) -> tuple[str, ...]:
 
 
 def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
-    """Return whether a variant applies to this op on this backend. `tf32` does if the library has it there, for
-    float32. Any other variant does if it is a tuned kernel of the op on some backend. Composed devices and
-    device groups have no variants."""
+    """Return whether a variant exists for this op on this backend. `tf32` exists in float32 if the backend's
+    library has it for the op. Any other variant exists if it is a tuned kernel of the op on some backend.
+    Composed devices and device groups have no variants."""
     if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
@@ -473,9 +473,9 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 
 def sizes(op: Op, selection: Selection) -> list[int]:
-    """Return the sizes that the user gave for the op. Without them the list is empty, because sizes are
-    searched. An overhead has no break-even, so it has its ladder instead. An overhead with a single size always
-    has that one."""
+    """Return the sizes that the user gave for the op, or an empty list if its sizes are to be searched. An
+    overhead without given sizes has its ladder, because it has no break-even to search. An overhead with a
+    single size always has that size."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()
@@ -483,8 +483,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return the series of a selection: each op in each dtype with each shape that the user gave, or without a
-    shape. An overhead moves bytes, so it has only the dtypes that it declares."""
+    """Return the series of a selection: each op in each dtype with each given shape, or without a shape.
+    Overheads have only the dtypes that they declare, because they move bytes."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()

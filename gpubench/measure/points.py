@@ -26,7 +26,7 @@ CHEAP_S, SLOW_FLOPS = 8e-3, 4e10
 
 
 class Rungs:
-    """The ladder of one op on the given devices, without sizes that have no case there."""
+    """The ladder of one op, without sizes at which the given devices have no case."""
 
     def __init__(self, series: Series, constraints: Constraints) -> None:
         self.series = series
@@ -44,8 +44,8 @@ class Rungs:
         self.checked = False  # whether a size past a power of two was asked for
 
     def _last(self, items: Sequence[Workload]) -> int:
-        """Return the index in `items` of the largest size that at least one device can run, or -1 if there is
-        none. Only the GPUs that can run the smallest size are asked or, if there is none, the CPUs."""
+        """Return the index in `items` of the largest size that a device can run, or -1 if there is none. The
+        devices that count are the GPUs that can run the smallest size or, without such a GPU, the CPUs."""
         devices = [{case.device_id for case in item.cases} for item in items]
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
@@ -67,8 +67,8 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest size, the third highest and the highest. If no size has a case, they are those of the
-        whole ladder, so that the reasons are told."""
+        """The smallest size, the third highest and the highest. If no size has a case, they are sizes of the
+        whole ladder, so that the run can report why."""
         ladder = self.series.ladder
         return sorted({*ladder.ends(self.sizes or ladder.rungs())})
 
@@ -91,8 +91,8 @@ class Rungs:
 
     def at(self, n: int, *, whole: bool) -> Workload:
         """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
-        `whole` is true. On one CPU device, cases that may affect a break-even are measured at every size. All
-        other cases are measured only at a few sizes."""
+        `whole` is true. Cases on one CPU device that may affect a break-even are measured at every size, all
+        other cases at a few sizes."""
         item = self.items[n]
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.

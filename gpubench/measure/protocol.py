@@ -76,15 +76,15 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     threads: int | None  # the number of CPU threads; None means all threads
     seed: int  # seed of the inputs
     inputs: str  # kind of inputs: how they are drawn
-    scratch: str  # the folder of the references that workers share
+    scratch: str  # the folder for the references, which workers share
     since: float  # time by `perf_counter` at which the session started
     autotune: bool = True  # whether kernels may be chosen by trials
     page_locked: bool = False  # whether the caller's arrays are kept in page-locked memory, if the GPU has it
-    # Bytes of memory to overwrite before every sample, which empties caches; None: caches stay warm.
+    # Bytes to overwrite before every sample, which empties the caches. None: the caches stay warm.
     flush_bytes: int | None = None
     host_bytes: int | None = None  # the host memory that the worker may use; None if it is unknown
     cpus: int | None = None  # the number of CPUs that the worker may keep busy; None if it is unknown
-    alike: list[str] = []  # lists of CPUs (`0-7,16-23`) that have the same cores or the same memory node
+    alike: list[str] = []  # lists of CPUs (`0-7,16-23`) with the same cores or the same memory node
     sample_s: float = 5e-3  # least seconds of a sample
     ops: list[str] = []  # ops whose tuned implementations will be requested
     dtypes: list[Dtype] = []  # dtypes of these ops
@@ -103,7 +103,7 @@ class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
     compute: list[Dtype]  # the dtypes in which to measure the rate of arithmetic
     link: bool = False  # whether to measure the rates of the link to the host
     cache_bytes: int  # size of the last-level cache
-    memory_bytes: int  # memory that the arrays may take
+    memory_bytes: int  # most bytes of all arrays together
     limit_s: float  # about the most seconds for each peak
 
 
@@ -111,7 +111,7 @@ class MeasurePeaks(WorkerRequest, frozen=True):
     """Request the peaks of the open device. The worker first frees all prepared workloads, so this comes after
     the last case."""
 
-    peaks: PeakRequest  # which peaks
+    peaks: PeakRequest  # the peaks to measure
 
 
 class Load(WorkerRequest, frozen=True):
@@ -123,9 +123,9 @@ class Load(WorkerRequest, frozen=True):
 
 
 class Build(WorkerRequest, frozen=True):
-    """Build the launch of a case and check its output, while other workers do the same. A split, a case that
-    was built and a case that cannot run here are left as they are. The reply is Undecided if trials must choose
-    the kernel first. Errors of the case are not reported here, but by `Prepare`."""
+    """Build the launch of a case and check its output. Other workers may do the same at the same time. Does
+    nothing for a split, a case that was built already, and a case that cannot run here. Replies Undecided if
+    trials must choose the kernel first. Errors of the case are left to `Prepare`."""
 
     case: Case  # the case to build
 
@@ -144,14 +144,14 @@ class Prepare(WorkerRequest, frozen=True):
     case: Case  # the case to prepare
     session: int  # the index of the session
     repeat: int | None = None  # the launches per sample, as a Block stores them; None if they are not settled
-    hot_repeat: int | None = None  # likewise on the device's clock; None also if that is not read
+    hot_repeat: int | None = None  # likewise on the device's clock; None also if this clock is not read
     part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
     device_clock: bool = True  # whether the device's own clock is read, too
-    # The GPU's share of a split case, or the stage assignment of a workload; None: the current one.
+    # The GPU's share of a split case, or the stage assignment of a workload. None keeps the current one.
     split: float | str | None = None
-    # Seconds of a launch as predicted from other sizes. The first block begins with a count for them and
-    # corrects it.
+    # Seconds of a launch, predicted from other sizes. The first block takes its launches per sample from this
+    # and corrects them.
     expected_s: float | None = None
 
 
@@ -163,8 +163,8 @@ class Sample(WorkerRequest, frozen=True):
     round: int  # number of the round
     position: int  # place of the block in its round
     samples: int  # number of samples to take
-    warmup_s: float  # seconds of work before them
-    limit_s: float  # seconds after which no further sample begins
+    warmup_s: float  # seconds of work before the samples
+    limit_s: float  # seconds after which no sample begins
     warm_up: bool = True  # whether the first sample needs a warm-up; False if launches are long enough
 
 
@@ -173,7 +173,7 @@ class Work(WorkerRequest, frozen=True):
 
     case_id: str  # the case
     start_at: float  # the time by `perf_counter` at which work begins
-    warmup_s: float  # seconds of work before that
+    warmup_s: float  # seconds of work before `start_at`
     work_s: float  # seconds of work that is sampled
 
 
@@ -188,12 +188,12 @@ class TimeStages(WorkerRequest, frozen=True):
 
 
 class Finish(WorkerRequest, frozen=True):
-    """Check a case after its last sample: its inputs, the output of its last launch, and that of one more
-    launch. If a case with the same launch passed this check since the last sample, only the inputs are
-    checked."""
+    """Check a case after its last sample: the inputs, the output of the last launch, and the output of one more
+    launch. If a case with the same launch passed this check since the last sample, check only the inputs."""
 
     case_id: str  # the case
-    # A user's function is also called with other values if this takes no longer; None: no limit.
+    # A user's function is also checked with other values, unless this would take more seconds than this. None:
+    # no limit.
     limit_s: float | None = None
 
 
@@ -215,9 +215,9 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a kernel that a backend brings, as far as a plan needs them. Its `build` function stays
     in the worker."""
 
-    language: str  # language in which it is written
+    language: str  # the language of the kernel
     variant: str  # the name of the kernel among the kernels of the op
-    library: bool  # whether it is a library call
+    library: bool  # whether the kernel is a library call
     dtypes: tuple[str, ...] | None  # the dtypes of the kernel; None means the dtypes of the op
 
 
@@ -231,13 +231,13 @@ class Listing(msgspec.Struct, frozen=True):
     backend: str  # the name of the backend
     devices: tuple[Device, ...] = ()  # the devices of the backend
     implementations: tuple[str, ...] = ()  # the implementations of the backend
-    version: str | None = None  # version of its library; None if it is unknown
+    version: str | None = None  # the version of the backend's library; None if it is unknown
     # The devices that the backend's name alone stands for (`Backend.default_devices`); None means all.
     default_devices: tuple[str, ...] | None = None
-    yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs and are preferred
+    yields_to: tuple[str, ...] = ()  # the backends that are preferred on GPUs that both drive
     scripted: tuple[str, ...] = ()  # devices with a scripted clock
-    kernels: dict[str, tuple[KernelFacts, ...]] = {}  # kernels that it brings, by op
-    reason: Reason | None = None  # the reason why it has no devices; None if it has some
+    kernels: dict[str, tuple[KernelFacts, ...]] = {}  # the kernels that the backend brings, by op
+    reason: Reason | None = None  # the reason why the backend has no devices; None if it has some
     detail: str = ""  # a sentence about that reason
     hint: str = ""  # the remedy for a missing device
 
@@ -259,9 +259,9 @@ class Devices(Reply, frozen=True):
 class Opened(Reply, frozen=True):
     """Reply to Open: the device is open."""
 
-    device: Device  # the device with the facts that are known after opening it
+    device: Device  # the device, with facts that only an open device reports
     record: WorkerRecord  # the record of this worker for the file
-    once_s: float = 0.0  # seconds of work that this machine need not do again
+    once_s: float = 0.0  # seconds of work that this machine does only once
 
 
 class MeasuredOverhead(Reply, frozen=True):
@@ -281,25 +281,25 @@ class MeasuredPeaks(Reply, frozen=True):
 class Prepared(Reply, frozen=True, kw_only=True):
     """Reply to Prepare: the case passed its check and can be sampled."""
 
-    check: Check  # the check that the case passed
+    check: Check  # the passed check of the case
     answer: list[float] | None = None  # some elements of a user's function's result; None for other ops
     op_hash: str  # changes when the meaning of the op changes
     kernel_hash: str | None  # changes with the kernel's code; None if the backend gives no hash
     kernel: str | None = None  # name of the chosen candidate; None if there was no choice
     tune_s: float = 0.0  # seconds of choosing kernels
-    lacks: str | None = None  # the reason why the CPU is slower than it could be; None if it is not
+    lacks: str | None = None  # the reason why the CPU is slower than it could be; None if there is none
     notes: list[RunWarning] = []  # warnings about the cache
-    blas: bool = False  # whether a BLAS computes it
+    blas: bool = False  # whether a BLAS computes the case
     flops: int  # operations of a launch
     bytes: int  # bytes that a launch moves
     output_bytes: int | None = None  # bytes that move to the host
-    input_bytes: int | None = None  # the bytes that move to the device; None means all inputs
+    input_bytes: int | None = None  # the bytes that move to the device; None: all inputs
     parts: Parts  # seconds of building the launch, and of the parts of a call
     staging: Staging  # the way in which bytes travel
     sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline
     one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's part of a split moves in one piece
-    # The GPU's share of a split case, rounded to whole units, or the stage assignment of a workload. None for a
-    # case on one side.
+    # The GPU's share of a split case in whole units, or the stage assignment of a workload. None for a case on
+    # one side.
     split: float | str | None = None
 
 
@@ -309,7 +309,7 @@ class Sampled(Reply, frozen=True):
     block: Block  # the block for the file
     # The time by `perf_counter` at which the block began, then the end of each entry of `wall_s`.
     times_s: list[float] = []
-    parts: dict[str, list[float]] = {}  # seconds of the parts of calls that were timed between its samples
+    parts: dict[str, list[float]] = {}  # by part of a call: the seconds of the part, timed between the samples
 
 
 class Worked(Reply, frozen=True):
@@ -354,7 +354,7 @@ class Broke(Reply, frozen=True):
     detail: str  # the reason in one sentence
     hint: str = ""  # the remedy
     phase: str | None = None  # the phase in which it failed; None before the first one
-    check: Check | None = None  # the check that it did not pass; None if it broke otherwise
+    check: Check | None = None  # the failed check; None if the case broke otherwise
     fatal: bool = False  # whether a new worker is needed
 
 

@@ -182,8 +182,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of a run: its command, its environment and the user's notes."""
 
     argv: Sequence[str] = ()  # the command line
-    versions: Mapping[str, str] = {}  # versions of the libraries that the run uses
-    label: str | None = None  # the user's name for it
+    versions: Mapping[str, str] = {}  # by library that the run uses: its version
+    label: str | None = None  # the user's name for the run
     tags: Sequence[str] = ()  # the user's tags
     context: Mapping[str, str] = {}  # names and values that the user gave
     environ: Mapping[str, str] = {}  # the environment variables
@@ -293,9 +293,9 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block that says how later sessions measure the case: with the split of the case's first block
-    and the repeat count of the last one. Blocks of a sweep, which tries several splits, are ignored. Returns
-    None if there are no others."""
+    """Return a block with the settings for later sessions: the split of the case's first block and the repeat
+    count of its last one. Blocks of a sweep, which tries several splits, do not count. Returns None without
+    other blocks."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
@@ -396,8 +396,8 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 class RunStarted(msgspec.Struct, frozen=True):
     """Event: the run begins."""
 
-    cases: int  # the number of planned cases, to which a search may add more
-    sessions: int  # number of sessions that the file will have, if none is added or left out
+    cases: int  # the number of planned cases; a search may add more
+    sessions: int  # the planned number of sessions; sessions may be added or left out
     budget_s: float | None  # the seconds of the budget; None if there is no budget
 
 
@@ -406,7 +406,7 @@ class CaseUnderWay(msgspec.Struct, frozen=True):
 
     id: str  # id of the case
     number: int  # number of the case in this run, from 1
-    cases: int  # the number of all cases, as far as it is known
+    cases: int  # the number of all cases known so far
     session: int  # the index of the session
     sessions: int  # the number of all sessions
     remaining_s: float | None  # estimated seconds until the end; None if unknown
@@ -428,7 +428,7 @@ class CaseDone(msgspec.Struct, frozen=True):
     """Event: the case is over in this session."""
 
     outcome: Outcome  # the outcome in the form of the result file
-    cases: int  # the number of all cases, as far as it is known
+    cases: int  # the number of all cases known so far
     session: int  # the index of the session
     estimate_s: float | None  # as in BlockDone; None if there are no samples
     precision: float | None  # relative half-width of its interval; None for fewer than two blocks
@@ -451,7 +451,7 @@ class Warned(msgspec.Struct, frozen=True):
 class SessionAgain(msgspec.Struct, frozen=True):
     """Event: a session is measured again, because other programs used the CPUs."""
 
-    share: float  # share of the CPUs that other programs took
+    share: float  # share of the CPUs' time that other programs took
     session: int  # the index of the session
     cases: int  # the number of all cases
 

@@ -388,7 +388,7 @@ class StepRun:
 
     @property
     def tuning_s(self) -> float:
-        """The seconds spent on choosing kernels, which is done once per device and not for each size."""
+        """The seconds that were spent on choosing kernels. This is done once per device, not for each size."""
         return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
 
     def sample(self) -> None:
@@ -439,8 +439,8 @@ class StepRun:
 
 
 def _comes_again(run: CaseRun) -> bool:
-    """Return whether this session already has a block of this CPU case. Its time depends on where the data lies
-    in memory, so its next block should use other memory."""
+    """Return whether this is a CPU case that already has a block in this session. Its next block should then
+    use other memory, because a CPU's time depends on where the data lies."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
     return here and run.runtime.kinds[run.case.device_id] == "cpu"
@@ -489,10 +489,9 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Return the expected seconds of the last checks of these cases. Only long launches count.
-
-    Devices check at the same time, so the slowest device decides. Cases of one workload and implementation
-    whose data is on the device share one check.
+    """Return the expected seconds of the last checks of these cases. Short launches do not count. Devices check
+    at the same time, so the slowest device decides. Cases of one workload and implementation with resident data
+    share one check.
     """
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
@@ -502,8 +501,8 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
 
 
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
-    """Return the warning that a worker died before its cases were prepared, and that a fresh one goes on. It is
-    used where no case fails because of it. `detail` says how the worker died."""
+    """Return the warning that a worker died before its cases were prepared, so that no case failed, and that a
+    new worker goes on. `detail` says how it died."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,

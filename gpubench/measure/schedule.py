@@ -78,7 +78,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     @property
     def searches(self) -> bool:
         """Whether sizes are searched. A run that only checks takes no times, so it never searches. A resumed
-        run searches only if its search was interrupted."""
+        run searches only if the interrupt ended its search."""
         return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
@@ -255,9 +255,9 @@ class Resume(msgspec.Struct, frozen=True):
     workloads: tuple[Workload, ...]  # the workloads of each further session
     blocks: Mapping[str, Block]  # by case id: a block whose repeat counts are used unchanged
     sessions: int  # number of further sessions, without the one for `missing`
-    # Workloads that an interrupted session did not reach. They are measured first, in a session of their own.
+    # Workloads that the interrupted session did not reach. They are measured first, in a session of their own.
     missing: tuple[Workload, ...] = ()
-    search: bool = False  # whether the interrupt ended the search, which goes on in that session
+    search: bool = False  # whether the interrupt ended the search, so that the search goes on in that session
 
     @property
     def count(self) -> int:
@@ -422,11 +422,11 @@ def _on_device(outcome: Measurement) -> bool:
 class Occasion(msgspec.Struct, frozen=True):
     """The session during which a companion measures."""
 
-    pool: WorkerPool  # the workers that drive its devices
+    pool: WorkerPool  # the workers of the session's devices
     index: int  # index of the session
     first: bool  # whether it is the first session of this run
     plan: Sequence[Workload]  # the plan of the run
-    budget: Budget  # the time that is left
+    budget: Budget  # the rest of the time
 
 
 class Companion:

@@ -29,7 +29,7 @@ _UNLOCKED = ".gpubench-scratch-unlocked"
 
 
 class Scratch:
-    """A new folder with a lock, which keeps other runs from removing it."""
+    """A new temporary folder. Its lock keeps other runs from removing it."""
 
     def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
         """Remove the folders that killed runs left, then make a new folder. Raises GpubenchError if that fails.
@@ -53,8 +53,8 @@ class Scratch:
             ) from error  # fmt: skip
 
     def serve(self, series: Iterable[str]) -> None:
-        """Note that these series are measured next. If references take too much room, remove those of the
-        series that were measured longest ago. These references are computed again when they are needed."""
+        """Note that these series are measured next. If all references together are too large, remove those of
+        the series that were measured longest ago. They are computed again when they are needed."""
         sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
@@ -113,8 +113,7 @@ def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
 
 
 def _discard(folder: Path, lock: Lock) -> None:
-    """Remove a folder and last its marker, so that the next run can finish a removal that was interrupted.
-    Never raises."""
+    """Remove a folder, its marker last, so that the next run can finish an interrupted removal. Never raises."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name != MARKER and path.is_dir() and not path.is_symlink():

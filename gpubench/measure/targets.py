@@ -122,9 +122,9 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
     devices: tuple[str, ...] = ()  # ids of devices
     allow_software: bool = False  # whether software adapters are measured like GPUs
-    mode: Mode | None = None  # the sides to measure, which must be available; None for all that are there
+    mode: Mode | None = None  # the sides to measure, which must be available; None: all available sides
     lenient: bool = False  # whether the sides of the mode may be absent
-    beside: tuple[str, ...] = ()  # backends that are listed in addition
+    beside: tuple[str, ...] = ()  # backends to list in addition
     # Returns further targets, made from the chosen ones and all listings.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
     # whether only the usual one of two libraries that drive a GPU is taken, unless the user named the other one
@@ -153,7 +153,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 class DeviceSelection(msgspec.Struct, frozen=True):
     """The devices to measure."""
 
-    targets: tuple[Target, ...]  # the devices, with the implementations that they have
+    targets: tuple[Target, ...]  # the chosen devices with their implementations
     listings: tuple[Listing, ...]  # the listing of every backend
     warnings: tuple[RunWarning, ...]  # warnings for the user
     # Identical GPUs that a search leaves out. Each group begins with the target that is measured for all of
@@ -432,9 +432,9 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
 
 def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
-    """Return whether the request includes the device. The name of a backend with default devices includes
-    these, unless the request has ids. Its other devices must be named by id, and so must other hidden devices.
-    A software adapter needs its id, a required backend, or `allow_software`."""
+    """Return whether the request includes the device. Without ids in the request, the name of a backend
+    includes the backend's default devices. Other devices of such a backend, and hidden devices, must be named
+    by id. A software adapter must be named by id, or needs `allow_software` or a required backend."""
     if request.devices and device_id in request.devices:
         return True
     by_backend = listing.backend in (*request.required, *request.optional)

@@ -184,7 +184,7 @@ class Spares:
                     self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
-        """Return a worker of the backend, which the caller then owns. Returns None if there is none."""
+        """Return a worker of the backend, or None if there is none. The caller then owns the worker."""
         spare = next((spare for spare in self._waiting if spare.backend == backend), None)
         if spare is None:
             return None
@@ -224,7 +224,7 @@ class Start(NamedTuple):
 
     worker: Worker  # the process
     request: protocol.Open  # the request under way
-    ahead: bool  # whether it was a spare that had imported before
+    ahead: bool  # whether the worker is a spare, which had imported before
 
 
 class DeviceGone(Exception):
@@ -240,8 +240,8 @@ class DeviceGone(Exception):
 class Loss(NamedTuple):
     """A worker that ended before its cases were prepared."""
 
-    gone: WorkerGone  # the error that describes the end of the worker
-    case: Case | None  # the case that it worked on; None if its request was about no case
+    gone: WorkerGone  # the error with the end of the worker
+    case: Case | None  # the case that the worker was at; None if its request was about no case
 
 
 Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device

@@ -71,7 +71,7 @@ class PreparedWorkload:
 
     @property
     def workspace(self) -> Workspace:
-        """The inputs, buffers and reference. An overhead, which times calls of the session, has none."""
+        """The inputs, buffers and reference. Not available for an overhead, which times calls of the session."""
         assert self._workspace is not None
         return self._workspace
 
@@ -225,8 +225,8 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of the sampled cases, and restore those that were changed. If one was, run each
-        case alone to find out which case did it. If none changes it again, all of them count as guilty."""
+        """Compare the inputs of the sampled cases, and restore changed inputs. If there are any, run each case
+        alone to find the case that changes them. If no case does so again, all cases count as guilty."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
@@ -359,8 +359,8 @@ class OpenDevice:
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
-        """Return whether to build the case now: it can run here, is not built yet, and is no split, whose
-        launch depends on the share."""
+        """Return whether to build the case before it is prepared: it can run here, it is not built yet, and it
+        is no split, whose launch depends on the share."""
         op, workload = self._op(case.op), self.kept.find(case)
         session = self.kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
@@ -480,7 +480,7 @@ class OpenDevice:
         return time_sides(timed, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
-        """Prepare a case of an overhead, which times a call of the session: check it, then calibrate it."""
+        """Prepare a case of an overhead, that is, a call of the session: check it, then find its repeat count."""
         case = request.case
         workload = self._workload(case)
         kind = wings.for_op("timers", op) or OverheadTimer
@@ -554,9 +554,9 @@ class OpenDevice:
         return protocol.TimedStages(id=request.id, times=times)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
-        """Check the inputs, the output of the last launch and that of one more. Regimes with data on the device
-        share a launch, so its output is checked only once after the last sample. Returns None if it was checked
-        already. Raises Wrong and ChangedInput."""
+        """Check the inputs, the output of the last launch, and the output of one more launch. Regimes with
+        resident data share a launch; its output is checked once after the last sample. Returns None if this was
+        done already. Raises Wrong and ChangedInput."""
         timed, suspects = self._timer_of(request.case_id), self.kept.suspects
         self.kept.end()
         suspects.judge(request.case_id)

@@ -63,7 +63,8 @@ class CallOperands(Operands):
     """The inputs of a function, and its reference: the result that it returns on NumPy in float64."""
 
     _made_at: tuple[str, list[Any]] | None = None
-    false: Wrong | None = None  # the error if its results or times are not those of its calls
+    # the error if the function's results or times are not those of its calls, else None
+    false: Wrong | None = None
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
@@ -113,12 +114,12 @@ class CallWorkspace(Workspace):
 
     @functools.cached_property
     def host_outputs(self) -> list[Any]:
-        """One object to download the result into, whatever the function returns."""
+        """One object to download the result into, whatever the result is."""
         return [ObjectBuffer()]
 
     def rest(self) -> None:
-        """Keep the inputs. The other workspaces make them again when they are needed, but a user's function may
-        then make different ones."""
+        """Keep the inputs. (Other workspaces drop and make them again, but a user's function may make different
+        ones.)"""
 
     def make_reference(self) -> None:
         """Compute the answer, or read it from its file."""
@@ -273,7 +274,7 @@ class Round(NamedTuple):
 
 
 class Caller:
-    """A launch with the buffers that it reads, whose values can be replaced."""
+    """A launch with its input buffers, whose values can be replaced."""
 
     def __init__(self, session: CallSession, launch: Launch, buffers: Sequence[ObjectBuffer]) -> None:
         self._session, self._launch, self._buffers = session, launch, buffers
@@ -316,7 +317,8 @@ def _download(session: Session, launch: Launch) -> Any:
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
     """Return why the times of a function do not measure its work, or an empty string if they do. `more` returns
-    rounds with more values. These rule out a busy machine, which interrupts now and then but not each time."""
+    rounds with further values, which rule out interruptions by a busy machine: these do not happen in each
+    round."""
     late, slower = all(each.is_late for each in rounds), min((each.slower for each in rounds), default=1.0)
     if not rounds or not (late or slower > KEPT_TIMES):
         return ""

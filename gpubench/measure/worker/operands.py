@@ -45,9 +45,9 @@ def shared_bytes(device: Device) -> int:
 
 
 class SharedArray:
-    """A flat host array whose beginning is the input of several ops. Once an op binds it, it is also on the
-    device. A device that can compare buffers holds a second copy there, to find out whether a launch has
-    changed the first one."""
+    """A flat host array, whose beginning is the input of several ops. It is on the device, too, once an op has
+    bound it. On a device that can compare buffers, a second copy shows whether a launch has changed the first
+    one."""
 
     def __init__(self, array: Array, dtype: Dtype) -> None:
         array.flags.writeable = False
@@ -164,10 +164,10 @@ Implementation = tuple[SeriesKey, str]
 class Copy(NamedTuple):
     """A copy, on the device, of the outputs of one size that passed the check."""
 
-    case: Case  # the case that made the outputs
+    case: Case  # the case whose outputs were copied
     buffers: tuple[Buffer, ...]  # the buffers on the device
     size: int  # bytes of all buffers
-    check: Check  # the check that the outputs passed
+    check: Check  # the passed check of the outputs
 
 
 def copies_bytes(device: Device) -> int:
@@ -213,7 +213,7 @@ class Passed:
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
         """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing for very
-        small or very large outputs, for an op that updates an input, and if there is no memory for a copy."""
+        small or very large outputs, for an op that updates an input, and if memory is too short for a copy."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes

@@ -103,8 +103,7 @@ class PipelineTimer(Timer):
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per call of one sample, which is `repeat` rows of calls with a wait after
-        each row."""
+        """Return the wall seconds per call of one sample: `repeat` rows of calls, each row followed by a wait."""
         if self.flush is not None:
             self.flush()
         clock = self.session.clock

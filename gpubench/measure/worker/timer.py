@@ -50,20 +50,20 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """Base class of timers, which take samples of one case with a repeat count. What a case does not use is
-    None."""
+    """Base class of timers, which take samples of one case with a repeat count. Attributes that a case does not
+    use are None."""
 
-    case: Case  # the case that is sampled
-    session: Session  # the session that runs it
+    case: Case  # the sampled case
+    session: Session  # the session of the case's device
     repeat = 1
-    hot_repeat: int | None = None  # launches of a sample on the device's clock; None: it is not read
+    hot_repeat: int | None = None  # launches of a sample on the device's clock; None if this clock is not read
     single = False  # nothing has to be warmed up
     adjusts = False  # a block may correct the repeat count
     settled = True  # a block has confirmed the repeat count
-    flush: Callable[[], None] | None = None  # called before every sample, which is then one launch
+    flush: Callable[[], None] | None = None  # called before every sample, which then has one launch
     steps: Times | None = None  # collects the seconds of the steps of copying calls; None if they are not timed
-    sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: samples that side alone
-    observers: Sequence[Observer] = ()  # observers that read after each block
+    sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: takes a sample of that side alone
+    observers: Sequence[Observer] = ()  # the observers, which read after each sample
     gpu_pieces: int | UnsetType = UNSET  # number of pieces of a split's GPU share
     resident_launch: Launch | None = None  # the launch that all regimes with data on the device share
 
@@ -73,8 +73,8 @@ class Timed:
 
     @abstractmethod
     def verify(self) -> Check | None:
-        """Check the result. Returns the check of an overhead, and None for other cases, whose workspace has the
-        check. Raises Wrong."""
+        """Check the result. Returns the check of an overhead, and None for other cases, whose check is in the
+        workspace. Raises Wrong."""
 
     @abstractmethod
     def release(self) -> None:
@@ -160,8 +160,8 @@ class Timer(Timed):
             self.split = before
 
     def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
-        """Put into `self.sides` a function for each of `sides`, which takes a sample of that side alone.
-        `sides` maps names to splits."""
+        """Set `self.sides`: for each of `sides` (name, split), a function that takes a sample of that side
+        alone."""
         chosen = self.split
         for name, split in sides.items():
             self.split = split
@@ -507,7 +507,8 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for `warmup_s` seconds, or by one launch, which lowers a predicted count that is far too high."""
+    """Warm up for `warmup_s` seconds. If that is 0, run one launch, and lower a predicted repeat count that is
+    far too high for its time."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
@@ -517,10 +518,9 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
-    """Raise the repeat counts if a sample with `launch_s` per launch was far shorter than `target`.
-
-    Returns False if the counts stay. They always stay for an overhead, and if caches are flushed before each
-    sample, which is then one launch.
+    """Raise the repeat counts if a sample with `launch_s` per launch was far shorter than `target`. Returns
+    False if the counts stay. They always stay for an overhead, and if caches are flushed before each sample,
+    because such a sample is one launch.
     """
     if not timer.adjusts or timer.flush is not None:
         return False

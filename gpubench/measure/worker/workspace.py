@@ -128,7 +128,7 @@ class Workspace:
     @functools.cached_property
     def meaningless(self) -> list[int]:
         """The position of an infinity or NaN in a reference, with an index for each dimension. It is empty if
-        there is none, if the inputs have one, too, or if the op declares that its outputs may have some."""
+        there is none, if the inputs have one, too, or if the op declares such outputs."""
         if self.op.not_finite:
             return []
         return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
@@ -142,8 +142,8 @@ class Workspace:
         ]
 
     def _caller_array(self, operand: Operand, array: Array) -> Array:
-        """Return the array in the memory in which a caller keeps it. It is page-locked if that was requested,
-        otherwise it is the array itself."""
+        """Return the array in the memory that a caller would use: a page-locked copy if that was requested,
+        else the array itself."""
         if not self._operands.page_locked:
             return array
         host = self.session.host_array(*self._kind(operand), "tuned")
@@ -445,8 +445,8 @@ class CheckedLaunch(msgspec.Struct, frozen=True):
     """A launch whose output passed the check."""
 
     launch: Launch  # the launch
-    check: Check  # the check that it passed
-    compile_s: float  # seconds of building it
+    check: Check  # the passed check of the launch
+    compile_s: float  # seconds of building the launch
     first_launch_s: float  # seconds of its first run
     tune_s: float = 0.0  # seconds of choosing its kernel
 
