@@ -209,9 +209,7 @@ def sorted_there(x):
 ])  # fmt: skip
 def test_a_gpu_program_is_measured_by_one_backend(program, library, only):
     assert gpu_library(program) == library
-    op = msgspec.structs.replace(
-        kernels.load("add"), one_of=tuple(trial.one_of(UserFunction(sum_of, program)))
-    )
+    op = msgspec.structs.replace(kernels.load("add"), one_of=tuple(trial.one_of(UserFunction(sum_of, program))))
     devices = [
         Device(id=f"{name}:0", backend=name, name=name, kind=kind, api=name) for name, kind in DRIVEN.items()
     ]
