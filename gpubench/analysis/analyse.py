@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
-from gpubench.analysis.machine import connect_marks, machine_line, marks
+from gpubench.analysis.machine import group_by_machine, machine_line
 from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, break_evens, ids_beside, speedups
 from gpubench.base import group_by
 from gpubench.curves import stats
@@ -309,7 +309,7 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
         )
-        for places in connect_marks([marks(analysis.run) for analysis in analyses])
+        for places in group_by_machine([analysis.run for analysis in analyses])
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.base.errors import GpubenchError, InputError
 from gpubench.base.units import count_noun, format_bytes
+from gpubench.result.identity import foreign_fields, measured_gpus
 from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
@@ -105,9 +106,6 @@ def experiment(run: Run) -> dict[str, str]:
 NODE = "node"  # the context key that names a machine; it tells apart machines that look the same
 
 
-Marks = frozenset[tuple[str, ...]]
-
-
 class _GpuOutline(msgspec.Struct, frozen=True):
     uuid: StrFact = NOT_PROBED  # the UUID as the driver reports it
 
@@ -151,29 +149,34 @@ def node_key(*runs: Run) -> str:
     return "+".join([*machines, *uuids, *(f"{NODE}={name}" for name in names)])
 
 
-def marks(run: Run | RunOutline) -> Marks:
-    """Return the marks of a run. Two runs that share a mark are from one machine. Every GPU's UUID is a mark,
-    so a machine that lost one of its GPUs is still recognized. The fingerprint together with the node name is
-    another mark. If a run has neither GPU UUIDs nor a node name, its fingerprint alone is the mark."""
-    machine, name = run.fingerprint.machine.hash, node_name(run)
-    marks_of_run: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
-    marks_of_run |= {("name", machine, name)} if name is not None else set()
-    return frozenset(marks_of_run or {("looks", machine)})
+def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
+    """Return the indexes of `runs`, grouped by machine. The groups are sorted, and so are the indexes in each.
 
-
-def connect_marks(marked: Sequence[Marks]) -> list[list[int]]:
-    """Group the indexes of `marked` that share marks, directly or through others. The groups are sorted, and so
-    are the indexes in each group."""
-    owner: dict[tuple[str, ...], int] = {}
-    groups: dict[int, list[int]] = {}
-    for place, own in enumerate(marked):
-        owners = sorted({owner[mark] for mark in own if mark in owner})
-        groups[place] = [place]
-        for other in owners:
-            groups[place] += groups.pop(other)
-        for member in groups[place]:
-            owner |= dict.fromkeys(marked[member], place)
-    return sorted(sorted(group) for group in groups.values())
+    Two runs are of one machine if they share the UUID of a GPU, or the node name and a host that looks the
+    same. If runs have neither UUIDs nor node names, their hosts and devices have to look the same. The first
+    rule alone recognizes a machine that lost a GPU, and runs may be of one machine through a third one.
+    """
+    looks: dict[str | None, list[Fingerprints]] = {}  # one fingerprint of each machine, by node name
+    groups: list[tuple[set[object], list[int]]] = []  # the marks of a machine, and its runs
+    for place, run in enumerate(runs):
+        name, own = node_name(run), run.fingerprint
+        marks: set[object] = {*gpu_uuids(run)}
+        if name is not None or not marks:
+            scopes = ("machine",) if name is not None else ("machine", "device")
+            alike = looks.setdefault(name, [])
+            equal = (
+                other.machine.known.keys() == own.machine.known.keys()
+                and not any(scope in scopes for scope, *_ in foreign_fields(other, own))
+                for other in alike
+            )
+            look = next((i for i, is_equal in enumerate(equal) if is_equal), len(alike))
+            alike += [own] if look == len(alike) else []
+            marks.add((name, look))
+        same = [group for group in groups if not marks.isdisjoint(group[0])]
+        groups = [group for group in groups if marks.isdisjoint(group[0])]
+        places = [member for _, members in same for member in members]
+        groups.append((marks.union(*(seen for seen, _ in same)), [*places, place]))
+    return sorted(sorted(places) for _, places in groups)
 
 
 MOST_FILES = 20  # the newest files of this machine that are read
@@ -198,7 +201,6 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
     from gpubench.detect import differences
     from gpubench.result import store
-    from gpubench.result.identity import measured_gpus
     from gpubench.result.store.files import load_head
 
     count, foreign = 0, ""

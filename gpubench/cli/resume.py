@@ -23,7 +23,7 @@ from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.result import store
 from gpubench.result.case import IMPLEMENTATIONS, ORDERED, Case, selector
-from gpubench.result.identity import compare, measured_gpus
+from gpubench.result.identity import compare, foreign_fields, foreign_gpus, measured_gpus
 from gpubench.result.run import Measurement, Run, RunWarning, Selection, Settings, warning
 
 
@@ -181,17 +181,18 @@ def _software(stored: Run, fresh: Run) -> list[RunWarning]:
 
 
 def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
-    """Raise an InputError that names the first fact in which the machine or a device differs."""
-    for kind in ("machine", "device"):
-        before, after = getattr(stored.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
-        # A device that one side lacks is a difference; a fact that nobody knew there is none.
-        names = before.keys() & after.keys() if kind == "machine" else before.keys() | after.keys()
-        for name in sorted(names):
-            if before.get(name) != after.get(name):
-                raise InputError(
-                    "different-machine", f"{option}: the file is of another {kind}",
-                    why=f"{name} is {before.get(name, 'absent')} there and {after.get(name, 'absent')} here",
-                )  # fmt: skip
+    """Raise an InputError that names the first fact in which the machine or a device differs. A device that
+    only one side has is a difference."""
+    before, after = stored.fingerprint, fresh.fingerprint
+    devices = [
+        ("device", name, *(side.device.fields.get(name, "absent") for side in (before, after)))
+        for name in sorted(before.device.fields.keys() ^ after.device.fields.keys())
+    ]
+    for scope, name, there, here in (*foreign_fields(before, after), *devices, *foreign_gpus(stored, fresh)):
+        raise InputError(
+            "different-machine", f"{option}: the file is of another {scope}",
+            why=f"{name} is {there} there and {here} here",
+        )  # fmt: skip
     likeness = compare(fresh.machine, stored.machine, measured_gpus(stored.devices))
     for name, difference in likeness.differences.items():
         raise InputError(

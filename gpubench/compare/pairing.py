@@ -18,7 +18,7 @@ from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, 
 from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, labels
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS
-from gpubench.result.identity import TOLERANCE
+from gpubench.result.identity import ForeignField, foreign_fields, foreign_gpus
 from gpubench.result.run import PROTOCOL, Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
@@ -190,22 +190,23 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
         }
         for run in (base, new)
     ]
-    prints = print_differences(base.fingerprint, new.fingerprint, index)
-    return (*prints, *_fields(index, "protocol", *protocols, common=True))
+    prints = print_differences(base.fingerprint, new.fingerprint, index, foreign_gpus(base, new))
+    return (*prints, *_fields(index, "protocol", *protocols))
 
 
-def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two fingerprints: machine, devices and software. A fact about the machine
-    or the devices that only one side knows is left out. `index` is the index of the new file."""
-    scopes: tuple[DifferenceScope, ...] = ("machine", "device")
-    # A fact or a device that one side lacks is no difference of the other's.
-    common = [
-        _fields(index, scope, getattr(base, scope).known, getattr(new, scope).known, common=True)
-        for scope in scopes
+def print_differences(
+    base: Fingerprints, new: Fingerprints, index: int, gpus: Iterable[ForeignField] = ()
+) -> tuple[Difference, ...]:
+    """Return the differences between two fingerprints: machine, devices and software, with those of `gpus`. A
+    fact about the machine or the devices that only one side knows is left out. `index` is the index of the new
+    file."""
+    foreign = [
+        Difference(new=index, scope=scope, field=field, base=old, value=value)
+        for scope, field, old, value in (*foreign_fields(base, new), *gpus)
     ]
-    packages = _fields(index, "software", base.software.known, new.software.known, common=False)
+    packages = _fields(index, "software", base.software.known, new.software.known)
     devices = {*base.device.known, *new.device.known}
-    return (*itertools.chain(*common), *(package for package in packages if not _is_idle(package, devices)))
+    return (*foreign, *(package for package in packages if not _is_idle(package, devices)))
 
 
 def _is_idle(package: Difference, devices: Collection[str]) -> bool:
@@ -275,27 +276,13 @@ def take_turns(base: Run, new: Run) -> bool:
 
 
 def _fields(
-    index: int, scope: DifferenceScope, base: Mapping[str, str], new: Mapping[str, str], *, common: bool
+    index: int, scope: DifferenceScope, base: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterable[Difference]:
-    names = base.keys() & new.keys() if common else base.keys() | new.keys()
     return [
         Difference(new=index, scope=scope, field=name, base=base.get(name), value=new.get(name))
-        for name in sorted(names)
-        if base.get(name) != new.get(name) and not (common and _same_but_memory(name, base[name], new[name]))
+        for name in sorted(base.keys() | new.keys())
+        if base.get(name) != new.get(name)
     ]
-
-
-def _same_but_memory(field: str, base: str, new: str) -> bool:
-    """Tell whether two facts differ at most in a size of memory. One side may lack that size, or the two sizes
-    may differ by no more than kernels and drivers reserve."""
-    sides = [text.removesuffix(" bytes").rpartition(", ") for text in (base, new)]
-    (device, _, size), (other, _, other_size) = sides
-    if device != other or not (base.endswith(" bytes") or field == "memory_gib"):
-        return False
-    if not (size.isdecimal() and other_size.isdecimal()):
-        return "None" in (size, other_size)
-    low, high = sorted(map(int, (size, other_size)))
-    return high - low <= max(1, TOLERANCE * high)  # sizes in GiB may differ by 1 through rounding
 
 
 def _threads(run: Run, device_id: str) -> str | None:

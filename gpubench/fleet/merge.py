@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.analysis.machine import RunOutline, connect_marks, marks
+from gpubench.analysis.machine import RunOutline, group_by_machine
 from gpubench.base import disk
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.base.streams import visible
@@ -63,7 +63,7 @@ def join_files(options: MergeOptions) -> None:
     refuse_twice([source.outline for source in sources])
     groups = [
         [sources[place] for place in places]
-        for places in connect_marks([marks(source.outline) for source in sources])
+        for places in group_by_machine([source.outline for source in sources])
     ]
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]

@@ -25,6 +25,7 @@ from gpubench.analysis.samples import seconds_between, seconds_of
 from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError, WrongResult
 from gpubench.result import store
+from gpubench.result.identity import foreign_fields, same_text
 from gpubench.result.run import (
     PROTOCOL,
     Environment,
@@ -287,19 +288,19 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
 
 def _require_alike(runs: Sequence[Run]) -> None:
     """Raise InputError if two runs differ in a field of their fingerprints or in a setting that affects times.
-    The error names the field. A field of a fingerprint that one of them lacks does not count."""
+    The error names the field. A field of a fingerprint that one of them does not know does not count."""
     fields = [
-        (f"{scope} {name}", run, value)
+        (scope, name, run, value)
         for scope in ("machine", "device", "software")
         for run in runs
-        for name, value in getattr(run.fingerprint, scope).fields.items()
+        for name, value in getattr(run.fingerprint, scope).known.items()
     ]
-    fields += [(f"protocol {name}", run, getattr(run.settings, name)) for run in runs for name in _SETTINGS]
-    first: dict[str, tuple[str, Any]] = {}
-    for name, run, value in fields:
-        id, first_value = first.setdefault(name, (run.id, value))
-        if value != first_value:
-            raise _different(f"the runs {id[:8]} and {run.id[:8]}", name, first_value, value)
+    fields += [("protocol", name, run, getattr(run.settings, name)) for run in runs for name in _SETTINGS]
+    first: dict[tuple[str, str], tuple[str, Any]] = {}
+    for scope, name, run, value in fields:
+        id, first_value = first.setdefault((scope, name), (run.id, value))
+        if value != first_value and not same_text(name, str(first_value), str(value)):
+            raise _different(f"the runs {id[:8]} and {run.id[:8]}", f"{scope} {name}", first_value, value)
 
 
 def _require_same_case(parts: Sequence[Measurement]) -> None:
@@ -317,7 +318,7 @@ def _require_same_case(parts: Sequence[Measurement]) -> None:
 def _different(who: str, field: str, value: object, other: object) -> InputError:
     return InputError(
         "not-mergeable", f"{who} cannot be merged: {field} differs",
-        why=f"{value} in one, {other} in another, and sessions of one result are measured alike",
+        why=f"{value!r} in one, {other!r} in another, and sessions of one result are measured alike",
     )  # fmt: skip
 
 
@@ -519,7 +520,6 @@ def alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _agree_on_gpus(run: Run, other: Run) -> bool:
     gpus = {device.id: device.gpu_id for device in run.devices if device.gpu_id}
-    same_looks = run.fingerprint.machine.hash == other.fingerprint.machine.hash
-    return same_looks and all(
+    return not any(foreign_fields(run.fingerprint, other.fingerprint)) and all(
         gpus.get(device.id, device.gpu_id) == device.gpu_id for device in other.devices if device.gpu_id
     )

@@ -10,18 +10,19 @@ from __future__ import annotations
 import operator
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 
 if TYPE_CHECKING:
-    from gpubench.result.run import Device  # costs start-up
+    from gpubench.result.run import Device, Fingerprints, Run  # costs start-up
 
 # Memory sizes may differ by this share. The kernel's part of RAM changes from boot to boot, and ECC and
 # reservations change a GPU's memory as much.
 TOLERANCE = 0.05
-_MARKS = re.compile(r"\((?:r|tm|c)\)", re.IGNORECASE)
+# Spellings that drivers and firmware change: trade marks, and the compiler of a software adapter.
+_MARKS = re.compile(r"\((?:r|tm|c|llvm[^)]*)\)", re.IGNORECASE)
 _PCI_IDS = ("vendor_id", "device_id", "subvendor_id", "subdevice_id")
 
 
@@ -82,6 +83,50 @@ def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Li
     return Likeness(
         differences, frozenset(agreements), drivers, {there_id: gpu.id for there_id, gpu in pairs.items()}
     )
+
+
+# The scope, the name of the field, and its text here and there.
+ForeignField = tuple[Literal["machine", "device"], str, str, str]
+
+
+def foreign_fields(here: Fingerprints, there: Fingerprints) -> Iterator[ForeignField]:
+    """Yield the fields of the machine and of its devices that contradict each other, sorted by name. A field or
+    a device that only one side knows does not."""
+    scopes: tuple[Literal["machine", "device"], ...] = ("machine", "device")
+    for scope in scopes:
+        fields, others = getattr(here, scope).known, getattr(there, scope).known
+        for name in sorted(fields.keys() & others.keys()):
+            if not same_text(name, fields[name], others[name]):
+                yield scope, name, fields[name], others[name]
+
+
+def foreign_gpus(here: Run, there: Run) -> Iterator[ForeignField]:
+    """Yield the devices whose id means one GPU here and another GPU there, with descriptions of both. Equal
+    GPUs without a uuid are told apart by their addresses if both addresses are in use here."""
+    own, others = ({gpu.id: gpu for gpu in run.machine.gpus} for run in (here, there))
+    measured = {device.id: measured_gpus([device]) for device in there.devices}
+    for device in here.devices:
+        for mine, its in zip(measured_gpus([device]), measured.get(device.id, ()), strict=False):
+            gpu, other = own.get(mine), others.get(its)
+            if gpu is None or other is None:
+                continue
+            relation = _relation(gpu, other)
+            if relation == _OTHER or (relation != _UUID and mine != its and its in own):
+                yield "device", device.id, f"{_gpu_words(gpu)} at {mine}", f"{_gpu_words(other)} at {its}"
+
+
+def same_text(field: str, here: str, there: str) -> bool:
+    """Tell whether two texts of a fingerprint's field may describe the same thing. Names may be spelled
+    otherwise, and a size of memory may be unknown or differ by TOLERANCE."""
+    if not (here.endswith(" bytes") or field == "memory_gib"):
+        return _same_name(here, there)
+    sides = [text.removesuffix(" bytes").rpartition(", ") for text in (here, there)]
+    (device, _, size), (other, _, other_size) = sides
+    if not (size.isdecimal() and other_size.isdecimal()):
+        return _same_name(device, other) and "None" in (size, other_size)
+    low, high = sorted(map(int, (size, other_size)))
+    # Sizes in GiB may differ by 1 through rounding.
+    return _same_name(device, other) and high - low <= max(1, TOLERANCE * high)
 
 
 def uuid_digest(text: str) -> str:
@@ -192,6 +237,8 @@ def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
 
 def _same_name(first: str, second: str) -> bool:
     plain = [" ".join(_MARKS.sub(" ", name).split()).casefold() for name in (first, second)]
+    if not all(" @ " in name for name in plain):  # some systems leave the clock out
+        plain = [name.partition(" @ ")[0] for name in plain]
     return plain[0] == plain[1]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench.analysis.machine import connect_marks, marks
+from gpubench.analysis.machine import group_by_machine
 from gpubench.fleet.nodes import Fleet, Node, gather, node_of, refuse_twice
 from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
 from gpubench.result.run import Environment, Fingerprints, Run, SessionRecord, fingerprint
@@ -66,5 +66,5 @@ def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, *
 def fleet_of(runs: Sequence[Run], failed: Sequence[Node] = (), **more: Any) -> Fleet:
     """The fleet that `merge` makes of files with these runs."""
     refuse_twice(runs)
-    groups = connect_marks([marks(run) for run in runs])
+    groups = group_by_machine(runs)
     return gather([node_of([runs[place] for place in group]) for group in groups], failed, **more)

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from gpubench.analysis.findings import MinSpeedup
+from gpubench.analysis.machine import group_by_machine
 from gpubench.base.errors import InputError
 from gpubench.cli import ci
 from gpubench.cli.ci import of_comparison
@@ -24,7 +25,7 @@ from gpubench.curves import stats
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import selector
-from gpubench.result.run import Block, Settings
+from gpubench.result.run import Block, Settings, fingerprint
 from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
 from tests.unit.report.sides import (
@@ -246,11 +247,15 @@ def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
     ({"usable_cpus": "126"}, {"usable_cpus": "125"}, 1), ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 990 bytes"}, 0),
     ({"cupy:0": "H200, 1000 bytes"}, {"cupy:0": "H200, 500 bytes"}, 1), ({"cupy:0": "H200, 9 bytes"}, {"cupy:0": "H100, 9 bytes"}, 1),
     ({"wgpu:0": "H200, None bytes"}, {"wgpu:0": "H200, 9 bytes"}, 0), ({"numpy:0": "None bytes"}, {"numpy:0": "Foo, None bytes"}, 1),
+    ({"cpu": "Intel(R) Xeon(R) CPU @ 2.20GHz"}, {"cpu": "Intel Xeon CPU"}, 0), ({"cpu": "Xeon @ 2.20GHz"}, {"cpu": "Xeon @ 2.80GHz"}, 1),
+    ({"wgpu:0": "llvmpipe (LLVM 15.0.6, 256 bits), None bytes"}, {"wgpu:0": "llvmpipe (LLVM 17.0.1, 256 bits), None bytes"}, 0),
 ])  # fmt: skip
-def test_memory_that_a_kernel_or_a_driver_keeps_is_no_other_machine(base, new, apart):
-    prints = pair()[0].fingerprint
-    sides = [replace(prints, machine=replace(prints.machine, fields=fields)) for fields in (base, new)]
-    assert len(print_differences(*sides, 0)) == apart
+@pytest.mark.parametrize("scope", ["machine", "device"])
+def test_spellings_and_memory_that_a_kernel_or_a_driver_keeps_are_no_other_machine(base, new, apart, scope):
+    run = pair()[0]
+    prints = [replace(run.fingerprint, **{scope: fingerprint(fields)}) for fields in (base, new)]
+    assert len(print_differences(*prints, 0)) == apart
+    assert len(group_by_machine([replace(run, fingerprint=each) for each in prints])) == 1 + apart
 
 
 @pytest.mark.parametrize(("base_hz", "new_hz", "verdict"), [
