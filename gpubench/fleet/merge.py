@@ -36,7 +36,7 @@ from gpubench.fleet.nodes import (
     refuse_twice,
 )
 from gpubench.fleet.options import INCOMPLETE, SLOW_GPU, FleetReportOptions, MergeOptions
-from gpubench.fleet.survey import Figure, figures, survey_fleet
+from gpubench.fleet.survey import Figure, node_figures, survey_fleet
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report.renderers import render_documents
 from gpubench.result import store
@@ -285,16 +285,11 @@ def report_fleet(
 def _figures_of(path: str) -> list[Figure]:
     """Return the figures in a saved fleet, or in the result of a single node. Raises InputError."""
     content = document(path)
-    if isinstance(content, Run):
-        known_good = figures(content, "known-good")
-    else:
-        assert isinstance(content, Fleet)
-        known_good = [
-            figure
-            for node in content.nodes
-            for run in open_node(node, path).runs
-            for figure in figures(run, node.name)
-        ]
+    assert isinstance(content, Run | Fleet)
+    nodes = (
+        [node_of([content])] if isinstance(content, Run) else [open_node(node, path) for node in content.nodes]
+    )
+    known_good = [figure for node in nodes for figure in node_figures(node)]
     if not known_good:
         raise InputError(
             "no-results", f"{path} has no GPU to compare with", why="no matmul, copy, upload or download ran on a GPU",

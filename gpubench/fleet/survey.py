@@ -21,6 +21,7 @@ from gpubench.analysis.estimate import CaseResult, case_result, device_kind
 from gpubench.analysis.machine import fact, gpu_text
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
 from gpubench.fleet.nodes import Node, NodeReason
+from gpubench.result.identity import pair_gpus
 from gpubench.result.machine import Gpu, Machine
 from gpubench.result.run import Device, Measurement, Outcome, Run, Skip
 
@@ -79,7 +80,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """The rates of one case on one GPU, and the case itself."""
 
     node: str  # the name of the node
-    gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
+    gpu: str  # the key of the GPU in the fleet, as in `gpu_keys`
     device: str  # the id of the device in the run
     started_at: str  # when the run began
     bdf: str | None  # the PCI address of the GPU; None: unknown
@@ -102,7 +103,7 @@ class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     word: GpuWord  # the degree: severe, slow or suspect
     node: str  # the name of the node
-    gpu: str  # the key of the GPU in the fleet, as `gpu_key` returns it
+    gpu: str  # the key of the GPU in the fleet, as in `gpu_keys`
     device: str  # the id of the device in the run
     bdf: str | None  # the PCI address of the GPU; null: unknown
     case: str  # the case in which the GPU is slow
@@ -163,17 +164,27 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- a run -> figures
 
 
-def gpu_key(gpu: Gpu, node: str) -> str:
-    """Return the key of a GPU in its fleet: its UUID, which results hold as a digest. Without a UUID, the key
-    is the node's name and the GPU's id there."""
-    return str(gpu.uuid.value) if gpu.uuid.value else f"{node}/{gpu.id}"
+def gpu_keys(run: Run, node: str, newest: Run | None = None) -> dict[str, str]:
+    """Return the keys in the fleet of the GPUs that a run of the node saw, by their ids in the run. A key is the
+    GPU's UUID, which results hold as a digest. Without a UUID, it is the node's name and the id that the GPU
+    has in the node's `newest` run, because an address may change. None means that `run` is the newest."""
+    same = pair_gpus((newest or run).machine.gpus, run.machine.gpus)
+    gpus = {gpu.id: same.get(gpu.id, gpu) for gpu in run.machine.gpus}
+    return {id: str(gpu.uuid.value or f"{node}/{gpu.id}") for id, gpu in gpus.items()}
 
 
-def figures(run: Run, node: str) -> list[Figure]:
+def node_figures(node: Node, name: str = "") -> list[Figure]:
+    """Return the figures of all runs of the node, which is called `name`, or by its own name if that is
+    empty."""
+    return [figure for run in node.runs for figure in figures(run, name or node.name, node.result)]
+
+
+def figures(run: Run, node: str, newest: Run | None = None) -> list[Figure]:
     """Return the figures of the run's GPUs in the order of the file. Only cases that can show a slow GPU have
-    one: queued matmul and copy, upload and download, without variants. `node` is the name of the node."""
+    one: queued matmul and copy, upload and download, without variants. `node` and `newest` are as in
+    `gpu_keys`."""
     devices = {device.id: device for device in run.devices if device.kind == "gpu"}
-    gpus = {gpu.id: gpu for gpu in run.machine.gpus}
+    gpus, keys = {gpu.id: gpu for gpu in run.machine.gpus}, gpu_keys(run, node, newest)
     rates = []
     for outcome in run.outcomes:
         case = outcome.case
@@ -182,11 +193,12 @@ def figures(run: Run, node: str) -> list[Figure]:
         if device is None or not telling or case.variant:
             continue
         gpu = gpus.get(device.gpu_id or "")
-        rates.append(_figure(run, outcome, device, gpu, node))
+        key = keys.get(device.gpu_id or "", f"{node}/{device.id}")
+        rates.append(_figure(run, outcome, device, gpu, node, key))
     return rates
 
 
-def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: str) -> Figure:
+def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: str, key: str) -> Figure:
     result = case_result(run, outcome, device_kind(device.id, {device.id: device.kind}), {})
     case = outcome.case
     kernel = outcome.kernel_hash if isinstance(outcome, Measurement) else None
@@ -198,7 +210,7 @@ def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: s
     ]  # fmt: skip
     blocks = outcome.blocks if isinstance(outcome, Measurement) else []
     return Figure(
-        node=node, gpu=gpu_key(gpu, node) if gpu else f"{node}/{device.id}", device=device.id,
+        node=node, gpu=key, device=device.id,
         started_at=run.started_at, bdf=fact(gpu, "bdf"),
         case=f"{case.workload}/{case.implementation_id}/{case.regime_id}",
         group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(result),
@@ -422,21 +434,23 @@ def survey_fleet(
     without: list[NotCompared] = []
     versions: list[tuple[str, dict[str, str]]] = []
     for node in nodes:
-        seen = {  # the id of each GPU in its newest run, by key
-            gpu_key(gpu, node.name): gpu.id
-            for run in node.runs for gpu in run.machine.gpus if gpu.usable.value is not False
-        }  # fmt: skip
-        measured = [figure for run in node.runs for figure in figures(run, node.name)]
+        # Two machines may have been given one name.
+        name = node.name if all(node.name != row.name for row in rows) else node.key
+        seen: dict[str, str] = {}  # the id of each GPU in its newest run, by key
+        for run in node.runs:
+            keys = gpu_keys(run, name, node.result)
+            seen |= {keys[gpu.id]: gpu.id for gpu in run.machine.gpus if gpu.usable.value is not False}
+        measured = node_figures(node, name)
         with_figures = {figure.gpu for figure in measured}
-        now = {gpu_key(gpu, node.name) for gpu in node.result.machine.gpus} if node.result else set()
-        for gpu, name in seen.items():
+        now = {*gpu_keys(node.result, name).values()} if node.result else set()
+        for gpu, id in seen.items():
             if gpu not in now or gpu not in with_figures:
                 reason = "nothing was measured on it" if gpu in now else "the newest run does not see it"
-                without.append(NotCompared(node=node.name, gpu=gpu, device=name, reason=reason))
+                without.append(NotCompared(node=name, gpu=gpu, device=id, reason=reason))
         all_figures += [figure for figure in measured if figure.gpu in now or figure.gpu not in seen]
-        rows.append(NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen)))
+        rows.append(NodeRow(name=name, key=node.key, word=_word(node), why=node.error, gpus=len(seen)))
         if node.result is not None:
-            versions.append((node.name, {**node.result.tool, **system_versions(node.result.machine)}))
+            versions.append((name, {**node.result.tool, **system_versions(node.result.machine)}))
     peers = compare_gpus(all_figures, tolerance=tolerance, known_good=known_good)
     without += peers.not_compared
     peers = msgspec.structs.replace(

@@ -140,23 +140,24 @@ def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
     """Return for each GPU of `there`, by its id, the GPU of `here` that may be the same. GPUs without a match
     are left out, and each GPU of `here` is used at most once. GPUs are matched by their uuids, or by the other
     known facts if a uuid is unknown."""
-    pairs: dict[str, Gpu] = {}
-    free = list(here)
-    for relation in (_UUID, _IDS, _UNKNOWN):
-        for gpu in there:
-            alike = [other for other in free if gpu.id not in pairs and _relation(other, gpu) == relation]
-            # Of equal cards without a uuid the address tells which is which; it may change with the slot.
-            alike.sort(key=lambda other: (other.id != gpu.id, other.bdf.value != gpu.bdf.value))
-            if alike:
-                pairs[gpu.id] = alike[0]
-                free.remove(alike[0])
-    return pairs
+    ranked = sorted(
+        # Of equal cards without a uuid the address tells which is which; it may change with the slot.
+        (relation, other.id != gpu.id, other.bdf.value != gpu.bdf.value, i, j)
+        for i, gpu in enumerate(there)
+        for j, other in enumerate(here)
+        if (relation := _relation(other, gpu)) != _OTHER
+    )
+    pairs: dict[int, int] = {}
+    for *_, i, j in ranked:
+        if i not in pairs and j not in pairs.values():
+            pairs[i] = j
+    return {there[i].id: here[j] for i, j in pairs.items()}
 
 
-_UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
+_UUID, _IDS, _UNKNOWN, _OTHER = range(4)
 
 
-def _relation(here: Gpu, there: Gpu) -> str:
+def _relation(here: Gpu, there: Gpu) -> int:
     """Return how two GPUs are related. `_UUID` or `_IDS` means that their uuids or ids show them to be the
     same. `_OTHER` means that some fact differs, and `_UNKNOWN` that no fact decides it."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.machine import group_by_machine
 from gpubench.fleet.nodes import Fleet, Node, gather, node_of, refuse_twice
-from gpubench.result.machine import Driver, Fact, Gpu, GpuMemory, Power
+from gpubench.result.machine import NOT_PROBED, Driver, Fact, Gpu, GpuMemory, Power
 from gpubench.result.run import Environment, Fingerprints, Run, SessionRecord, fingerprint
 from tests.unit.report.builders import CPU, GPU, case, failed, machine, measured, run_of
 
@@ -53,6 +53,13 @@ def node_run(
         environment=Environment(context={"node": name} if labelled else {}),
         sessions=[SessionRecord(index=i, started_at=f"{day}T00:{i:02}:00Z") for i in range(sessions)],
     )  # fmt: skip
+
+
+def anonymous(run: Run, moved: str = "") -> Run:
+    """The run on GPUs that tell no UUID, at addresses that begin with `moved`."""
+    gpus = [replace(one, id=f"{moved}{one.id}", uuid=NOT_PROBED) for one in run.machine.gpus]
+    devices = [replace(device, gpu_id=device.gpu_id and f"{moved}{device.gpu_id}") for device in run.devices]
+    return replace(run, machine=replace(run.machine, gpus=gpus), devices=devices)
 
 
 def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, **changes: object) -> list[Run]:

@@ -16,12 +16,12 @@ from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.result import run as results
 from gpubench.result.identity import foreign_gpus
-from gpubench.result.machine import NOT_PROBED, Fact
+from gpubench.result.machine import Fact
 from gpubench.result.run import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.result.store import dumps, loads
 from tests.examples import examples
 from tests.raising import raised
-from tests.unit.fleet.fleets import fleet_of, node_run
+from tests.unit.fleet.fleets import anonymous, fleet_of, node_run
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 
 PRINTS = Fingerprints(
@@ -161,15 +161,7 @@ def test_compare_notices_what_both_sides_hold():
 def test_an_id_that_means_another_gpu_is_named(old, new, known, apart):
     """As with CUDA_VISIBLE_DEVICES in another order; without uuids an address may change with the slots in use."""
     runs = [node_run("a", uuids) for uuids in (old, new)]
-    if not known:
-        runs = [
-            replace(
-                run,
-                machine=replace(run.machine, gpus=[replace(gpu, uuid=NOT_PROBED) for gpu in run.machine.gpus]),
-            )
-            for run in runs
-        ]
-    assert len([*foreign_gpus(*runs)]) == apart
+    assert len([*foreign_gpus(*(runs if known else map(anonymous, runs)))]) == apart
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k
 from gpubench.fleet.nodes import Fleet
@@ -22,8 +23,9 @@ from gpubench.fleet.survey import (
 from gpubench.fleet.tables import fleet_document, headline, inventory_document, inventory_headline
 from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
+from gpubench.result.run import fingerprint
 from gpubench.result.store import dumps
-from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
+from tests.unit.fleet.fleets import anonymous, fleet_of, fleet_runs, node_run
 from tests.unit.fleet.samples import TEXTS, fleet_report, lines, listed, uuids
 
 
@@ -200,3 +202,18 @@ def test_figures_name_a_gpu_by_its_uuid():
         rates = {one.gpu: one.rate for one in figures(run, "a") if one.case.startswith("matmul")}
         assert rates["U2"] == pytest.approx(rates["U0"] / (1 + 2 * SEVERE), rel=TOLERANCE / 10)
     assert len({one.group for one in figures(whole, "a")}) == len({one.case for one in figures(whole, "a")})
+
+
+@pytest.mark.parametrize("cpus", ["CPU", "Other"], ids=["one machine", "two of one name"])
+def test_gpus_without_a_uuid_are_counted_once_each(cpus):
+    """An address that moved is no other GPU, and the same name and address on another host is one."""
+    first, second = (
+        anonymous(node_run("a", ["U0", "U1"])),
+        anonymous(node_run("a", ["U0", "U1"], number=2), "moved-"),
+    )
+    if cpus == "Other":
+        second = anonymous(node_run("a", ["U0", "U1"], number=2))
+        second = replace(second, fingerprint=replace(second.fingerprint, machine=fingerprint({"cpu": cpus})))
+    count = 2 if cpus == "CPU" else 4
+    report = report_of(fleet_of([first, second]))
+    assert (report.gpus, {group.peers for group in report.peers.groups}) == (count, {count})
