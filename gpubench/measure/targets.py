@@ -15,6 +15,7 @@ import msgspec
 import gpubench.detect as detection
 from gpubench import backends
 from gpubench.base.errors import BadPlugin, RequiredUnavailable
+from gpubench.base.units import truncate
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
@@ -471,7 +472,7 @@ def _absence(listing: Listing) -> RunWarning:
 
 
 def _unavailable(message: str, listing: Listing) -> RequiredUnavailable:
-    there = ", ".join(device.id for device in listing.devices if not backends.is_hidden(device.id))
+    there = truncate([device.id for device in listing.devices if not backends.is_hidden(device.id)], 8)
     why = listing.detail or (
         f"{listing.backend} has {there}" if there else f"{listing.backend} has no device of that name"
     )

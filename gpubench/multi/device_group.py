@@ -30,6 +30,7 @@ from gpubench.backends.shared.sides import (
     join_partials,
     side_case,
 )
+from gpubench.base import group_by
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Collective, Implementation, Op, Shape, Stored, each
@@ -37,9 +38,9 @@ from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi import data_parallel
 from gpubench.multi.data_parallel import ParallelLaunch, Rank
-from gpubench.multi.ops import WIDTH, value
-from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes, ordinal
-from gpubench.result.run import Check, Device, Identity, Staging
+from gpubench.multi.ops import WIDTH, make_device_group, value
+from gpubench.result.case import DEVICE_GROUP, Case, group_ranks, group_sizes, ordinal
+from gpubench.result.run import Check, Device, Staging
 
 # The numbers of ranks for which there is a device group in host memory.
 _SOFTWARE = ("2", "3", "4", "8")
@@ -237,10 +238,9 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """Return all device groups and set `default_devices`. There is a group for every ordered pair of GPUs
-        of a backend, and for every 3, 4, 5, ... GPUs that follow each other, up to all of them. There are also
-        groups of hidden backends and of host memory. `default_devices` gets the pairs, the first 4, 8, ... GPUs
-        and all GPUs. Other groups are used only on request."""
+        """Return the groups of `make_device_groups`, also for hidden backends, and groups of host memory, and set
+        `default_devices`: the pairs, the first 4, 8, ... GPUs and all GPUs. Other groups are used only on
+        request."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
@@ -260,11 +260,15 @@ class GroupBackend(Backend):
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GroupSession:
         """Return a session of the device group with this id. Raises BackendUnavailable if there is no such
         group, or if its backend joins no devices."""
-        device = next((device_group for device_group in self.devices() if device_group.id == device_id), None)
-        if device is None:
-            raise BackendUnavailable(f"there is no device {device_id}")
         _, inner, word = device_id.split(":")
         backend, ordinals = backends.load(inner), group_ranks(device_id)
+        own = {ordinal(member.id): member for member in _members(inner)}
+        listed = {group.id: group for group in self.devices()}
+        if device_id not in listed and own.keys() >= {*ordinals}:
+            listed[device_id] = make_device_group([own[number] for number in ordinals])
+        if device_id not in listed:
+            raise BackendUnavailable(f"there is no device {device_id}")
+        device = listed[device_id]
         named = "" if word[0].isdecimal() else word
         if not isinstance(backend, Joins):
             raise BackendUnavailable(f"{inner} joins no devices to a device group")
@@ -284,30 +288,19 @@ def _members(name: str) -> list[Device]:
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
     """Return the groups of these GPUs of one backend: all ordered pairs, and every 3, 4, ... GPUs that follow
-    each other. Their ids have the numbers in the GPUs' own ids, because a GPU that does not answer is missing
-    among `members`."""
+    each other, among all GPUs or among those of one model. Their ids have the numbers in the GPUs' own ids,
+    because a GPU that does not answer is missing among `members`."""
     count = len(members)
-    chosen = [(i, j) for i in range(count) for j in range(count) if i != j]
+    chosen: list[tuple[int, ...]] = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
-    return [
-        _device_group(members, ranks)
-        for ranks in (
-            *chosen,
-            *(range(i, i + size) for size in range(3, count + 1) for i in range(count - size + 1)),
-        )
+    models = group_by(range(count), lambda rank: members[rank].name)
+    chosen += [
+        tuple(ranks[i : i + size])
+        for ranks in (range(count), *models.values())
+        for size in range(3, len(ranks) + 1)
+        for i in range(len(ranks) - size + 1)
     ]
-
-
-def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:
-    own = [members[rank] for rank in ranks]
-    names = dict.fromkeys(device.name for device in own)
-    numbers = [ordinal(device.id) or 0 for device in own]
-    room = [device.usable_bytes for device in own if device.usable_bytes is not None]
-    return Device(
-        id=group_id(own[0].backend, numbers), backend=DEVICE_GROUP, kind=own[0].kind, api=own[0].api,
-        name=f"{len(own)} x {' and '.join(names)}", driver=own[0].driver, usable_bytes=min(room, default=None),
-        identities=[device.identity or Identity() for device in own],
-    )  # fmt: skip
+    return [make_device_group([members[rank] for rank in ranks]) for ranks in dict.fromkeys(chosen)]
 
 
 def _name_device_group(backend: str, word: str) -> Device:

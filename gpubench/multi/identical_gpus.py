@@ -26,7 +26,8 @@ from gpubench.measure.plan import Constraints, Series, Target, Workload, workloa
 from gpubench.measure.protocol import Listing
 from gpubench.measure.schedule import Companion, Occasion, RunSpec
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
-from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_id, group_sizes, ordinal
+from gpubench.multi.ops import make_device_group
+from gpubench.result.case import DEVICE_GROUP, QUEUED, Case, group_sizes, ordinal
 from gpubench.result.run import Device, IdenticalGpuTimes, TogetherTimes
 
 # The seconds to wait for one answer. They include making the inputs of a case on the host, which happens once.
@@ -52,31 +53,30 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups to measure. A group consists of GPUs of one backend that have the same name as
-    the first GPU of this backend. `ranks` lists the numbers of GPUs that groups have; if it is empty, these are
-    2, 4, 8, ... and all. If `pairs` is set, every ordered pair is added. The list is empty if a target already
-    is a device group. Raises RequiredUnavailable if `required` is set and there is no group."""
+    """Return the device groups to measure. A group consists of GPUs of one backend and one name. `ranks` lists
+    the numbers of GPUs that groups have; if it is empty, these are 2, 4, 8, ... and all. If `pairs` is set,
+    every ordered pair is added. The list is empty if a target already is a device group. Raises
+    RequiredUnavailable if `required` is set and there is no group."""
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # the user named device groups
-    every = {
-        device.id: Target(device, x.implementations)
+    joins = {
+        device.id.split(":")[1]: x.implementations
         for x in listings
         if x.backend == DEVICE_GROUP
         for device in x.devices
-    }
-    device_groups = []
-    by_backend = group_by((target.device for target in _gpus(targets)), lambda device: device.backend)
-    for backend, devices in by_backend.items():
-        alike = [device.id for device in devices if device.name == devices[0].name]
-        ordinals = [number for id in alike if (number := ordinal(id)) is not None]
-        members = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if pairs else []
-        sizes = ranks or group_sizes(len(ordinals))
-        members += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
-        ids = dict.fromkeys(group_id(backend, device_group) for device_group in members)
-        device_groups += [every[id] for id in ids if id in every]
+    }  # by the name of the backend that drives the GPUs
+    device_groups: dict[str, Target] = {}
+    numbered = [target.device for target in _gpus(targets) if ordinal(target.device.id) is not None]
+    models = group_by(numbered, lambda device: (device.backend, device.name))
+    for (backend, _), alike in models.items():
+        members: list[Sequence[Device]] = [*itertools.permutations(alike, 2)] if pairs else []
+        sizes = ranks or group_sizes(len(alike))
+        members += [alike[:count] for count in sizes if 2 <= count <= len(alike)]
+        groups = map(make_device_group, members if backend in joins else ())
+        device_groups |= {group.id: Target(group, joins[backend]) for group in groups}
     if required and not device_groups:
         raise too_few(targets)
-    return device_groups
+    return [*device_groups.values()]
 
 
 def identical_groups(spec: RunSpec) -> list[list[Target]]:

@@ -1,4 +1,4 @@
-"""The collectives: what the ranks exchange in each of them, and the whole numbers that the ranks send.
+"""Device groups, and the collectives: what the ranks exchange in each, and the whole numbers that they send.
 
 Every element is a whole number from -8 to 8, computed as a hash of its rank and index. A float32 sum of such
 numbers over up to 128 ranks is exact in any order, so outputs are compared for equality. The two rates (algbw
@@ -11,6 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Ladder, Op, Operand, Params
+from gpubench.result.case import DEVICE_GROUP, group_id, ordinal
+from gpubench.result.run import Device, Identity
+
+
+def make_device_group(members: Sequence[Device]) -> Device:
+    """Return the device group of these GPUs of one backend, at least two, in the order of its ranks."""
+    first, names = members[0], dict.fromkeys(device.name for device in members)
+    room = [device.usable_bytes for device in members if device.usable_bytes is not None]
+    return Device(
+        id=group_id(first.backend, [ordinal(device.id) or 0 for device in members]), backend=DEVICE_GROUP,
+        kind=first.kind, api=first.api, name=f"{len(members)} x {' and '.join(names)}", driver=first.driver,
+        usable_bytes=min(room, default=None), identities=[device.identity or Identity() for device in members],
+    )  # fmt: skip
+
 
 WIDTH = ITEMSIZE["float32"]
 _MASK = 0xFFFFFFFF

@@ -338,6 +338,10 @@ def test_a_group_lists_its_pairs_then_larger_ones(monkeypatch):
     assert [groups[i].usable_bytes for i in (0, 3, -1)] == [30, 20, 10]
     shared = {(group.kind, group.api, group.driver, len(group.identities) > 1) for group in groups}
     assert shared == {("gpu", "cuda", "570", True)}
+    mixed = device_group_module.make_device_groups(
+        [replace(each, name=name) for each, name in zip(members, "ABAA", strict=True)]
+    )
+    assert [group.id.rpartition(":")[2] for group in mixed[12:]] == ["0-2", "1-3", "0-3", "0+2+3"]
     silent = device_group_module.make_device_groups([members[0], *members[2:]])
     assert [group.id.rpartition(":")[2] for group in silent[1:3]] == ["0+3", "2+3"], "cupy:1 does not answer"
 

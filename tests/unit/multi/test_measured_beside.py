@@ -11,7 +11,7 @@ from gpubench.measure import protocol
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.worker_pool import DeviceGone, Loss, WorkerGone
 from gpubench.multi import identical_gpus as beside
-from gpubench.result.case import Case, group_id
+from gpubench.result.case import Case
 from gpubench.result.run import Block, IdenticalGpuTimes, Selection, TogetherTimes
 from tests.raising import raised
 from tests.unit.multi.samples import GPUS, GROUP
@@ -267,8 +267,7 @@ def test_of_each_curve_the_largest_size_that_moves_data_works_at_once():
 
 
 def test_device_groups_are_of_gpus_of_one_name_and_at_least_two():
-    ranked = ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1), (0, 1, 2), (0, 1, 2, 3))
-    every = tuple(replace(GROUP, id=group_id("cupy", ranks)) for ranks in ranked)
+    every = (replace(GROUP, id="group:cupy:0+1"),)
     listings = [protocol.Listing("cupy", tuple(GPUS), ("tuned",)), protocol.Listing("group", every, ("tuned",))]
 
     def joined(targets, ranks=(), *, pairs=False, required=False):
@@ -280,6 +279,10 @@ def test_device_groups_are_of_gpus_of_one_name_and_at_least_two():
     assert joined([cpu, *TARGETS, odd]) == joined(TARGETS) == ["0+1", "0-2"]
     assert joined(TARGETS, pairs=True) == ["0+1", "0+2", "1+0", "1+2", "2+0", "2+1", "0-2"]
     assert (joined(TARGETS, [1, 3, 4]), joined(TARGETS[:1])) == (["0-2"], [])
+    # The first GPU is of another model, and those of one model are no neighbours.
+    mixed = [Target(replace(GPUS[i], name=name), ()) for i, name in enumerate("BABA")]
+    assert joined([*mixed[1:], Target(replace(GPUS[0], id="cupy:5", name="A"), ())], [2, 3]) == ["1+3", "1+3+5"]
+    assert joined(mixed) == ["0+2", "1+3"]
     assert joined([*TARGETS, Target(every[0], ())], required=True) == [], "they were named"
     for targets, count in (([cpu], "none"), ([cpu, *TARGETS[:1]], "1"), ([*TARGETS, odd], "3")):
         refused = raised(RequiredUnavailable, joined, targets, [8], required=True)
