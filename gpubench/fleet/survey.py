@@ -435,7 +435,7 @@ def survey_fleet(
     versions: list[tuple[str, dict[str, str]]] = []
     for node in nodes:
         # Two machines may have been given one name.
-        name = node.name if all(node.name != row.name for row in rows) else node.key
+        name = node.name if all(node.name != earlier.name for earlier in rows) else node.key
         seen: dict[str, str] = {}  # the id of each GPU in its newest run, by key
         for run in node.runs:
             keys = gpu_keys(run, name, node.result)

@@ -564,6 +564,6 @@ def test_of_several_files_the_newest_that_measured_speaks_and_of_several_machine
     for runs in ([old, new, newest], [newest, old, new]):
         found = json.loads(render(runs, "json"))["recommendation"]
         assert (found["mode"], found["measured"]["date"]) == ("cpu", "2026-02-01T00:00:00Z")
-    mark = replace(old.fingerprint.machine, hash="f" * 12)
+    mark = replace(old.fingerprint.machine, fields={"cpu": "Another CPU"})
     elsewhere = replace(old, fingerprint=replace(old.fingerprint, machine=mark))
     assert json.loads(render([new, elsewhere], "json"))["recommendation"] is None
