@@ -40,7 +40,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the id of the device group
     ranks: int  # the number of ranks that exchange data
     n: int  # the bytes of the largest buffer of a rank
-    by: str | None  # the library that did it, with its version, or null
+    by: str | None  # the library of the exchange, with its version; null: unknown
     algbw: float  # n divided by the time
     busbw: float  # the bytes per second on the busiest link, as nccl-tests count them
     low: float  # the lower end of the interval of busbw
@@ -180,7 +180,7 @@ class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
     gpu_id: str | None  # the id of the GPU in the machine; null: unknown
     op: str  # the op with the largest shortfall
     shortfall: float  # how far its rate falls short of the others, from 0 to 1
-    judged: bool  # whether a verdict is possible, which takes four GPUs or more
+    judged: bool  # whether there are enough GPUs (four) for a verdict
 
 
 class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,8 +258,8 @@ def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return the GPUs that are slow in all blocks together and in each half of them. The list is empty if so
-    many are slow that the GPUs cannot be considered alike."""
+    """Return the GPUs that are slow in all blocks together and in each half of the blocks. The list is empty if
+    so many GPUs are slow that they cannot be considered alike."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
@@ -317,8 +317,8 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what several GPUs add to an answer, such as GPUs that are not alike and slow links. If `alone` is
-    set, the run has no other answer, and the result also says what the GPUs gain."""
+    """Return the part of an answer that is about several GPUs, such as GPUs that are not alike and slow links.
+    If `alone` is true, the run has no other answer, and the part also says what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(

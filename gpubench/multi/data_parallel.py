@@ -49,9 +49,8 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Divide the stages into segments, between which the ranks exchange gradients. Yield for each segment its
-    stages and the names of the values to average after it. A segment ends before a stage that reads a value
-    that is still to be averaged."""
+    """Divide the stages into segments. A segment ends before a stage that reads a value that is not averaged
+    yet. Yield for each segment its stages and the names of the values that the ranks average after it."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:

@@ -77,10 +77,10 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why the device group cannot run the case, or None if it can. It runs a
-        collective only if the collective has as many ranks as the group. It runs a training if each rank can
-        run its part of the batch. It runs any other op only in the tuned implementation without a variant, and
-        only if the op has one output and no ids, can be split, and a rank can run its share."""
+        """Return the reason why the device group cannot run the case, or None if it can. It can run a
+        collective with as many ranks as the group, and a training of which each rank can run its part of the
+        batch. It can run any other op in the tuned implementation without a variant, if the op has one output
+        and no ids, can be split, and each rank can run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -112,13 +112,12 @@ class GroupSession(
         return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """Return an operand that takes no device memory yet. A rank allocates its part when a launch says which
-        part that is."""
+        """Return an operand without device memory. A rank allocates its part when a launch determines the part."""
         return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Return an object that hands out buffers of this shape and dtype. A copying call gets the same buffers
-        in the same order as the previous one, so that its launch can be used again."""
+        """Return an object that hands out buffers of this shape and dtype. Each copying call gets the same
+        buffers in the same order, so that its launch can be used again."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
@@ -288,8 +287,8 @@ def _members(name: str) -> list[Device]:
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
     """Return the groups of these GPUs of one backend: all ordered pairs, and every 3, 4, ... GPUs that follow
-    each other, among all GPUs or among those of one model. Their ids have the numbers in the GPUs' own ids,
-    because a GPU that does not answer is missing among `members`."""
+    each other, among all GPUs or among those of one model. A group's id is made of the numbers in the ids of its
+    GPUs, not of positions in `members`, where a GPU that does not answer is missing."""
     count = len(members)
     chosen: list[tuple[int, ...]] = [(i, j) for i in range(count) for j in range(count) if i != j]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
@@ -383,7 +382,7 @@ class Ranks:
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
     def fetch(self, launch: SharedLaunch, host: Array) -> None:
-        """Copy the result of the launch, which has to have run, to `host`."""
+        """Copy the result of a launch to `host`. The launch must have run."""
         works = [partial(enter, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
         if launch.split.join:

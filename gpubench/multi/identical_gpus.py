@@ -80,8 +80,8 @@ def join(
 
 
 def identical_groups(spec: RunSpec) -> list[list[Target]]:
-    """Return the groups of identical GPUs in a run, including the GPUs that a search leaves out. Each group is
-    returned only for the first backend that drives its GPUs, because other backends drive the same hardware."""
+    """Return the groups of identical GPUs in a run, with the GPUs that a search leaves out. A group that
+    several backends drive is returned once, for the first of them."""
     left_out = (target for group in spec.left_out for target in group[1:])
     gpus = _gpus((*spec.constraints.targets, *left_out))
     by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
@@ -109,9 +109,9 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return a pair of device and case for each GPU in `group`, where the case runs the op at size `n` with
-    queued calls and resident data. If a GPU lacks the preferred `implementation`, it uses another one. The list
-    is empty if a GPU has no such case at all."""
+    """Return, for each GPU in `group`, a pair of device and case. The case runs the op at size `n` with queued
+    calls and resident data. A GPU without the preferred `implementation` uses another one. The list is empty if
+    a GPU has no such case."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )

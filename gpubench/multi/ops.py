@@ -45,7 +45,8 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
 
 
 def _share(count: int, ranks: int) -> int:
-    """Return the number of elements if a rank sends or receives its share of a buffer of `count` elements."""
+    """Return the number of elements that a rank sends or receives if it handles only its share of a buffer of
+    `count` elements."""
     return count // ranks
 
 

@@ -77,11 +77,13 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float  # speedup / ranks
     efficiency_lo: float  # the lower end of the interval of efficiency
     efficiency_hi: float  # the upper end of the interval of efficiency
-    # of a training: time of one GPU with one rank's part of the batch / time of the group; null: unknown
+    # trainings only: the time of one GPU with one rank's part of the batch / the time of the group; null:
+    # unknown
     weak: float | None
     weak_lo: float | None  # the lower end of the interval of weak; null without weak
     weak_hi: float | None  # the upper end of the interval of weak; null without weak
-    balance: float | None  # the fastest rank's time / the slowest's, each alone with its share; null: not timed
+    # the fastest rank's time / the slowest rank's, each alone with its share; null: not timed
+    balance: float | None
     host_limited: bool  # whether the host's launches take most of the time
     row: CaseResult  # the case of the device group
     single: CaseResult  # the case of the best single GPU
@@ -99,7 +101,7 @@ class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the id of the device group
     ranks: int  # the number of GPUs in the group
     verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
-    n: float | None  # the size from which on it is faster, or null
+    n: float | None  # the size from which the group is faster; null if there is none
     lo: int | None  # the lower end of the 95 % interval of n; null unless the verdict is `at`
     hi: int | None  # the upper end of the 95 % interval of n; null unless the verdict is `at`
     first: int  # the smallest measured size
@@ -109,9 +111,9 @@ class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
 class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
     """The gains of several GPUs over one."""
 
-    weak: tuple[Weak, ...] = ()  # GPUs that work at once, compared with each alone
+    weak: tuple[Weak, ...] = ()  # the rates of GPUs that work at once, compared with each GPU alone
     strong: tuple[Strong, ...] = ()  # ops shared out among a device group
-    pays_from: tuple[GroupFrom, ...] = ()  # from which size on sharing an op out is faster
+    pays_from: tuple[GroupFrom, ...] = ()  # the size from which a device group is faster, by op
 
 
 @derive_once
@@ -239,7 +241,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     clock_hz: float | None  # the median clock rate, in hertz
     power_w: float | None  # the median power, in watts
     temperature_c: float | None  # the median temperature, in degrees Celsius
-    throttle: tuple[str, ...]  # every reason that was read for a lowered clock
+    throttle: tuple[str, ...]  # all reasons for a lowered clock that were read
     pcie_generation: int | None  # the median generation of the PCIe link
     pcie_width: int | None  # the median number of PCIe lanes
 
@@ -261,13 +263,13 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
     early: float  # sum of the rates at once / sum of the rates alone, in the early part
     early_lo: float  # the lower end of the interval of early
     early_hi: float  # the upper end of the interval of early
-    late: float  # the same ratio in the late part
+    late: float  # like `early`, in the late part
     late_lo: float  # the lower end of the interval of late
     late_hi: float  # the upper end of the interval of late
-    least_id: str  # the id of the GPU that keeps the least share of its own rate in the late part
-    least_share: float  # the share that it keeps
+    least_id: str  # the id of the GPU with the lowest rate in the late part, as a share of its rate alone
+    least_share: float  # that share
     failed: tuple[str, ...] = ()  # the ids of the GPUs that have no times
-    conditions: tuple[Conditions, ...] = ()  # the state of each GPU in each part, as far as it was read
+    conditions: tuple[Conditions, ...] = ()  # the state of each GPU in each part, if it was read
     case: Case  # the case on one of the GPUs
     early_interval: Interval  # the ratio of the early part with its interval
     late_interval: Interval  # the ratio of the late part with its interval
@@ -276,8 +278,8 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
 class Window(NamedTuple):
     """A window of time, in seconds since the moment at which the GPUs were to begin."""
 
-    begin: float  # its begin
-    end: float  # its end
+    begin: float  # the begin of the window
+    end: float  # the end of the window
 
     def slices(self) -> list[Window]:
         """Return the window cut into `SLICES` equal parts."""
