@@ -54,7 +54,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of one run, with the choices that the page offers."""
 
     series: tuple[str, ...] = ()  # the series, such as "matmul float32"
-    chosen: str = ""  # the series that is shown at first
+    chosen: str = ""  # the key of the series that is shown at first
     devices: tuple[ChartDevice, ...] = ()  # the devices, CPUs first
     regimes: tuple[tuple[str, str], ...] = ()  # the short name and the meaning of each regime
     charts: tuple[Chart, ...] = ()  # the charts, in order
@@ -143,8 +143,8 @@ _SIZE = (
 
 
 def layer(mark: str, encoding: ChartRow, data: str = ROWS, **look: Any) -> ChartRow:
-    """Return a layer of marks with this encoding and look. It draws the data set `data`, which gets its rows
-    later."""
+    """Return a layer of marks with this encoding and look. It draws the data set named `data`, whose rows are
+    added later."""
     return {"data": {"name": data}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
@@ -232,8 +232,8 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[ChartRow]:
 
 
 def make_spec(description: str, *layers: ChartRow) -> ChartRow:
-    """Return the Vega-Lite spec of a chart, which is as wide as its container. It has no theme, because the
-    page chooses one when it draws the chart."""
+    """Return the Vega-Lite spec of a chart that is as wide as its container. The page adds its theme when it
+    draws the chart."""
     return {"height": HEIGHT, "width": "container", "description": description, "layer": [*layers]}
 
 

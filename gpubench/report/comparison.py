@@ -113,7 +113,7 @@ class _Outcome:
 
     @property
     def counting(self) -> list[JudgedCase]:
-        """The cases that gates check, which are all that the user did not mute."""
+        """The cases that the gates check: all except those that the user muted."""
         return [case for case in self.cases if not case.muted]
 
     def with_verdict(self, word: VerdictWord) -> list[JudgedCase]:
@@ -237,8 +237,8 @@ def _share(share: float) -> str:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return the text of a gate as in a report, or `not applied` with the reason if the gate could not have
-    failed."""
+    """Return the text of a gate in a report. For a gate that could not have failed, it is `not applied` with
+    the reason."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
@@ -270,8 +270,8 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Return a section that counts the cases which are neither slower nor faster, by verdict and reason. Cases
-    that only one side has are counted, too, and so are ignored cases."""
+    """Return a section with the numbers of cases that are neither slower nor faster, by verdict and reason.
+    Ignored cases, and cases that only one side has, are among them."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]

@@ -80,9 +80,8 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
-    """Yield the parts of a section that have content. `subject` is an analysis, or all analyses if the section
-    is about all files. If a section that another package provides raises an exception, a line that says so
-    replaces it."""
+    """Yield the parts of a section that have content. `subject` is an analysis, or all analyses for a section
+    about all files. If a section of another package raises an exception, yield a line that says so instead."""
     try:
         made = maker.make(subject, options)
     except Exception as error:
@@ -137,8 +136,8 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return the key of the section `breakdown`, which replaces the answer if the run measured only overheads.
-    Return None for any other run."""
+    """Return `breakdown`, the key of the section that replaces the answer, if the run measured only overheads.
+    Otherwise return None."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
@@ -215,8 +214,8 @@ def _is_call(op: str) -> bool:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each of `ops`. An op without a row gets pending cells in all regimes,
-    and cells that are not decided yet become pending. A pending cell is shown as dots."""
+    """Return the answer with a row for each of `ops`. Missing rows, and cells that are not decided yet, become
+    pending cells, which are shown as dots."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

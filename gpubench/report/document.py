@@ -43,10 +43,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run; null: none
+    label: str | None  # the label that the user gave the run; null if there is none
     started_at: str  # the time of its start, in UTC
     complete: bool  # whether everything planned was attempted
-    exit_reason: str  # the reason for the exit code, in one word
+    exit_reason: str  # one word that explains the exit code
     machine: str  # a description of its CPU and GPUs
     tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
@@ -179,7 +179,7 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
     name: Literal["gpubench-events"] = "gpubench-events"  # the name of the format
     schema_version: int = SCHEMA_VERSION  # the version of the format
     run_id: str  # the id of the run
-    label: str | None  # the label that the user gave the run; null: none
+    label: str | None  # the label that the user gave the run; null if there is none
     started_at: str  # the time of its start, in UTC
     tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
@@ -210,8 +210,8 @@ class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
     label: Label | None  # the gravest finding about the time; null without samples
     sessions: int  # the number of sessions with used samples
     samples: int  # the number of used samples
-    cause: Reason | NoNumber | None  # the code of the reason why there is no time; null: there is one
-    detail: str | None  # the reason as text; null: there is nothing to add
+    cause: Reason | NoNumber | None  # the code of the reason why there is no time; null if there is one
+    detail: str | None  # the reason in words; null if the code says all
     hint: str | None  # the remedy; null: none is known
 
 
@@ -220,7 +220,7 @@ class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
 
     id: str  # the id of the case
     baseline_id: str  # the id of the baseline's case
-    kind: SpeedupKind  # which implementations are compared
+    kind: SpeedupKind  # the implementations that are compared
     ratio: float  # the speedup
     lo: float  # the low end of its interval
     hi: float  # the high end of its interval
@@ -236,7 +236,7 @@ class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     params: dict[str, int]  # the params other than the size
     regime: str  # the id of the regime
     device_id: str  # the id of the device
-    baseline_id: str  # the id of the device over which it wins
+    baseline_id: str  # the id of the device that is the baseline
     verdict: VerdictKind  # at, all-sizes, no-size or undecided
     n: int | None  # the break-even; null: unknown
     lo: int | None  # the low end of its interval; null: unknown
@@ -250,16 +250,16 @@ class WarningFound(JsonEvent, frozen=True, kw_only=True, tag="warning"):
 
     code: WarningCode  # its code in the list of messages
     severity: Severity  # its severity
-    message: str  # one sentence that says what is wrong
+    message: str  # the warning in one sentence
     hint: str  # one sentence of advice
-    ids: tuple[str, ...]  # the ids of the cases that it concerns
+    ids: tuple[str, ...]  # the ids of the cases with this problem
 
 
 class RunComplete(JsonEvent, frozen=True, kw_only=True, tag="run-complete"):
     """The last event of a run."""
 
     exit_code: int  # the exit code of the command
-    exit_reason: str  # the reason for the exit code, in one word
+    exit_reason: str  # one word that explains the exit code
     complete: bool  # false if the run was interrupted
 
 
@@ -325,7 +325,8 @@ class OpList(msgspec.Struct, kw_only=True):
     name: Literal["gpubench-ops"] = "gpubench-ops"  # the name of the document's format
     schema_version: Literal[2] = 2  # the version of the document's format
     ops: list[dict[str, Any]]  # the ops, in the order of `gpubench ops`
-    broken: list[dict[str, str]]  # ops of other packages that cannot be listed: name, reason, detail
+    # ops of other packages that cannot be listed, each with name, reason and detail
+    broken: list[dict[str, str]]
 
 
 class SkippedCases(msgspec.Struct):
@@ -333,7 +334,7 @@ class SkippedCases(msgspec.Struct):
 
     count: int  # the number of cases
     reason: str  # its code in the list of messages
-    detail: str  # one sentence
+    detail: str  # the reason in one sentence
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -345,4 +346,4 @@ class Plan(msgspec.Struct, kw_only=True):
     sessions: int  # the number of sessions
     has_budget: bool  # whether the run has a time budget
     searches: bool  # whether the run adds sizes of its own choice while time is left
-    seconds: float  # the budget; if there is none, the longest time that the samples take
+    seconds: float  # the budget; without a budget, the longest time that the samples take

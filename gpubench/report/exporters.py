@@ -50,10 +50,10 @@ class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
 class Estimated(msgspec.Struct, frozen=True, kw_only=True):
     """A case that has an estimate."""
 
-    row: CaseResult  # the case as a report shows it
+    row: CaseResult  # the case, as in a report
     time: IntervalLike  # the estimate with its interval
     sessions: tuple[SessionTimes, ...]  # the sessions with used samples
-    speedup: Speedup | None  # the speedup over the run's baseline; None: it has none
+    speedup: Speedup | None  # the speedup over the run's baseline; None if there is none
 
     @property
     def id(self) -> str:

@@ -22,13 +22,13 @@ from gpubench.base.table import Line, Table
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the report."""
 
-    key: str = ""  # its name in `--sections`; a report sets it
-    id: str = ""  # its anchor; a page sets it
+    key: str = ""  # the name of the section in `--sections`, set by a report
+    id: str = ""  # the anchor of the section, set by a page
     title: str  # the title
     lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()  # the tables, in order
     folded: bool = False  # whether the section is a detail, which is closed if the format allows it
-    asked: bool = False  # whether the user asked for it and has to act on it
+    asked: bool = False  # whether the section answers a request of the user, who has to act on it
     # a drawing of characters, whose lines are not wrapped; for a page and Markdown
     picture: tuple[Line, ...] = ()
     screen: tuple[Line, ...] = ()  # in terminals and plain text these lines replace the section with its title
@@ -132,7 +132,8 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     full: bool = False  # whether wide tables show every number, for other media than terminals
     time_unit: str = "auto"  # one of TIME_UNITS
     columns: tuple[str, ...] = ()  # the columns of tables (and CSV); empty: all
-    sort: str | None = None  # one of `analyse.KEYS`; `-` sorts the largest first; None: as in the file
+    # one of `analyse.KEYS`, with `-` in front for the largest first; None: as in the file
+    sort: str | None = None
     by_device: bool = False  # whether the answer has a row for each GPU backend
     command: str = "gpubench report"  # the command that reports the same file again; empty if nothing was saved
 
@@ -170,8 +171,8 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """Return a struct of type `kind` with the values of `struct`, which may have more fields. `fields` are
-    values that replace or complete them."""
+    """Return a struct of type `kind` with the fields that it shares with `struct`. `fields` replace these or
+    add others."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )

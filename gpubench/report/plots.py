@@ -198,7 +198,7 @@ def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) 
 
 
 def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the spec of the map, in a list. The list is empty if the map was not requested, or if no GPU was
+    """Return a list with the spec of the map. The list is empty if the map was not requested, or if no GPU was
     compared with a CPU."""
     from gpubench.report.sections.map import map_picture, map_view
 
@@ -211,8 +211,8 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the spec of one map for several machines, in a list. The list is empty if the map is not wanted,
-    or if there are no two machines with a map."""
+    """Return a list with the spec of one map of several machines. The list is empty if the map was not
+    requested, or if fewer than two machines have a map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -275,8 +275,8 @@ def svgs(specs: Iterable[ChartRow]) -> list[str]:
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Combine SVGs into one. They are placed side by side as long as they fit, then below. The ids in each SVG
-    get the number of the SVG as a prefix, because ids such as clip1 occur in several of them."""
+    """Combine SVGs into one: side by side as long as they fit, then below. The ids in each SVG get its number
+    as a prefix, because ids such as clip1 occur in several SVGs."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)

@@ -161,8 +161,8 @@ def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return three values: whether the cases have several dtypes, whether they have several devices, and a
-    title. The title names the dtype if there is one, and the device if there is one."""
+    """Return whether the cases have several dtypes, whether they have several devices, and a title with the
+    dtype and the device that all of them share."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []

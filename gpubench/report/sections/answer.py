@@ -80,12 +80,12 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
     sentences: tuple[tuple[str, ...], ...]  # the first sentences, in wordings of falling length
     context: tuple[str, ...]  # the lines that name the devices
-    table: Table | None  # the break-evens and gains; None: nothing was compared
+    table: Table | None  # the break-evens and gains; None if nothing was compared
     troubles: tuple[str, ...]  # failures and wrong results; they are shortened before a needed line is dropped
     notes: tuple[tuple[int, str], ...]  # further lines, each with its rank
-    files: tuple[str, ...]  # the lines with file names, which are never broken
-    commands: str = ""  # the last line, with commands that show more; empty: none
-    command: str = "gpubench report"  # the command that shows what is left out
+    files: tuple[str, ...]  # the lines with file names, which are never wrapped
+    commands: str = ""  # the last line, with commands for further reports; empty: none
+    command: str = "gpubench report"  # the command that shows the lines that were left out
     most: int  # the most lines of the screen
 
 

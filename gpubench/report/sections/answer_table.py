@@ -77,8 +77,8 @@ def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bo
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
-    """Return the cell of a gain. It has its size if this is not `common`, a number of elements; None means that
-    no size is added."""
+    """Return the cell of a gain, with its size if that is not `common` elements. If `common` is None, no size
+    is added."""
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
@@ -298,8 +298,8 @@ class AnswerPart(NamedTuple):
 
     needed: tuple[str, ...] = ()  # the lines that are never left out
     sentences: tuple[str, ...] = ()  # the answer if no GPU was compared with a CPU
-    context: str = ""  # the devices of that answer
-    table: Table | None = None  # the table of that answer; None: none
+    context: str = ""  # the line that names the devices of `sentences`
+    table: Table | None = None  # the table below `sentences`; None if there is none
     times_below: bool = False  # whether a later section also shows the times of one GPU
 
 

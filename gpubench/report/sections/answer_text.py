@@ -187,7 +187,7 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return two numbers of ops: those that the first GPU wins at their largest size in this regime, and those
+    """Return two numbers for this regime: the ops that the first GPU wins at their largest size, and the ops
     that have a gain there."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     gains = [gain for entry in rows if (gain := gain_of(entry, regime))]
@@ -216,11 +216,11 @@ def brief_text(answer: MachineAnswer) -> str:
 
 
 class _Clauses(msgspec.Struct, frozen=True):
-    """The parts of the sentence about one dtype, which has a clause for each regime."""
+    """The sentence about one dtype, in parts: one clause for each regime."""
 
     rows: Sequence[AnswerRow]  # the ops of the dtype
-    detail: Detail  # whether ops are named or counted
-    thresholds: bool  # whether the break-evens are mentioned: the user requested no sizes
+    detail: Detail  # whether clauses name the ops or count them
+    thresholds: bool  # whether clauses mention break-evens, because the user requested no sizes
 
     def sentence(self, regimes: Sequence[str]) -> str:
         """Return the sentence with a clause for each regime. The first clause says `the GPU`, and later clauses
@@ -415,9 +415,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Return sentences on users' functions that fail, with the reasons. Functions that fail in some sessions
-    come first. Each other function is named with the smallest size at which it fails on NumPy or, if it has no
-    time on any GPU, on its first GPU."""
+    """Return sentences on users' functions that fail, with reasons. They begin with functions that fail in some
+    sessions only. Other functions are named with the smallest size at which they fail on NumPy."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
     timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}

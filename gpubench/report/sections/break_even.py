@@ -108,8 +108,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows without the sizes that few cases have. If a series has more than MANY_SIZES sizes, a size
-    is left out if at most half as many rows have it as have the most frequent one."""
+    """Return the rows without rare sizes. In a series of more than MANY_SIZES sizes, a size is rare if it has
+    at most half as many rows as the most frequent size."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -119,8 +119,8 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return a function that takes a CPU case and returns its device id with a blank in front. If only one
-    device measured the CPU, that function returns an empty text."""
+    """Return a function that returns the device id of a CPU case, with a blank in front. If only one device
+    measured the CPU, the function returns an empty text."""
     timed = {
         case.case.device_id for case in analysis.cases if case.device_kind == "cpu" and case.time is not None
     }
@@ -224,8 +224,7 @@ def _side_text(side: CaseResult, unit: str) -> str:
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
-    """Return the title of a table of software adapters, which says that they are not GPUs. Return an empty text
-    for other devices."""
+    """Return a table title which says that software adapters are not GPUs, or an empty text for other devices."""
     adapters = dict.fromkeys(
         ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
     )

@@ -160,8 +160,8 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key by which cases are joined in one line. Skips are joined if they have the same backend and
-    reason. Other cases also need the same message and, if there is one, the same device."""
+    """Return the key of the line that a case belongs to. One line has all skips of one backend and reason, or
+    all other cases with the same reason and message on one device (without a message: on one backend)."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 

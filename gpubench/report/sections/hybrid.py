@@ -205,9 +205,8 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
 
 
 def _mark(split: Hybrid, seconds: float) -> ChartRow:
-    """Return the row of data that marks the chosen share in the chart. `seconds` is the time of the split at
-    this share. The row also has the time of the faster side alone, which is `seconds` times the gain of the
-    split."""
+    """Return the data row of the chosen share in the chart. `seconds` is the time of the split at this share.
+    The time of the faster side alone, also in the row, is `seconds` times the gain."""
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {
         "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),

@@ -44,7 +44,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
     lane: MapLane  # the lane of the strip's op
     op: str  # the name of the op as shown
     side: str = ""  # the name of the GPU or machine, if there are several
-    strip: Strip | None  # the strip; None: that side did not measure the op
+    strip: Strip | None  # the strip; None if the side did not measure the op
 
     @property
     def gain(self) -> str:
@@ -69,7 +69,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 class MapView(msgspec.Struct, frozen=True, kw_only=True):
     """A map to draw: a panel for each situation, side by side, with a common axis."""
 
-    title: str  # the devices that are compared
+    title: str  # the compared devices
     origin: tuple[str, ...]  # the lines that name the run or the machines
     panels: dict[str, tuple[MapRow, ...]]  # the rows of each panel, by the name of the situation
     ends: RatioMap  # the map whose axis covers all sizes
@@ -158,8 +158,8 @@ def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
 class MapPart(NamedTuple):
     """A part of a strip."""
 
-    low: float  # the size at which it begins
-    high: float  # the size at which it ends
+    low: float  # the size at which the part begins
+    high: float  # the size at which the part ends
     ratio: float | None  # CPU time / GPU time; None: unknown
 
 

@@ -211,8 +211,8 @@ def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section. More than FEW_TABLES tables that all have titles become one table, whose
-    first column holds the titles."""
+    """Return the tables of a section. If there are more than FEW_TABLES and all have titles, join them to one
+    table, whose first column has the titles."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -340,9 +340,9 @@ def _pack_library() -> Markup:
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return `text` without escaping, as the content of an HTML element `tag` (`script` or `style`), which
-    browsers do not unescape. Raises ValueError if the text could end or change the element, or if a page in
-    ASCII could not contain it."""
+    """Return `text` without escaping, for an HTML element `tag` (`script` or `style`): browsers do not unescape
+    its content. Raises ValueError if the text could end or change the element, or if a page in ASCII could not
+    contain it."""
     if f"</{tag}" in text.lower() or "<!--" in text or not text.isascii():
         raise ValueError(f"the text would not stay as it is in its {tag} element")
     return Markup(text)

@@ -130,8 +130,8 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return the row, the cell and the gain of each op on the first GPU, by the name of the op, with its dtype
-    if there are several. Ops without a gain in this regime are left out."""
+    """Return, by op (with its dtype if there are several), the row, the cell and the gain on the first GPU. Ops
+    without a gain in this regime are left out."""
     dtypes = len({entry.dtype for entry in answered.rows}) > 1
     return {
         series_label(entry, dtypes=dtypes): (entry, cell, cell.gain)
