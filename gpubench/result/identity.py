@@ -42,7 +42,7 @@ def is_placeholder(text: str) -> bool:
 
 
 class Likeness(NamedTuple):
-    """The comparison of the machine `here` with the machine `there`, which a result describes."""
+    """The result of comparing the machine `here` with the machine `there`, which a result file describes."""
 
     differences: Mapping[str, str]  # descriptions of the facts that contradict each other, by name
     agreements: frozenset[str]  # the names of the identifying facts that are equal

@@ -30,10 +30,10 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class Fact(msgspec.Struct, Generic[T], frozen=True):
-    """A value with its source. An unknown value is None with a status, never 0 and never a default."""
+    """A value with its source. An unknown value is None with a status. It is never 0 or another default."""
 
     value: T | None  # the value; None unless `status` is "ok" or "conflict"
-    status: Status  # "ok", "conflict" (sources differ), or why there is no value
+    status: Status  # "ok", "conflict" (sources differ), or the reason why there is no value
     source: str | None  # the source of the value
     note: str | msgspec.UnsetType = msgspec.UNSET  # a remark on the value
     alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # the different values of other sources
@@ -59,7 +59,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the name of the source
     status: Status  # "ok", or why its facts are missing
     version: str | None = None  # the version of the library or tool
-    took_s: float = 0.0  # the time that the answer took, in seconds
+    took_s: float = 0.0  # the seconds until the answer
     error_code: str | None = None  # the error code that the source returned
     hint: str | None = None  # the remedy
 
@@ -69,7 +69,7 @@ class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str  # the code, for programs
     text: str  # the warning in one sentence
-    refs: list[str] = []  # the GPUs or files that it concerns
+    refs: list[str] = []  # the GPUs or files with the problem
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     """All caches of one level, type and size."""
 
     level: int  # the level; 1 is nearest to the core
-    type: Literal["data", "instruction", "unified"]  # what the cache holds
+    type: Literal["data", "instruction", "unified"]  # the content of the cache
     size_bytes: int  # the size of one cache
     instances: int  # the number of caches
 
@@ -111,9 +111,9 @@ class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
     """A BLAS library that NumPy loads."""
 
     library: str  # its name: openblas, mkl, ...
-    version: str | None = None  # its version; None: unknown
-    threads: int | None = None  # the number of threads that it starts by default
-    kernel: str | None = None  # the CPU architecture for which it computes
+    version: str | None = None  # the version of the BLAS; None: unknown
+    threads: int | None = None  # the number of threads that the BLAS starts by default
+    kernel: str | None = None  # the CPU architecture that the BLAS chose
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
     """One NUMA node."""
 
-    id: int  # the number that the kernel gives it
+    id: int  # the kernel's number of the node
     cpus: StrFact = NOT_PROBED  # the numbers of its CPUs
     memory_bytes: IntFact = NOT_PROBED  # its memory
     kind: StrFact = NOT_PROBED  # the kind of its memory: dram, gpu, hbm, cxl or pmem
@@ -177,9 +177,9 @@ class Numa(msgspec.Struct, frozen=True, kw_only=True):
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel driver that is bound to a device."""
 
-    name: StrFact = NOT_PROBED  # the name that the kernel uses
+    name: StrFact = NOT_PROBED  # the kernel's name of the driver
     version: StrFact = NOT_PROBED  # the version that the driver reports
-    cuda: StrFact = NOT_PROBED  # the newest CUDA version that it supports, such as 13.0
+    cuda: StrFact = NOT_PROBED  # the newest CUDA version that the driver supports, such as 13.0
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
     shared_limit_bytes: IntFact = NOT_PROBED  # the host memory that the GPU can map (GTT)
     usable_bytes: IntFact = NOT_PROBED  # the memory that one process can expect to get
     unified: BoolFact = NOT_PROBED  # whether the GPU uses the host's memory as its own
-    numa_node: IntFact = NOT_PROBED  # the NUMA node as which the CPU sees the memory
+    numa_node: IntFact = NOT_PROBED  # the NUMA node under which the CPU sees this memory
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,17 +282,17 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     subdevice_id: StrFact = NOT_PROBED  # the PCI id of the card
     revision: StrFact = NOT_PROBED  # the PCI revision
     pci_class: StrFact = NOT_PROBED  # the PCI class
-    numa_node: IntFact = NOT_PROBED  # the NUMA node to which it is attached
-    local_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs nearest to it
-    display_attached: BoolFact = NOT_PROBED  # whether a screen is attached to it
+    numa_node: IntFact = NOT_PROBED  # the NUMA node of the GPU
+    local_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs nearest to the GPU
+    display_attached: BoolFact = NOT_PROBED  # whether a screen is attached to the GPU
     usable: BoolFact = NOT_PROBED  # whether a backend can compute on it in this process
-    why_not: list[str] = []  # the codes of the reasons why it is not usable
+    why_not: list[str] = []  # the codes of the reasons why the GPU is not usable
     driver: Driver = Driver()  # the kernel driver
-    memory: GpuMemory = GpuMemory()  # its own memory, and the host memory that it can use
+    memory: GpuMemory = GpuMemory()  # the GPU's own memory, and the host memory that it can use
     compute: Compute = Compute()  # its units, clock and partitions
     link: Link = Link()  # its links to the host and to other GPUs
     power: Power = Power()  # its power state and limits
-    access: Access = Access()  # whether this process can open it
+    access: Access = Access()  # whether this process can open the GPU
     apis: dict[str, Api] = {}  # its entry in the list of each API
     records: list[dict[str, Any]] | UnsetType = UNSET  # the facts of each source; only with --debug
 
@@ -332,7 +332,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """A reason for the recommended mode, or against a device."""
 
     code: str  # the code, for programs
-    device_id: str | None = None  # the id of the device that it concerns
+    device_id: str | None = None  # the id of the device that the reason is about; None: no single device
     text: str = ""  # one sentence, with the remedy if there is one
 
 
@@ -356,7 +356,7 @@ class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # the dtype of the elements
     regime: str  # the id of the regime
     backend: str  # the backend that drives the GPU
-    size: int | None  # the break-even; None: there is none, for the reason in `note`
+    size: int | None  # the break-even; None if there is none, for the reason in `note`
     gpu_s: float | None = None  # the time of the GPU, in seconds
     cpu_s: float | None = None  # the time of the CPU, in seconds
     note: str | None = None  # the measured sizes, or the reason why there is no break-even
@@ -392,7 +392,7 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     gain: float  # the time of the faster side alone / the time of both together
     lo: float  # the low end of the interval of the gain
     hi: float  # the high end of the interval of the gain
-    reason: str | None = None  # the reason against the split; null: it is recommended
+    reason: str | None = None  # the reason against the split; null if it is recommended
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,14 +412,14 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """The recommended mode, with the reasons."""
 
     mode: Mode = "cpu"  # the sides on which to compute
-    # what it rests on: a rule alone, a test kernel on each device, or a result of this machine
+    # the evidence: a rule alone, a test kernel on each device, or a result of this machine
     confidence: Confidence = "provisional"
     device_ids: list[str] = []  # the ids of the recommended GPUs
     cpu_threads: int | None = None  # the number of CPUs that the process may use; null: unknown
     reasons: list[Reason] = []  # the reasons for the mode
     rejected: list[Rejected] = []  # the GPUs that are not candidates
-    overrides: list[str] = []  # the user's settings that it follows
-    measured: Measured | None = None  # the results of this machine that decided it
+    overrides: list[str] = []  # the user's settings that the recommendation follows
+    measured: Measured | None = None  # the results of this machine that decided the recommendation
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,7 +428,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     name: Literal["gpubench-detect"] = "gpubench-detect"  # the name of the document's format
     schema_version: int = SCHEMA_VERSION  # the version of the document's format
     sysroot: str | None = None  # the folder of a recorded machine
-    live: bool = True  # whether this machine was examined, not a recorded one
+    live: bool = True  # whether this machine was examined; False for a recorded machine
     took_s: float = 0.0  # the time that the detection took, in seconds
     providers: list[Provider] = []  # the sources that were asked
     warnings: list[MachineWarning] = []  # warnings about the machine

@@ -95,7 +95,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     index: int  # the index of the session, from 0 on
     started_at: str  # the time of its start, in UTC
     superseded: bool = False  # whether the session is kept in the file but not used
-    repeats: int | None = None  # the index of the disturbed session that it repeats; None: it repeats none
+    repeats: int | None = None  # the index of the disturbed session that this one repeats, if any
     foreign_cpu_share: float | None = None  # the share of the CPUs' time that other processes took
     steal_share: float | None = None  # the share of the CPUs' time that the hypervisor took
     workers: list[WorkerRecord] = []  # one record for each device
@@ -157,7 +157,7 @@ class Theoretical(Record, frozen=True, kw_only=True):
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """The facts by which detection recognises a device. Its name is never one of them."""
+    """The facts by which detection recognises a device. The device's name is not among them."""
 
     uuid: str | None = None  # the UUID as the driver reports it
     pci: str | None = None  # the PCI address, such as "0000:09:00.0"
@@ -177,10 +177,10 @@ class Device(Record, frozen=True, kw_only=True):
     driver: str | None = None  # the version of its driver
     gpu_id: str | None = None  # the id of the GPU in `machine.gpus`
     memory_bytes: int | None = None  # the size of its memory
-    usable_bytes: int | None = None  # the memory that was free when it was opened
-    clock: DeviceClock | None = None  # its clock; None: it has none, and none is derived
+    usable_bytes: int | None = None  # the memory that was free when the device was opened
+    clock: DeviceClock | None = None  # the device's clock; None if there is none, and none is derived
     theoretical: Theoretical = Theoretical()  # the peaks that the vendor states
-    unified: bool = False  # whether it computes in the host's memory, like an integrated GPU or an APU
+    unified: bool = False  # whether the device computes in the host's memory, like an integrated GPU or an APU
     cache_bytes: int | None = None  # the size of its last-level cache, if the backend knows it
     identity: Identity | None = None  # sent from the worker to detection; removed before the file is written
     gpu_ids: list[str] = []  # for a device group: `gpu_id` of each rank
@@ -214,13 +214,13 @@ class Block(Record, frozen=True, kw_only=True):
     assignment: str | UnsetType = UNSET  # the side of each stage of an assigned workload, as letters c and g
     repeat: int  # the number of launches in a sample; for transfer-once: copies * calls per copy
     hot_repeat: int | None = None  # the number of launches in a sample of `device_hot_s`
-    warmup: int = 0  # the number of first entries of `wall_s` that are warm-up
+    warmup: int = 0  # the number of warm-up samples at the start of `wall_s`
     t_s: float = 0.0  # the start of the block, from the start of the session
     wall_s: list[float]  # the samples by the host's clock
     device_cold_s: list[float] | None = None  # the samples by the device's clock, with flushed caches
     device_hot_s: list[float] | None = None  # the samples by the device's clock, for launches in a row
     clock_hz: list[float] | None = None  # the clock rate of the device at each sample after the warm-up
-    beside_s: dict[str, float] | UnsetType = UNSET  # one call on the `cpu` and on the `gpu` alone
+    beside_s: dict[str, float] | UnsetType = UNSET  # by side, `cpu` or `gpu`: one call on it alone
     throttle: list[str] = []  # the reasons for a lowered clock during the block
     discarded: dict[str, str] = {}  # by the index of a discarded sample in `wall_s`: the reason
 
@@ -301,7 +301,7 @@ class Check(Record, frozen=True, kw_only=True):
     limit: float  # the largest allowed `max_error`
     scale: Literal["value", "terms"]  # the scale by which errors are divided
     index: list[int] = []  # the index of the element with the largest error
-    differing: int | None = None  # choices (tokens, ...) that differ from float64; None: there are none
+    differing: int | None = None  # choices (tokens, ...) that differ from float64; None: no choices
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -316,7 +316,7 @@ class SessionFailure(Record, frozen=True, kw_only=True):
 
     session: int  # the index of the session
     reason: Reason  # its code in the list of messages
-    detail: str  # one sentence
+    detail: str  # the reason in one sentence
     hint: str | None = None  # the remedy
     phase: str | None = None  # the step in which it failed
     stderr_tail: str | None = None  # the end of the worker's standard error
@@ -326,7 +326,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     """A case that ran and passed its checks."""
 
     id: str  # the id of the case
-    case: Case  # what was measured
+    case: Case  # the measured case
     flops: int  # the floating-point operations of one launch
     bytes: int  # the bytes that one launch has to move
     output_bytes: int | None = None  # the bytes that a copying call downloads; None: unknown
@@ -339,7 +339,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     answer: list[float] | UnsetType = UNSET  # some elements of the float64 result of a user's function
     staging: Staging = "pageable"  # how data reaches the device
     sets: int | UnsetType = UNSET  # the number of sets of buffers of a pipeline
-    one_piece: OnePiece | UnsetType = UNSET  # why the GPU's share of a split moves in one piece
+    one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's share of a split moves in one piece
     blocks: list[Block] = []  # the samples
     parts: list[Parts] = []  # the time breakdown of each session
     stages: list[StageTimes] = []  # the stage times of a workload, by session
@@ -369,7 +369,7 @@ class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
     id: str  # the id of the case
     case: Case  # the case
     reason: Reason  # its code in the list of messages
-    detail: str  # one sentence
+    detail: str  # the reason in one sentence
     hint: str | None = None  # the remedy
 
 
@@ -380,7 +380,7 @@ class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"
     id: str  # the id of the case
     case: Case  # the case
     reason: Reason  # its code in the list of messages
-    detail: str  # one sentence
+    detail: str  # the reason in one sentence
     hint: str | None = None  # the remedy
     phase: str | None = None  # the step in which it failed
     stderr_tail: str | None = None  # the end of the worker's standard error
@@ -408,11 +408,11 @@ class RunWarning(Record, frozen=True, kw_only=True):
 
     code: WarningCode  # its code in the list of messages
     severity: Severity = "warning"  # its severity
-    message: str  # one sentence that says what is the case
+    message: str  # the warning in one sentence
     hint: str = ""  # one sentence of advice
-    id: str | None = None  # the id of the case that it concerns
-    session: int | None = None  # the index of the session that it concerns
-    data: dict[str, float | str] = {}  # the figures behind it, by name
+    id: str | None = None  # the id of the case that the warning is about
+    session: int | None = None  # the index of the session that the warning is about
+    data: dict[str, float | str] = {}  # the figures behind the warning, by name
 
 
 def warning(
@@ -481,7 +481,7 @@ class Git(Record, frozen=True, kw_only=True):
     """The state of the Git checkout in which the run was started."""
 
     commit: str  # the hash of the commit
-    branch: str | None = None  # the branch; None: no branch is checked out
+    branch: str | None = None  # the branch; None if none is checked out
     dirty: bool | None = None  # whether files differ from the commit
     commit_time: str | None = None  # the time of the commit, in UTC
 
@@ -501,7 +501,7 @@ class Environment(Record, frozen=True, kw_only=True):
     variables: dict[str, str] = {}  # the variables that can change times
     context: dict[str, str] = {}  # further facts that the user gave, by name
     git: Git | None = None  # the Git checkout of the working folder
-    ci: Ci | None = None  # the continuous integration; None: there is none
+    ci: Ci | None = None  # the continuous integration; None outside of one
 
 
 class Fingerprint(Record, frozen=True, kw_only=True):
@@ -546,7 +546,7 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
     phase: Literal["alone", "together"] = "alone"  # `alone`: only this GPU works
     gpus: int = 1  # the number of GPUs that work at once
     repeat: int = 1  # the number of launches in a sample
-    at_s: float | None = None  # the moment at which all were to start, from the start of the session
+    at_s: float | None = None  # the moment at which all GPUs were to start, from the start of the session
     begin_s: float = 0.0  # the start of the first sample, from that moment
     ends_s: list[float] = []  # the end of each sample, from that moment
     reason: str | None = None  # the reason for a failure
@@ -564,11 +564,11 @@ class Run(Record, frozen=True, kw_only=True):
     tool: dict[str, str] = {}  # the versions of gpubench, Python and libraries
     argv: list[str] = []  # the command line, without paths
     started_at: str  # the time of its start, in UTC
-    finished_at: str | None = None  # the time of its end, in UTC; None: it was interrupted
+    finished_at: str | None = None  # the time of its end, in UTC; None if the run was interrupted
     paused_s: float | UnsetType = UNSET  # seconds between the commands that added sessions
     complete: bool = False  # whether everything planned was attempted
     exit_code: int = 0  # the exit code of the command
-    exit_reason: str = "ok"  # the reason for the exit code, in one word
+    exit_reason: str = "ok"  # one word that explains the exit code
     selection: Selection  # the choice of the measured cases
     settings: Settings  # the settings of the measurement
     machine: Machine  # the machine, as detection describes it

@@ -413,7 +413,8 @@ class PartLine(msgspec.Struct, omit_defaults=True):
     index: int | UnsetType = UNSET  # the index of `session`
     session: Raw | UnsetType = UNSET  # a session, which replaces an earlier one with the same index
     id: str | UnsetType = UNSET  # the id of `outcome`
-    outcome: Raw | UnsetType = UNSET  # replaces an earlier one, but its lists extend the earlier lists
+    # an outcome, which replaces an earlier one with the same id; its lists extend the kept lists
+    outcome: Raw | UnsetType = UNSET
     blocks: int = 0  # the number of earlier blocks that stay before those of `outcome`
     parts: int = 0  # the number of earlier parts that stay before those of `outcome`
     forgotten: str | UnsetType = UNSET  # the id of an outcome that is removed

@@ -249,8 +249,8 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the bytes of a file, but at most one more than MAX_BYTES. By that byte the caller sees that the
-    file is too large. The file is read in pieces, so a small file needs little memory."""
+    """Return the bytes of a file, up to MAX_BYTES + 1. A result of that length tells the caller that the file
+    is too large. The file is read in pieces, so a small file needs little memory."""
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
@@ -455,8 +455,8 @@ def load_head(path: Path) -> Run | None:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return the part of the document that comes before its sessions, closed so that it is valid JSON. Return
-    None if the document has another form, or if this part is larger than _MOST_HEAD bytes."""
+    """Return the document up to its sessions as valid JSON. Return None if the document has another form, or if
+    this part is larger than _MOST_HEAD bytes."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

@@ -151,8 +151,8 @@ class Holder(msgspec.Struct, frozen=True):
 
     pid: int  # the id of the process
     host: str  # the name of its machine
-    command: str  # its command line
-    since: str  # the local time at which it took the lock
+    command: str  # the command line of the holder
+    since: str  # the local time at which the holder took the lock
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
@@ -320,8 +320,8 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file without waiting. Return whether this process has it now, which is False if another one
-    has locked it. Raises OSError."""
+    """Lock an open file without waiting. Return whether this process has the lock now; it does not if another
+    process holds it. Raises OSError."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -367,9 +367,9 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def part_to_resume(path: str | Path) -> Path | None:
-    """Return the `.part` file with which the run of the result `path` can go on: it either continues this
-    result, or there is no result yet. Return None if there is no such file. Raises InputError if the result or
-    the file cannot be read."""
+    """Return the `.part` file from which the run of the result `path` can go on. It must continue this result,
+    unless there is no result yet. Return None if there is no such file. Raises InputError if the result or the
+    file cannot be read."""
     part = part_of(path)
     if not os.path.isfile(part):
         return None
@@ -377,8 +377,8 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return the relation of the `.part` file to the result `path` beside it. Return "behind" if it is gone, and
-    "apart" if one of them cannot be read."""
+    """Return the relation of the `.part` file to the result `path` beside it: "behind" if the file is gone,
+    "apart" if one of the two cannot be read."""
     try:
         return _relation(path, part_of(path))
     except FileNotFoundError:  # the run has ended since the file was found
