@@ -27,10 +27,11 @@ WIDTH = 32
 class StageCost(NamedTuple):
     """The cost of one stage on the CPU and on the GPU."""
 
-    cpu_s: float  # its seconds in the chain on the CPU
-    gpu_s: float | None  # its seconds in the chain on the GPU, or None if only the host runs it
-    reads: tuple[str, ...]  # the names of the values that it reads
-    writes: tuple[str, ...]  # the names of the values that it writes
+    cpu_s: float  # the seconds of the stage in the chain on the CPU
+    # the seconds of the stage in the chain on the GPU; None if only the host runs the stage
+    gpu_s: float | None
+    reads: tuple[str, ...]  # the names of the values that the stage reads
+    writes: tuple[str, ...]  # the names of the values that the stage writes
 
 
 class AssignmentCosts(NamedTuple):
@@ -40,8 +41,8 @@ class AssignmentCosts(NamedTuple):
     up_s: Mapping[str, float]  # the seconds of one copy of a value to the GPU, by the value's name
     down_s: Mapping[str, float]  # the seconds of one copy back to the host, by the value's name
     enter_s: float  # the seconds of an empty launch and its wait
-    given: Mapping[str, str]  # where each value is at first: `c`, `g` or `cg`
-    wanted: Sequence[str]  # the names of the values that have to end on the host
+    given: Mapping[str, str]  # the letters of the sides on which each value is at first: `c`, `g` or `cg`
+    wanted: Sequence[str]  # the names of the values that must end on the host
 
     def without_copies(self) -> AssignmentCosts:
         """Return a copy of these costs in which no copy takes any time."""
@@ -66,15 +67,15 @@ class _Step(NamedTuple):
     copy is valid, the other if the GPU's copy is."""
 
     seconds: float  # the seconds of the stage here
-    # for each value that it reads: this side's bit, both bits, and the seconds of a copy to this side
+    # for each value that the stage reads: this side's bit, both bits, and the seconds of a copy to this side
     reads: tuple[tuple[int, int, float], ...]
     written: int  # the bits of this side for the values that the stage writes
     replaced: int  # both bits of every value that the stage writes
 
 
 class StageChain:
-    """The costs in a form in which many stage assignments are tried quickly. It leaves out values that are on
-    the CPU and on the GPU from the start and that no stage writes."""
+    """The costs in a form for trying many stage assignments quickly. Values that are on both sides from the
+    start and that no stage writes are left out."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs

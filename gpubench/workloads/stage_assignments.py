@@ -61,10 +61,12 @@ class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of an assigned network, or all stages with the same name."""
 
     stage: str  # the name of the stage
-    cpu_s: float  # its seconds in the chain when the CPU runs every stage
-    gpu_s: float | None  # its seconds in the chain on the GPU, or null if only the host runs it
-    runs_on: Literal["cpu", "gpu", "host", "both"]  # where it runs (`both` if stages of one name differ)
-    share: float  # its share of the predicted time
+    cpu_s: float  # the seconds of the stage in the chain when the CPU runs every stage
+    # the seconds of the stage in the chain on the GPU; null if only the host runs the stage
+    gpu_s: float | None
+    # the place of the stage (`both` if stages of this name have different places)
+    runs_on: Literal["cpu", "gpu", "host", "both"]
+    share: float  # the stage's share of the predicted time
 
 
 class Assignment(SharedCall, frozen=True, kw_only=True):
@@ -75,11 +77,10 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     cpu_only_s: float  # seconds of one call with all stages on the CPU
     gpu_only_s: float  # seconds of one call with all stages on the GPU
     predicted_s: float | None  # predicted seconds, or null if the file has no prediction
-    # the part of predicted_s that copies and launches take, or null without a prediction
-    copies_s: float | None
+    copies_s: float | None  # the part of `predicted_s` for copies and launches; null without a prediction
     measured_s: float  # measured seconds of one call with the stage assignment
     better: Side  # the side that is faster alone
-    reason: AssignmentReason | None  # why the stage assignment does not pay, or null if it does
+    reason: AssignmentReason | None  # the reason why the stage assignment does not pay; null if it does
     mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
     tried: tuple[tuple[str, float, float | None], ...]  # assignments tried, with predicted and measured seconds
 

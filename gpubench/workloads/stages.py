@@ -39,9 +39,9 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """The times of one stage, or of all stages with the same name added up."""
 
     stage: str  # the name of the stage
-    chain_s: float  # seconds when it runs in the chain
-    alone_s: float  # seconds when it runs by itself
-    share: float  # its share of the whole call
+    chain_s: float  # seconds of the stage in the chain
+    alone_s: float  # seconds of the stage alone
+    share: float  # the stage's share of the whole call
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,17 +55,17 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # all params, the size included
     dtype: str  # the dtype of the elements
     device_id: str  # the id of the device
-    clock: StageClock  # the clock that timed the stages
+    clock: StageClock  # the clock that gave the times of the stages
     stages: tuple[StageRow, ...]  # the stages in the order in which they run
     span_s: float  # seconds from the first stage's start to the last one's end, without clock readings
     launch_s: float  # seconds of an empty launch and its wait, or 0 if the clock is the host's
     stamping_s: float = 0.0  # seconds that clock readings added, already subtracted from the stages
     recording_s: float = 0.0  # seconds that the device waits while the host records its commands
-    residual_s: float  # the seconds of the whole that belong to no other part
+    residual_s: float  # the rest of the whole call, in seconds
     whole_s: float  # seconds of one call of the chain without clock readings
-    mismatch: bool  # whether the parts miss the span or the whole by more than 10 % and 20 us
+    mismatch: bool  # whether the parts differ from the span or the whole by more than both 10 % and 20 us
     tokens_per_s: dict[str, float] = {}  # tokens per second by part (`prefill`, `decode`), if the op has parts
-    # how many written tokens are not the best ones in float64; null if the op writes none
+    # the number of written tokens that are not the best ones in float64; null if the op writes none
     tokens_differing: int | None = None
     case: CaseResult  # the case with its estimates
 

@@ -85,8 +85,8 @@ def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
 
 
 def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
-    """Return a function that computes the shape of a weight. The shape is the one that the first stage which
-    reads the weight declares."""
+    """Return a function that computes the shape of a weight, as declared by the first stage that reads the
+    weight."""
     stage = next(stage for stage in stages if weight in stage.reads)
     operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
     return lambda params: operand.shape(stage.params(params))

@@ -147,7 +147,7 @@ class Value:
 
     @property
     def array(self) -> Array:
-        """The host's copy, which is the array that was uploaded last or memory of the value's own."""
+        """The host's copy: the array that was uploaded last, or the value's own memory."""
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
@@ -389,8 +389,8 @@ class TwoSideSession(
         ]
 
     def copy_times(self, buffer: Value) -> tuple[float, float]:
-        """Return the seconds of an upload and of a download of a value, each including its wait. The value is
-        copied there and back again, so it is the same on both sides afterwards."""
+        """Return the seconds of an upload and of a download of a value, each with its wait. Afterwards both
+        sides have the same value."""
         self.on(CPU, buffer)
         device = self.buffer(GPU, buffer)
         self.gpu.sync()
@@ -429,8 +429,8 @@ class AssignedLaunch(Launch):
         self.staging = session.way.staging
 
     def run(self, assignment: str) -> None:
-        """Run the stages once, in order. If the steps are not the whole workload, which is so while a kernel is
-        being chosen, they run on the GPU."""
+        """Run the stages once, in order. While a kernel is being chosen, the steps are not the whole workload
+        and do not fit `assignment`; they then run on the GPU."""
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:

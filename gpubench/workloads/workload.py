@@ -228,8 +228,8 @@ class _Stages:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """Return the dtype of a state: the one that its operand declares, or else that of the case, taken from
-        `values`."""
+        """Return the dtype that the operand of a state declares or, without one, the dtype of the case, taken
+        from `values`."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
