@@ -115,8 +115,9 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """Tells on which device a call should run, according to measured results. A call is described by its op,
-    shape, dtype and regime. A policy is thread-safe, and its results never change."""
+    """An adviser for programs. It tells on which device a call should run, according to measured results. A
+    call is described by its op, shape, dtype and regime. A policy is thread-safe, and its results never change.
+    """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Create a policy from `runs`, newest first. The newest run that compares CPU and GPU at a size
@@ -130,8 +131,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
         """Load a policy from a result file, or from this machine's results in a folder. None means the folders
-        in which `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is no usable
-        result."""
+        in which `gpubench run` saves by default. Raises InputError if there is no usable result."""
         policy = cls(runs(path))
         next(iter(policy._runs), None)
         return policy

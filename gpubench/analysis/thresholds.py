@@ -354,7 +354,7 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
-    n: int  # the size
+    n: int  # the size n of the op
     device_id: str  # the id of the GPU
     implementation: str  # the GPU's fastest implementation if calls share a copy
     baseline_id: str  # the id of the fastest CPU case

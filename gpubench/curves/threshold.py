@@ -37,7 +37,7 @@ class Threshold(NamedTuple):
     # at: the case surely loses at some size and wins at the largest; always: it surely wins at all sizes; never:
     # it surely loses at the largest size; unsure: none of these is sure
     state: State
-    n: float  # the size
+    n: float  # the size n of the op
     low: float  # the low end of its 95 % interval; 0 if the end is open
     high: float  # the high end of its 95 % interval; infinity if the end is open
     first: float  # the smallest size that both sides share

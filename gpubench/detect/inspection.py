@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 class Lack(NamedTuple):
     """The reason why a requested device is missing or unusable."""
 
-    why: str  # the reason as text
+    why: str  # the reason in words
     hint: str  # the remedy
 
 
@@ -243,7 +243,7 @@ class ProbeMessage(msgspec.Struct, kw_only=True):
 class ProbeAnswer(NamedTuple):
     """The outcome of a probe."""
 
-    provider: Provider  # how the probe ended
+    provider: Provider  # the probe as a source of the document, with its status
     records: list[DeviceRecord]  # the parsed records
     message: ProbeMessage  # the last message; empty if the probe failed
 

@@ -155,9 +155,9 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the child process. `environ` is that of this process. In the new one, GPUs are
-    named by UUID instead of by number, because libraries may number the GPUs differently. Without NVML the
-    numbers are kept."""
+    """Return the environment for the child process, made from `environ`, this process's one. GPUs are named by
+    UUID instead of by number, because libraries may number them differently. Without NVML the numbers are kept.
+    """
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):

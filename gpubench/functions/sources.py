@@ -109,7 +109,7 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Add the functions of a report to the catalogue of ops and the manifest, and return the ids of their ops.
+    """Add the functions of a report to the list of ops and the manifest, and return the ids of their ops.
 
     Raises UsageError if the source cannot be imported, declares no function or lacks a requested one.
     """

@@ -92,7 +92,7 @@ class TrialReport(msgspec.Struct):
 class Trial(msgspec.Struct):
     """The calls of a function at one size."""
 
-    n: int  # the size
+    n: int  # the size n of the op
     inputs: list[Any]  # the inputs of the call
     results: list[tuple[str, Any]]  # the results, each with its name
     seconds: float  # the seconds of the fastest call

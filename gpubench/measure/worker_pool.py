@@ -222,7 +222,7 @@ FAILED_STARTS = 2
 class Start(NamedTuple):
     """A worker that was asked to open a device."""
 
-    worker: Worker  # the process
+    worker: Worker  # the worker's process
     request: protocol.Open  # the request under way
     ahead: bool  # whether the worker is a spare, which had imported before
 

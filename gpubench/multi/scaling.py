@@ -64,7 +64,7 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = ("row", "single", "singles", "interval")
     id: str  # the id of the case
     op: str  # the name of the op
-    n: int  # the size
+    n: int  # the size n of the op
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     regime: str  # the id of the regime
@@ -252,7 +252,7 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = ("case", "early_interval", "late_interval")
     id: str  # the id of the case together with its GPUs
     op: str  # the name of the op
-    n: int  # the size
+    n: int  # the size n of the op
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     implementation: str  # the id of the implementation

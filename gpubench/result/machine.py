@@ -385,7 +385,7 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     params: str = ""  # the params other than the size, such as "kernel=3"
     dtype: str  # the dtype of the elements
     regime: str  # the id of the regime
-    n: int  # the size
+    n: int  # the size n of the op
     device_id: str  # the id of the composed device, such as `hybrid:cupy:0`
     gpu_share: float | None = None  # the GPU's share of a split, from 0 to 1
     assignment: str | None = None  # the side of each stage of a workload, as letters c and g

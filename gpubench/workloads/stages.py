@@ -51,7 +51,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = ("case",)
     id: str  # the id of the case
     op: str  # the name of the op
-    n: int  # the size
+    n: int  # the size n of the op
     params: dict[str, int]  # all params, the size included
     dtype: str  # the dtype of the elements
     device_id: str  # the id of the device

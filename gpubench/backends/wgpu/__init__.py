@@ -523,7 +523,8 @@ def is_software(info: dict[str, Any]) -> bool:
 
 
 class WgpuBackend(Backend):
-    """The adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs again."""
+    """The backend of the adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs
+    again."""
 
     name = "wgpu"
     implementations: tuple[Implementation, ...] = ("tuned",)

@@ -142,7 +142,7 @@ class Kernel(msgspec.Struct, frozen=True):
     # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
-    variant: str = "default"  # the name by which a user selects it
+    variant: str = "default"  # the name by which a user selects the kernel
     # whether the kernel is the library call. With resident data it is then measured once, for both
     # implementations. With copied data the implementations differ, because only the tuned one stages its data
     library: bool = False

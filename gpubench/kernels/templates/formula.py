@@ -378,8 +378,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
-        """Return `formula` as a function of an array library and arrays, with erf and fma, which NumPy lacks,
-        if the formula calls them."""
+        """Return `formula` as a function of an array library and arrays. If the formula calls erf or fma, which
+        NumPy lacks, the library gets them."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
         return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)

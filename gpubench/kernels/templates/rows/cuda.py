@@ -121,7 +121,7 @@ def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tu
 class _Body(msgspec.Struct, frozen=True):
     """The statements of a kernel."""
 
-    formula: RowFormula  # formula of a row
+    formula: RowFormula  # the formula of a row
     held: bool  # whether a thread keeps its units in registers; if not, it loops over them
     packed: bool  # whether units in registers keep halves as halves; if not, as floats
 
