@@ -181,14 +181,9 @@ def _software(stored: Run, fresh: Run) -> list[RunWarning]:
 
 
 def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
-    """Raise an InputError that names the first fact in which the machine or a device differs. A device that
-    only one side has is a difference."""
-    before, after = stored.fingerprint, fresh.fingerprint
-    devices = [
-        ("device", name, *(side.device.fields.get(name, "absent") for side in (before, after)))
-        for name in sorted(before.device.fields.keys() ^ after.device.fields.keys())
-    ]
-    for scope, name, there, here in (*foreign_fields(before, after), *devices, *foreign_gpus(stored, fresh)):
+    """Raise an InputError that names the first fact in which the machine or a device differs."""
+    fields = foreign_fields(stored.fingerprint, fresh.fingerprint)
+    for scope, name, there, here in (*fields, *foreign_gpus(stored, fresh)):
         raise InputError(
             "different-machine", f"{option}: the file is of another {scope}",
             why=f"{name} is {there} there and {here} here",

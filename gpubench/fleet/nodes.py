@@ -25,7 +25,7 @@ from gpubench.analysis.samples import seconds_between, seconds_of
 from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError, WrongResult
 from gpubench.result import store
-from gpubench.result.identity import foreign_fields, same_text
+from gpubench.result.identity import foreign_fields, foreign_gpus, same_text
 from gpubench.result.run import (
     PROTOCOL,
     Environment,
@@ -510,7 +510,7 @@ def alike(runs: Sequence[Run]) -> list[list[Run]]:
     first and a device id means the same GPU in every run."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
-        group = next((group for group in groups if all(_agree_on_gpus(run, other) for other in group)), None)
+        group = next((group for group in groups if all(_are_alike(run, other) for other in group)), None)
         if group is None:
             groups.append([run])
         else:
@@ -518,8 +518,5 @@ def alike(runs: Sequence[Run]) -> list[list[Run]]:
     return [group[::-1] for group in groups[::-1]]
 
 
-def _agree_on_gpus(run: Run, other: Run) -> bool:
-    gpus = {device.id: device.gpu_id for device in run.devices if device.gpu_id}
-    return not any(foreign_fields(run.fingerprint, other.fingerprint)) and all(
-        gpus.get(device.id, device.gpu_id) == device.gpu_id for device in other.devices if device.gpu_id
-    )
+def _are_alike(run: Run, other: Run) -> bool:
+    return not any((*foreign_fields(run.fingerprint, other.fingerprint), *foreign_gpus(run, other)))
