@@ -212,6 +212,8 @@ class Spares:
         self.keep_only(())
 
 
+# A first call of a user's function at a further size compiles if it takes longer than these seconds.
+COMPILES_S = 1.0
 OPEN_DEADLINE_S = 60.0
 # Seconds in addition to those of the peaks: for large arrays on a slow host, and for kernels that are built.
 PEAK_DEADLINE_S = 30.0
@@ -380,8 +382,9 @@ class WorkerPool:
 
         The first device of each workload also makes the reference. With `choosing`, devices that must choose a
         kernel by trials do that one after the other, then build. An error is not reported here, but when the
-        case is prepared. Waiting ends with the budget. The first call of a user's function in a worker may
-        compile, so its seconds are added to `once_s`, and waiting for it ends with `budget.longest`.
+        case is prepared. Waiting ends with the budget. A user's function may compile at its first call in a
+        worker, and again at each size: the seconds of the former, and those of the latter if it takes longer than
+        COMPILES_S, are added to `once_s`, and waiting ends with `budget.longest`.
         """
         own = {
             (self.workers[device_id], case.op, case.dtype)
@@ -391,7 +394,7 @@ class WorkerPool:
             if case.group == FUNCTIONS and device_id in self.workers
         }
         began, first = time.monotonic(), own - self._called
-        patience = budget.longest if first else budget
+        patience = budget.longest if own else budget
         self._called |= own
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
@@ -409,8 +412,11 @@ class WorkerPool:
         for cases in workloads:
             for device_id, chosen in cases.items():
                 every.setdefault(device_id, []).extend(chosen)
+        loaded = time.monotonic()
         undecided = self._build(every, patience)
-        budget.once_s += time.monotonic() - began if first else 0.0
+        built = time.monotonic()
+        if first or (own and built - loaded > COMPILES_S):
+            budget.once_s += built - (began if first else loaded)
         for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
             if device_id in self.workers and choosing and not budget.over:
                 choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)

@@ -430,7 +430,7 @@ def raising_functions(run: Run) -> list[str]:
     texts = [
         printable(
             f"{names.get(op, op)}{'' if skip.case.backend == 'numpy' else f' on {backend_text(skip.case.backend)}'}"
-            f" at {named_size_text(skip.case.params['n'], 'elements')}: {skip.detail}."
+            f" at {named_size_text(skip.case.params['n'], 'elements')}: {_without_middle(skip.detail)}."
         )
         for op, skip in smallest.items()
     ]
@@ -438,6 +438,12 @@ def raising_functions(run: Run) -> list[str]:
     texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
     more = len(texts) - _MOST_RAISING
     return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
+
+
+def _without_middle(text: str) -> str:
+    """Return at most about 220 characters of an error: its begin and its end, because arrays stand between."""
+    text = text.rstrip(".")
+    return text if len(text) <= 220 else f"{text[:80]} ... {text[-130:]}"
 
 
 def _of_cpu_first(skip: Skip) -> tuple[bool, int]:
