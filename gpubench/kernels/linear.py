@@ -120,6 +120,7 @@ def linear(
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
         flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         split=Split(cut, counted_by("n")), tf32=("cupy", "torch"),
+        terms=lambda params: {x: 1, w.name: int(turned)},
         blas=("numpy", "torch"),
         slow=SLOW_HALVES, tolerance=Tolerance(8, scale=scale),
         tuned=by_backend(

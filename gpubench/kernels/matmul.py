@@ -509,6 +509,7 @@ OPS = (
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=_scale),
         split=_split,
+        terms=lambda params: {"a": -2 if params.get("ta") else -1, "b": -1 if params.get("tb") else -2},
         blas=("numpy", "torch"),
         tf32=("cupy", "torch"),
         slow=SLOW_HALVES,
@@ -542,6 +543,7 @@ OPS = (
         reference=lambda xp, a, x: xp.sum(a * x, axis=1),
         blas=("numpy", "torch"),
         split=Split({"a": 0}, counted_by("m")),
+        terms=lambda params: {"a": 1, "x": 0},
         tuned=by_backend(
             (
                 Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),

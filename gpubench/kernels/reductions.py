@@ -179,6 +179,7 @@ OPS = (
         inputs=("x",),
         flops_per_element=1,
         formula=lambda m, x: x,
+        linear=True,
         join="add",
         tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
         library={"torch": lambda torch, x, out: torch.sum(x, 0, out=out)},
@@ -190,6 +191,7 @@ OPS = (
         inputs=("x",),
         flops_per_element=1,
         formula=lambda m, x: x,
+        linear=True,
         join="maximum",
         tolerance=EXACT,
         library={"torch": lambda torch, x, out: torch.amax(x, 0, out=out)},
@@ -208,6 +210,7 @@ OPS = (
         library={"torch": lambda torch, x: torch.sum(x, 0)},
         tolerance=Tolerance(64, scale=lambda xp, x: xp.sum(xp.abs(x), axis=0)),
         split=Split({"x": 0}, counted_by("n"), join="add"),
+        terms=lambda params: {"x": 0},
         tuned=by_backend(_cpu, build_cuda, build_wgsl),
     ),
 )

@@ -248,6 +248,7 @@ OPS = (
         blas=("numpy", "torch"),
         formula=lambda m, x, y: x * y,
         join="add",
+        linear=True,
         expr=lambda xp, x, y: x @ y,
         tolerance=Tolerance(
             8, scale=lambda xp, x, y: xp.sqrt(x @ x) * xp.sqrt(y @ y)

@@ -127,7 +127,10 @@ class NumpySession(
             raise DeviceOutOfMemory(str(error)) from error
 
     def upload(self, buffer: Buffer, host: Array) -> None:
+        writable = buffer.flags.writeable
+        buffer.flags.writeable = True  # launches do not write to a shared input
         copy(host, buffer)
+        buffer.flags.writeable = writable
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy the buffer to `host`."""

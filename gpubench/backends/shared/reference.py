@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import math
 import os
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices, random_inputs
+from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices, random_inputs, repeat_values
 from gpubench.base import disk
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import (
@@ -39,6 +40,7 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     each,
 )
+from gpubench.result.case import Case
 from gpubench.result.run import Check
 
 # Sentinels that no right output contains: a number for outputs that may contain NaN, a value that is no id, and
@@ -358,6 +360,60 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
             scale = None if tolerance.scale is None else np.asarray(tolerance.scale(np, *inputs))
             checks.append(judge(tolerance, precision, got, np.asarray(want, np.float64), scale))
     return checks
+
+
+_JOINED = 3  # the sum of all terms
+_TERM_BLOCK = 251  # terms whose sum is 0; a prime number, so that no piece of a kernel ends where a block does
+_PERIOD = 65_537  # random signs and terms repeat after about so many, since drawing all would take too long
+
+
+def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
+    """Return the inputs that make every term of an op with `terms` count, and inputs with a single term that have
+    the same outputs.
+
+    The terms of each output are whole numbers from 1 to 4 with random signs, whose sum is 3 or -3. So a term that
+    is left out or added twice changes the sum by at least 1, which is more than the tolerance in every dtype.
+    Partial sums stay so small that they are exact. If the op takes the largest term, that is the last one, and all
+    others are negative. Inputs without terms are ones.
+    """
+    import numpy as np
+
+    assert op.terms is not None
+    axes, generator = op.terms(case.params), np.random.default_rng(case.n)
+
+    def signs(count: int) -> Array:
+        drawn = generator.integers(0, 2, min(count, _PERIOD), np.int8)
+        return repeat_values(2 * drawn - 1, count)
+
+    def blocks(rows: int, half: int, end: tuple[int, ...]) -> Array:
+        values = generator.integers(1, 5, (rows, half), np.int8) * signs(rows * half).reshape(rows, half)
+        ends = np.broadcast_to(np.array(end, np.int8), (rows, len(end)))
+        return np.concatenate((values, -np.roll(values, half // 3, -1), ends), -1).ravel()
+
+    first, *others = (x for x in op.inputs if x.name in axes)
+    count = first.shape(case.params)[axes[first.name]]
+    rest = (count - 1) % _TERM_BLOCK + 1
+    balanced = blocks(_PERIOD // _TERM_BLOCK, _TERM_BLOCK // 2 - 1, (1, 2, -3))
+    last = blocks(1, (rest - 1) // 2, (_JOINED,) if rest % 2 else (1, _JOINED - 1))
+    terms = np.concatenate((repeat_values(balanced, count - rest), last))
+    if isinstance(op.split, Split) and op.split.join == "maximum":
+        terms[:-1], terms[-1] = -np.abs(terms[:-1]), _JOINED
+    along = {x.name: signs(count) for x in others}
+    along[first.name] = functools.reduce(np.multiply, along.values(), terms)
+
+    def draw(operand: Operand) -> tuple[Array, Array]:
+        shape, stored = operand.form(case.params, case.dtype)
+        if operand.name not in axes:
+            return (np.ones(shape, host_dtype(stored)),) * 2
+        axis, short = axes[operand.name], np.array([_JOINED if operand is first else 1], np.int8)
+        vectors = [signs(side) for side in shape]
+        both = []
+        for vectors[axis] in (along[operand.name], short):
+            both.append(functools.reduce(np.multiply.outer, vectors).astype(host_dtype(stored)))
+        return both[0], both[1]
+
+    whole, alone = zip(*map(draw, op.inputs), strict=True)
+    return list(whole), list(alone)
 
 
 def judge(

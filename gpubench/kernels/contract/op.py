@@ -357,6 +357,9 @@ class Op(msgspec.Struct, frozen=True):
     reference: Callable[..., Array] | None = None  # `reference(xp, *inputs)` in float64; None means `expr`
     # how to divide the op, or a function that returns this for the params; None if the op cannot be divided
     split: Split | Callable[[Params], Split] | None = None
+    # `terms(params)` returns the axis of each input along which an output adds up terms, or takes the largest, if
+    # the op is linear in each of these inputs. Then the gate also finds a single missing term (`Workspace.check_terms`)
+    terms: Callable[[Params], Mapping[str, int]] | None = None
     # its kernels by backend; the first one is measured, the others are variants that a user may name
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     options: Mapping[str, str] = {}  # further params that a user may give, with their meanings

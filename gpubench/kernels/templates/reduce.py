@@ -75,14 +75,17 @@ def reduction(
     expr: Callable[..., Array] | None = None,
     library: Mapping[str, Callable[..., Any]] | None = None,
     blas: tuple[str, ...] = (),
+    linear: bool = False,
 ) -> Op:
     """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
 
     `expr(xp, x, y)` replaces the formula as the array expression, if it is better. `library` and `blas` are the
-    fields of the op. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError
+    fields of the op. With `linear`, which says that the formula is linear in each input, the gate also finds a
+    single missing term. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError
     for a formula that calls a function unknown to the tracer.
     """
     own = operands(inputs)
+    axes = dict.fromkeys((x.name for x in own), 0)
     element = require_formula(name, formula, [x.name for x in own])
     on_arrays = element.on_arrays(formula)
 
@@ -95,7 +98,7 @@ def reduction(
         flops=lambda params: flops_per_element * params["n"],
         expr=expr or reduce, reference=None if expr is None else reduce, blas=blas,
         tolerance=tolerance, library=library or {},
-        split=Split(dict.fromkeys(element.names, 0), counted_by("n"), join=join),
+        split=Split(axes, counted_by("n"), join=join), terms=(lambda params: axes) if linear else None,
         tuned=by_backend(
             compiled_kernels(partial(reduction_candidates, element, join), len(inputs)),
             partial(build_cuda, name, element, join),

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.backends.torch import TorchSession
+from gpubench.base.errors import WrongResult
 from gpubench.kernels.contract.op import EXACT, Tolerance
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import TF32, Case
 from tests import judging
 
@@ -272,3 +274,33 @@ def test_halves_with_float32_accumulation_pass_with_room(dtype, params, tmp_path
     wrong = (a @ b) * 1.1
     wrong[..., 0] += 0.1 * scale[..., 0]
     assert not judging.compare(MATMUL, dtype, wrong.astype(inputs[0].dtype), want, scale).ok
+
+
+SUMS = [name for name in kernels.names() if kernels.load(name).terms is not None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "params"), [
+    *((name, {"n": n}) for name in SUMS for n in (1, 300)), ("sum", {"n": 2**24}),
+    ("matmul", {"n": 40, "m": 3, "k": 700, "ta": 1}), ("matmul", {"n": 40, "k": 700, "tb": 1, "batch": 2}),
+])  # fmt: skip
+def test_a_single_missing_term_is_visible_at_every_length_and_in_every_dtype(name, params, dtype):
+    op = kernels.load(name).at(params)
+    inputs, alone = reference.term_inputs(op, Case(name, "", params, dtype, "tuned", "resident", "numpy:0"))
+    (operand, axis), results = next(iter(op.terms(params).items())), []
+    terms = np.moveaxis(dict(zip((x.name for x in op.inputs), inputs, strict=True))[operand], axis, 0)
+    for missing in (None, -1):
+        if missing is not None:
+            terms[missing] = 0
+        result = np.asarray(op.exact()(np, *map(reference.widen, inputs))).astype(inputs[0].dtype)
+        results.append(reference.judge_alone(op, dtype, alone, [result])[0].ok)
+    assert results == [True, False]
+
+
+def test_the_gate_finds_a_missing_element_of_a_long_sum(tmp_path):
+    """The last of 16 M elements: less than the error that the tolerance allows."""
+    op = msgspec.structs.replace(kernels.load("sum"), library={"numpy": lambda np, x: np.sum(x[:-1])})
+    case = Case("sum", "reduction", {"n": 2**24}, "float32", "library", "resident", "numpy:0")
+    session = backends.load("numpy").open("numpy:0", autotune=False)
+    with pytest.raises(WrongResult, match="a term is missing"):
+        gate(Workspace(session, op, case, 1, "random", tmp_path), case, lambda phase: None)

@@ -347,7 +347,8 @@ def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, mo
     )  # fmt: skip
     worker = opened_worker("numpy:0", tmp_path)
     for number, n in enumerate((3, 5, 4)):
-        case = Case("linear", "layers", {"n": n, "k": 7, "m": 9}, "float32", "tuned", "resident", "numpy:0")
+        params = {"n": n, "k": 7, "m": 9}
+        case = Case("norm_linear", "layers", params, "float32", "tuned", "resident", "numpy:0")
         reply = worker.answer(protocol.Prepare(id=2 + number, case=case, session=0, time_it=False))
         assert isinstance(reply, protocol.Prepared), reply
     assert sent.count((7, 9)) == 1

@@ -68,20 +68,22 @@ class FakeBuffer:
 
 
 class FakeLaunch(Launch):
-    """A launch that computes the expression once, at its first run. `cost_s` is the number of seconds that each
+    """A launch that computes the expression once for the same inputs. `cost_s` is the number of seconds that each
     run pretends to take."""
 
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute
         self.cost_s = cost_s
         self.reads: Sequence[FakeBuffer] = ()
+        self._computed_from: list[Array] = []
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
-        """Compute at the first call only, since launches are idempotent. A launch without inputs computes at
-        every call, because a user's function may not be idempotent."""
-        if self.output is None or not self.reads:
-            self.output = self.compute()
+        """Compute if other arrays were uploaded since the last call, since launches are idempotent. A launch
+        without inputs computes at every call, because a user's function may not be idempotent."""
+        arrays, earlier = [buffer.array for buffer in self.reads], self._computed_from
+        if self.output is None or not arrays or not all(map(_is_same, arrays, earlier)):
+            self.output, self._computed_from = self.compute(), arrays
 
 
 class FakeChain(FakeLaunch):
