@@ -317,7 +317,7 @@ def trusted_module(device: Any, source: str) -> Any:
 # They read and write the 32-bit words of a buffer, four at a time. A binding may see less than a buffer: then a program
 # has several passes.
 
-_THREADS, _MOST_GROUPS = 256, 1024
+_THREADS, _MOST_GROUPS = 128, 2048  # every adapter runs groups of 128 threads
 
 _HEAD = "struct Params { fours: u32, step: u32, even: u32, odd: u32, rest: u32 }\n"
 _MAIN = f"""@compute @workgroup_size({_THREADS})
