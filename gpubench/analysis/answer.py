@@ -240,11 +240,15 @@ def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
     """Return the ops that the run did not reach and that have no time. Either the time budget ended first, or
-    the op was requested but never planned."""
+    the op was requested but never planned at a size that memory holds."""
     run = analysis.run
     missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
-        missing |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
+        missing |= {*run.selection.ops} - {
+            outcome.case.op
+            for outcome in run.outcomes
+            if run.selection.sizes.get(outcome.case.op) or getattr(outcome, "reason", "") != "out-of-memory"
+        }
     return missing - {case.case.op for case in cases if case.time is not None}
 
 

@@ -356,7 +356,7 @@ def situation_regime(situation: str) -> str:
     if regime in SITUATIONS.values() or calls_of(regime):
         return "transfer-always" if calls_of(regime) == 1 else regime
     raise UsageError(
-        "unknown-regime", f"there is no regime {regime!r}",
+        "unknown-regime", f"there is no situation {regime!r}",
         why=f"known: {', '.join(SITUATIONS)}, and the ids {', '.join(SITUATIONS.values())}",
         hint=suggest(regime, [*SITUATIONS, *SITUATIONS.values()]) or None,
     )  # fmt: skip

@@ -113,7 +113,8 @@ class UserFunction:
         """The names of the positional arguments without a default, in order. Empty if the signature is
         unknown."""
         try:
-            parameters = inspect.signature(self.cpu).parameters.values()
+            # A call of a PyTorch module takes anything; its forward tells what.
+            parameters = inspect.signature(getattr(self.cpu, "forward", self.cpu)).parameters.values()
         except (TypeError, ValueError):  # a function written in C may have no signature
             return []
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -147,7 +148,7 @@ def _require_plain(program: Any) -> None:
     """Raise UsageError if the object is not callable, or is an async function or a generator function."""
     if not callable(program):
         raise UsageError(
-            "bad-function", f"{program!r} is not a function", why="what is measured is called",
+            "bad-function", f"{program!r} is not a function", why="gpubench measures what can be called",
             hint="decorate a function, or give gpubench.pair two of them",
         )  # fmt: skip
     if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):

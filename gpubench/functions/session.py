@@ -227,19 +227,23 @@ def _shares_memory(value: Any, host: Any) -> bool:
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
     """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
 
-    It is the first library other than NumPy whose objects the program refers to, or from which one of `inputs`
-    comes. If there is neither such a library nor NumPy, return the name of the program.
+    It is the first library other than NumPy whose objects the program refers to, from which one of `inputs`
+    comes, or of which the program is an object. If there is neither such a library nor NumPy, return the name of
+    the program.
     """
-    program = function.cpu
+    program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
     code, variables = getattr(program, "__code__", None), getattr(program, "__globals__", None)
-    named = [program] if code is None else [type(program)]  # of numba's functions the type says whose they are
+    named = [*type(program).__mro__]  # of numba's functions the type says whose they are
     if code is not None and variables is not None:
         named = [variables.get(name) for name in code.co_names]
     places = [str(getattr(x, "__module__", None) or getattr(x, "__name__", "")) for x in named]
     places += [type(value).__module__ for value in inputs]
     libraries = [place.partition(".")[0] for place in places]
-    none = ("", "builtins", "numpy", "gpubench", getattr(program, "__module__", "") if code is not None else "")
+    own = getattr(program, "__module__", "")
+    none = ("", "builtins", "numpy", "gpubench", own if code is not None else "")
     others = [library for library in libraries if library not in none]
+    if code is None:  # an object of the user's own class, such as a PyTorch module
+        others.sort(key=lambda library: library == own.partition(".")[0])
     return next(iter(others), None if "numpy" in libraries else function.name)
 
 
@@ -374,7 +378,13 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
     # The CPU program of a pair may accept only one dtype.
-    want = own if function.gpu is not None else _on_cpu(function, inputs, lambda x: deepcopy(widen(x)))
+    try:
+        want = own if function.gpu is not None else _on_cpu(function, inputs, lambda x: deepcopy(widen(x)))
+    except Unsupported as error:
+        raise Unsupported(
+            f"for the reference, with float64 inputs, {error}",
+            hint="make weights inputs, by gpubench.stays(w), or of the dtype of the inputs", reason="bad-function",
+        ) from error  # fmt: skip
     if tolerance is not None:
         return want, Allowed(tolerance, tolerance)
     allowed = allowed_error(want, own, dtype)

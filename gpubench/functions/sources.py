@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,8 +104,9 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
     if not ids:
-        note = notes([f"{request.source.name}.any" for request in requests])[0]
-        raise UsageError("bad-function", "there is no function to measure", why=note.message, hint=note.hint)
+        left_out = notes([f"{request.source.name}.any" for request in requests])
+        why = "; ".join(note.message for note in left_out)
+        raise UsageError("bad-function", "there is no function to measure", why=why, hint=left_out[0].hint)
     return ids
 
 
@@ -118,6 +120,8 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
     if report.broken:
         place = Path(source.place)
         hint = f"mend it: `python {place}` shows the whole traceback"
+        if "ModuleNotFoundError" in report.broken:
+            hint = f"install it for {sys.executable}, or import it inside of the function that needs it"
         if "relative import" in report.broken:
             hint = f"name it as a module, in {place.parent.parent}: {place.parent.name}.{place.stem}:NAME"
         raise UsageError(
@@ -126,8 +130,9 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
         )  # fmt: skip
     if not report.known:
         raise UsageError(
-            "bad-function", f"{shown} declares no function", why="it was imported", hint=DECORATORS
-        )
+            "bad-function", f"{shown} declares no function",
+            why="gpubench.function or gpubench.pair made nothing in it", hint=DECORATORS,
+        )  # fmt: skip
     missing = [name for name in request.names or [] if name not in report.known]
     if missing:
         raise UsageError(

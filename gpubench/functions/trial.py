@@ -230,9 +230,14 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
                 if took > SHORT_S:
                     break
     except Exception as error:
-        usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
-        hint = "" if usual else "; its first argument is the array library: f(xp, x)"
-        raise PluginError(f"it raises {where(error, function)} at n = {n}{hint}") from error
+        what, usual = (
+            where(error, function),
+            function.gpu is not None or function.parameters[:1] in (["xp"], ["np"]),
+        )
+        hint = "" if usual else "its first argument has to be the array library, f(xp, x): called so, "
+        if usual and function.gpu is None and "Tensor" in what:
+            hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
+        raise PluginError(f"{hint}it raises {what} at n = {n}") from error
     names = function.arguments
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
         if not equal(plain(before), after):

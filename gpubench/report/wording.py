@@ -148,7 +148,8 @@ def _blas(text: str, versions: bool) -> str:
     """Return the short name of a library, such as `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`. `versions`
     adds the version: `OpenBLAS 0.3.34`."""
     if not versions:
-        return printable(text.partition(" ")[0])
+        name = text.partition(" ")[0]
+        return printable(BACKENDS.get(name, name))
     return printable(_LONG_VERSION.sub(r"\1", text.partition(" (")[0]))
 
 

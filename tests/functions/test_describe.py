@@ -1,6 +1,7 @@
 """What is told of sizes that were not tried, and of results that are not equal."""
 
 import dataclasses
+import functools
 import math
 import sys
 import time
@@ -189,7 +190,8 @@ Frame.__module__ = "pandas.core.frame"
 
 @pytest.mark.parametrize(("program", "inputs", "library"), [
     (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
-    (numba.njit(sum_of), [[1.0]], "numba"), (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of")])  # fmt: skip
+    (numba.njit(sum_of), [[1.0]], "numba"), (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
+    (functools.partial(sum_of), [Frame()], "pandas"), (type("Own", (SimpleNamespace,), {"__call__": sum_of})(), [1.0], "types")])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 

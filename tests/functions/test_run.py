@@ -202,8 +202,8 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "held": "it has no name in the file", "negative": "its whole result is NaN", "strange": "there is no backend 'cudda'",
         "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
-    given = "but 0 were given (mine.py, line 53) at n = 256; its first argument is the array library: f(xp, x)"
-    assert given in wrong
+    assert "its first argument has to be the array library, f(xp, x): called so, it raises TypeError: " in wrong
+    assert "but 0 were given (mine.py, line 53) at n = 256" in wrong
     assert "lonely takes no inputs, so n changes nothing" in said(report, "own-sizes")
     details = {case["id"]: case["detail"] for case in report["cases"]}
 
@@ -217,13 +217,13 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
 
 @pytest.mark.parametrize(("text", "words", "why"), [
     ("x = undefined\n", "cannot be imported", "line 5: NameError"),
-    ("def f(\n", "cannot be imported", "SyntaxError"), ("x = 1\n", "declares no function", "it was imported"),
+    ("def f(\n", "cannot be imported", "SyntaxError"), ("x = 1\n", "declares no function", "gpubench.pair made nothing in it"),
     ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
-    ("from . import other\n", "cannot be imported", ".mine:NAME"),
+    ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip

@@ -451,19 +451,19 @@ def _of_cpu_first(skip: Skip) -> tuple[bool, int]:
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:
-    """Return a sentence about the users' functions that were not measured. It gives the reason for a single
-    function, and only the names of several. `command` is the command that shows the reasons, or empty if they
-    follow below."""
-    messages = [
-        printable(warning.message)
+    """Return sentences on the users' functions that were not measured, with the reasons of the first few.
+    `command` is the command that shows the others' reasons, or empty if they follow below."""
+    texts = [
+        printable(f"{warning.message}.")
         for warning in run.warnings
         if warning.code == "bad-function" and warning.id is None
     ]
-    if len(messages) <= 1:
-        return [f"{message}." for message in messages]
-    names = [message.partition(" is left out: ")[0] for message in messages]
-    what = list_words(names) if len(names) <= MOST_NAMES else f"{len(names)} functions"
-    return [f"Left out: {what}." + (f" Why: {command} --sections warnings" if command else "")]
+    if more := texts[_MOST_RAISING:]:
+        names = list_words([text.partition(" is left out: ")[0] for text in more])
+        texts[_MOST_RAISING:] = [
+            f"Left out: {names}." + (f" Why: {command} --sections warnings" if command else "")
+        ]
+    return texts
 
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:

@@ -359,12 +359,12 @@ def test_advice_is_about_code_that_the_caller_has():
 
 LEFT_OUT = [
     RunWarning(code="bad-function", message=f"{name} is left out: it returns nothing: return the result")
-    for name in ("first", "second")
+    for name in ("first", "second", "third", "fourth", "fifth")
 ]
 
 
 @pytest.mark.parametrize(("count", "words"), [
-    (1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second."),
+    (1, "first is left out: it returns nothing: return the result."), (5, "third is left out: it returns nothing: return the result. Left out: fourth and fifth."),
 ])  # fmt: skip
 def test_the_screen_names_functions_that_were_left_out(count, words):
     assert words in screen_text(replace(function_run(WRITTEN), warnings=LEFT_OUT[:count]))
