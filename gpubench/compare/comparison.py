@@ -22,7 +22,7 @@ from gpubench.result.run import Fingerprints, Severity
 
 VerdictWord = Literal["FASTER", "SLOWER", "SAME", "UNSURE", "not-comparable"]
 Correction = Literal["max-t"]
-DifferenceScope = Literal["machine", "device", "software", "protocol", "op", "kernel"]
+DifferenceScope = Literal["machine", "device", "card", "software", "protocol", "op", "kernel"]
 CompareFailOn = Literal["slower", "unsure", "failed", "missing", "noisy"]
 GateName = CompareFailOn | Literal["min-speedup"]
 GATES: tuple[CompareFailOn, ...] = ("slower", "unsure", "failed", "missing", "noisy")

@@ -18,7 +18,7 @@ from gpubench.compare.comparison import AbsentCase, CompareOptions, Difference, 
 from gpubench.compare.judge import CasePair, CaseValues, fewest_samples, labels
 from gpubench.curves import stats
 from gpubench.result.case import FUNCTIONS
-from gpubench.result.identity import ForeignField, foreign_fields, foreign_gpus
+from gpubench.result.identity import foreign_fields, foreign_gpus
 from gpubench.result.run import PROTOCOL, Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
@@ -181,8 +181,12 @@ LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are in
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two runs as a whole: machine, devices, software and protocol. A fact about
-    the machine or the devices that only one run knows is left out. `index` is the index of the new file."""
+    """Return the differences between two runs as a whole: machine, devices, cards, software and protocol. A fact
+    about the machine or the devices that only one run knows is left out. `index` is the index of the new file.
+
+    Another card of the same model under the same id is a difference of the card, because rented machines have
+    another one each time.
+    """
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -190,19 +194,20 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
         }
         for run in (base, new)
     ]
-    prints = print_differences(base.fingerprint, new.fingerprint, index, foreign_gpus(base, new))
-    return (*prints, *_fields(index, "protocol", *protocols))
+    cards = (
+        Difference(new=index, scope="card", field=field, base=old, value=value)
+        for _, field, old, value in foreign_gpus(base, new)
+    )
+    prints = print_differences(base.fingerprint, new.fingerprint, index)
+    return (*prints, *cards, *_fields(index, "protocol", *protocols))
 
 
-def print_differences(
-    base: Fingerprints, new: Fingerprints, index: int, gpus: Iterable[ForeignField] = ()
-) -> tuple[Difference, ...]:
-    """Return the differences between two fingerprints: machine, devices and software, with those of `gpus`. A
-    fact about the machine or the devices that only one side knows is left out. `index` is the index of the new
-    file."""
+def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
+    """Return the differences between two fingerprints: machine, devices and software. A fact about the machine
+    or the devices that only one side knows is left out. `index` is the index of the new file."""
     foreign = [
         Difference(new=index, scope=scope, field=field, base=old, value=value)
-        for scope, field, old, value in (*foreign_fields(base, new), *gpus)
+        for scope, field, old, value in foreign_fields(base, new)
     ]
     packages = _fields(index, "software", base.software.known, new.software.known)
     devices = {*base.device.known, *new.device.known}

@@ -274,7 +274,7 @@ class Translated(contextlib.AbstractContextManager[None]):
         detail = (
             f"{lacks[1].removeprefix('array_api_compat.')} has no {lacks[2]}"
             if isinstance(error, AttributeError) and lacks
-            else f"it raises {where(error, self.function)}"
+            else f"it raises {where(error, self.function).rstrip('.')}"
         )
         if "does not require grad" in text:
             detail += "; say gradients=True"

@@ -161,7 +161,10 @@ def test_compare_notices_what_both_sides_hold():
 def test_an_id_that_means_another_gpu_is_named(old, new, known, apart):
     """As with CUDA_VISIBLE_DEVICES in another order; without uuids an address may change with the slots in use."""
     runs = [node_run("a", uuids) for uuids in (old, new)]
-    assert len([*foreign_gpus(*(runs if known else map(anonymous, runs)))]) == apart
+    runs = runs if known else [*map(anonymous, runs)]
+    assert len([*foreign_gpus(*runs)]) == apart
+    found = compare(("old", runs[0]), [("new", runs[1])], CompareOptions())  # of the same model: not refused
+    assert [difference.scope for difference in found.differences] == ["card"] * apart
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():
