@@ -437,7 +437,7 @@ DETECTION = {
     "GPU_LOST": "The driver no longer reaches it; reset it (nvidia-smi --gpu-reset) or restart the machine, "
                 "then check dmesg.",
     "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module.",
-    "HIDDEN_BY_ENV": "An environment variable hides it; unset the variable that access.hidden_by_env names.",
+    "HIDDEN_BY_ENV": "access.hidden_by_env names what hides it from CUDA or ROCm; unset that, or use WebGPU (--deep).",
     "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",
     "RUNTIME_MISSING": "Its Python library is missing or broken; install the extra cuda12 or cuda13 of gpubench.",
     "TOO_OLD": "CuPy's compiler no longer serves this model; gpubench's extra cuda12 serves older ones than cuda13.",

@@ -419,11 +419,9 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
     it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
     numbers only the GPUs that the one before it left visible. HIP reads its own variable or, if that is empty,
-    CUDA's; an empty list hides nothing from HIP. If there is a GPU of NVIDIA, CUDA's variable does not count
-    for HIP."""
+    CUDA's, whatever GPUs there are; an empty list hides nothing from HIP. WebGPU heeds none of them."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
-    mixed = any(gpu.vendor.value == "nvidia" for gpu in gpus)
-    hip = next((name for name in ("HIP_VISIBLE_DEVICES", "" if mixed else _CUDA) if environ.get(name)), "")
+    hip = next((name for name in ("HIP_VISIBLE_DEVICES", _CUDA) if environ.get(name)), "")
     for vendor, variables in (("nvidia", (_CUDA,)), ("amd", ("ROCR_VISIBLE_DEVICES", hip))):
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
         for variable in variables:

@@ -175,7 +175,8 @@ def lacks(machine: Machine, target: str) -> Lack | None:
         return None
     if target == "gpu" or (backend in ("cupy", "wgpu") and (number.isdecimal() or not colon)):
         fit = [gpu for gpu in machine.gpus if backend != "cupy" or gpu.vendor.value == "nvidia"]
-        blocked = [gpu for gpu in fit if gpu.usable.value is False]
+        hiding = [gpu for gpu in fit if backend == "cupy" and gpu.access.hidden_by_env.value]
+        blocked = [gpu for gpu in fit if gpu.usable.value is False or gpu in hiding]
         if len(fit) - len(blocked) > int(number or 0):
             return None
         return _explain_block(blocked[0]) if blocked else _why_none(machine)
@@ -198,7 +199,7 @@ def _why_none(machine: Machine) -> Lack:
 
 
 def _explain_block(gpu: Gpu) -> Lack:
-    code = gpu.why_not[0] if gpu.why_not else "UNUSABLE"
+    code = (*gpu.why_not, "HIDDEN_BY_ENV" if gpu.access.hidden_by_env.value else "UNUSABLE")[0]
     name = gpu.name.value or gpu.vendor.value or "a GPU"
     return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
 
@@ -449,7 +450,8 @@ _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
     """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes for `why_not`
     that `read_access` found. Any reason in `why_not` makes the GPU unusable. Without one, the GPU is usable if an
-    API lists it or its device node can be opened. If `live` is False, the machine is a recorded one, and
+    API lists it or its device node can be opened. An environment variable is no reason if WebGPU, which heeds
+    none, lists the GPU. If `live` is False, the machine is a recorded one, and
     `usable` is False or not probed."""
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
@@ -457,7 +459,8 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
         ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
         *((code, NOT_PROBED, True) for code in (*gpu.why_not, *failed)),
-        ("HIDDEN_BY_ENV", hiding, hiding.value is not None), ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
+        ("HIDDEN_BY_ENV", hiding, hiding.value and not _by_webgpu(gpu)),
+        ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
     )  # fmt: skip
     closed = {code: fact for code, fact, holds in reversed(doors) if holds}
     usable: Fact[Any] = NOT_PROBED
@@ -490,10 +493,14 @@ def read_access(
             failed = ["NO_PERMISSION"]
         elif gpu.driver.name.value == "nvidia" and not gpu.apis and nvml == "ok" and node.value == "present":
             failed = ["GPU_LOST"]
-        if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
+        if nvidia and statuses.get("cuda") == "absent" and not _by_webgpu(gpu):
             failed.append("RUNTIME_MISSING")
         reach.append((Access(device_node=node), failed))
     return reach
+
+
+def _by_webgpu(gpu: Gpu) -> bool:
+    return any(api.startswith("wgpu") for api in gpu.apis)
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str], shown: bool) -> Fact[str]:

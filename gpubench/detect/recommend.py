@@ -70,6 +70,8 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         free = gpu.memory.free_bytes.value
         if gpu.power.state.value in ASLEEP:
             reasons.append(_reason("WILL_WAKE", gpu))
+        if gpu.access.hidden_by_env.value:
+            reasons.append(Reason(code="HIDDEN_BY_ENV", device_id=gpu.id, text=about("HIDDEN_BY_ENV", gpu)))
         if free is not None and free < _size(gpu) / 2 and not gpu.memory.unified.value:
             reasons.append(_reason("MEMORY_BUSY", gpu))
     if reasons and reasons[0].code in _BY_SIZE:
@@ -399,7 +401,7 @@ def about(code: str, gpu: Gpu) -> str:
     variable or the device node of this GPU."""
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
-        return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
+        return f"{variable} hides it from CUDA or ROCm; unset it, name this GPU in it, or use WebGPU (--deep)."
     if code == "NO_PERMISSION" and node.value == "no_permission":
         return f"This user may not open {node.source}; join the group that owns it (render or video)."
     if code == "NOT_EXPOSED" and node.source and node.source.startswith("/dev/"):

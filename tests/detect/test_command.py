@@ -316,6 +316,9 @@ GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact(
 def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, source):
     gpu = inspection.judge_access(GPU, Access(device_node=node, hidden_by_env=hiding), failed, True)
     assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)
+    gpu = inspection.judge_access(replace(GPU, apis=["wgpu:vulkan"]), gpu.access, failed, True)
+    assert gpu.why_not == [code for code in codes if code != "HIDDEN_BY_ENV"]  # WebGPU heeds no variable
+    assert (inspection.lacks(Machine(gpus=[gpu]), "cupy") is None) == (hiding is not HIDDEN and not gpu.why_not)
 
 
 @pytest.mark.parametrize(("name", "status", "codes"), [

@@ -350,7 +350,7 @@ def hidden(found, **environ):
     ("amd", "ab", {CUDA: "1"}, [CUDA, SHOWN]), ("amd", "ab", {HIP: "0", CUDA: "1"}, [SHOWN, HIP]),
     ("amd", "ab", {ROCR: "1", "GPU_DEVICE_ORDINAL": "1"}, [ROCR, SHOWN]),  # OpenCL's; Slurm sets both
     ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
-    ("nvidia amd", "aa", {CUDA: "0"}, [SHOWN, SHOWN]),  # beside NVIDIA's it is meant for that one
+    ("nvidia amd nvidia", "aaa", {CUDA: "1"}, [CUDA, CUDA, SHOWN]),  # HIP reads it beside NVIDIA's GPUs, too
     ("intel", "ab", {CUDA: "-1", ROCR: "-1", "ZE_AFFINITY_MASK": "0"}, [SHOWN, SHOWN]),  # WebGPU heeds none
 ])  # fmt: skip
 def test_which_gpus_variables_hide(vendor, models, environ, verdicts):

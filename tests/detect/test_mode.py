@@ -155,6 +155,9 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     advice = advise(gpu)
     assert (advice.mode, advice.reasons[0].code) == ("cpu", code)
     assert named in advice.reasons[0].text
+    # A variable hides nothing from WebGPU: the mode stays, and the reason is told.
+    told = [reason.code for reason in advise(card(8 * GIB, access=access)).reasons]
+    assert told == ["VRAM_GE_4GIB", *["HIDDEN_BY_ENV"] * (code == "HIDDEN_BY_ENV")]
     lack = inspection.lacks(Machine(gpus=[gpu]), "gpu")
     assert (named in lack.hint, lack.why.endswith(code)) == (True, True)
     assert "number or vendor" in inspection.lacks(Machine(gpus=[gpu]), "cupy").why  # a card of AMD
