@@ -16,11 +16,10 @@ from tests.vulkan.computing import check_program, of_op
 pytestmark = pytest.mark.vulkan
 
 OP = kernels.load("matmul")
+SCALAR = msgspec.structs.replace(TILES[5], scalar_stores=True)
 
 
-@pytest.mark.parametrize(
-    ("tile", "k"), [(TILES[6], 16384), (TILES[6], 16385), (NARROW_TILES[1], 16380), (TILES[0], 9000)]
-)
+@pytest.mark.parametrize(("tile", "k"), [(TILES[6], 16385), (NARROW_TILES[1], 16380)])
 def test_a_long_sum_of_one_sign_is_added_up_in_blocks(session, tile, k):
     """A gradient of weights adds up a batch. One accumulator of 16,384 terms is off by 40 units of round-off here."""
     product = wgsl.Product(40, 10, k, 1, "float32", ta=True)
@@ -30,42 +29,36 @@ def test_a_long_sum_of_one_sign_is_added_up_in_blocks(session, tile, k):
 
 
 # The dtype, a tile and its splits, what is stored transposed, then m, n, k and batch. Each is there for what stands
-# beside it.
+# beside it: each tile once, and what depends on no tile with a short text.
 @pytest.mark.parametrize(("dtype", "tile", "splits", "turned", "shape"), [
-    ("float32", TILES[0], 1, "", (128, 256, 32, 1)),  # whole blocks and whole steps
-    ("float32", TILES[0], 1, "", (130, 132, 40, 1)),  # blocks moved back inside, and a rest of K
-    ("float32", TILES[0], 1, "", (16, 256, 300, 1)),  # thinner than a block
+    ("float32", TILES[0], 1, "", (130, 132, 36, 1)),  # blocks moved back inside, and a rest of K
+    ("float32", SCALAR, 1, "", (16, 40, 36, 1)),  # thinner than a block, stored by element
     ("float32", TILES[1], 1, "", (200, 264, 100, 2)),  # a batch whose blocks overlap
-    ("float32", TILES[1], 1, "", (129, 131, 133, 1)),  # no multiple of 4: padded copies, stores by element
-    ("float32", TILES[2], 1, "", (70, 140, 300, 1)),  # the second slice has nothing in the last step
+    ("float32", TILES[2], 1, "", (70, 140, 68, 1)),  # the second slice has nothing in the last step
     ("float32", TILES[3], 1, "", (33, 70, 65, 1)),  # four slices, the last step is one vec4 of padding
-    ("float32", TILES[3], 1, "", (5, 300, 77, 2)),  # K is padded in a batch
-    ("float32", TILES[4], 1, "", (256, 16, 8, 3)),  # narrower than a block, K shorter than a step
-    ("float32", TILES[5], 1, "", (16, 256, 300, 2)), ("float32", TILES[6], 1, "", (7, 5, 3, 1)),
-    ("float32", TILES[6], 1, "", (129, 131, 133, 2)),
-    ("float32", NARROW_TILES[0], 1, "", (130, 10, 96, 1)),  # B is read one by one
+    ("float32", TILES[4], 1, "", (256, 16, 20, 3)),  # narrower than a block
+    ("float32", TILES[5], 1, "", (5, 100, 85, 2)),  # K is padded in a batch, a part of the second slice is in the rest
+    ("float32", TILES[6], 1, "", (7, 5, 3, 1)),  # K shorter than a step
+    ("float32", TILES[6], 1, "", (33, 35, 37, 1)),  # no multiple of 4: padded copies, stores by element
+    ("float32", NARROW_TILES[0], 1, "", (130, 10, 68, 1)),  # B is read one by one
     ("float32", NARROW_TILES[1], 1, "", (129, 3, 70, 1)),  # and padded, where K is, too
     # Halves take the same texts with other types in the loads and stores; the shortest ones do.
-    ("float16", TILES[0], 1, "", (64, 128, 16, 1)),  # stored by element
-    ("float16", TILES[5], 1, "", (33, 70, 65, 2)),  # padded
+    ("float16", TILES[5], 1, "", (33, 70, 65, 2)),  # padded, stored by element
     ("float16", TILES[6], 1, "", (64, 100, 40, 1)),  # stored as vec4
-    ("float64", WIDE_TILES[0], 1, "", (65, 66, 41, 1)), ("float64", WIDE_TILES[1], 1, "", (129, 131, 133, 2)),
+    ("float64", WIDE_TILES[0], 1, "", (65, 68, 20, 1)), ("float64", WIDE_TILES[1], 1, "", (129, 131, 133, 2)),
     ("float64", WIDE_TILES[2], 1, "", (100, 36, 32, 3)),
     # K split over groups: each dtype adds up in its own type of arithmetic.
     ("float32", TILES[6], 4, "", (36, 100, 1024, 1)),
     ("float32", TILES[5], 2, "", (33, 35, 253, 1)),  # padded, and stored by element
-    ("float32", TILES[3], 2, "", (5, 64, 256, 1)),  # four slices in each of two splits
-    ("float16", TILES[6], 8, "", (31, 64, 512, 1)), ("float64", WIDE_TILES[2], 2, "", (32, 30, 128, 1)),
+    ("float16", TILES[5], 4, "", (31, 64, 256, 1)), ("float64", WIDE_TILES[2], 2, "", (32, 30, 128, 1)),
     # Stored transposed.
-    ("float32", TILES[0], 1, "ta", (128, 256, 35, 1)),  # K is no multiple of 4, nor has it to be
-    ("float32", TILES[2], 1, "tb", (70, 140, 100, 1)),  # B turns in squares, blocks moved back inside
-    ("float32", TILES[3], 1, "ta tb", (36, 72, 64, 2)),
-    ("float32", TILES[4], 1, "tb", (65, 130, 40, 1)),  # lines of B that no vec4 of C ends with
+    ("float32", TILES[3], 1, "ta tb", (36, 72, 64, 2)),  # B turns in two squares a thread, blocks moved back inside
+    ("float32", TILES[6], 1, "tb", (33, 66, 36, 1)),  # lines of B that no vec4 of C ends with
     ("float32", TILES[5], 2, "ta", (34, 96, 256, 1)),  # A's lines are padded
     ("float32", TILES[5], 1, "ta", (10, 64, 33, 2)),  # A's lines are short: read one by one
     ("float32", NARROW_TILES[0], 2, "ta", (130, 10, 256, 1)),  # a gradient of a classifier's weights
     ("float32", NARROW_TILES[0], 1, "tb", (70, 11, 68, 1)),  # B turns in single vec4s
-    ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)), ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
+    ("float16", TILES[5], 1, "ta", (33, 9, 35, 1)), ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
 ], ids=str)  # fmt: skip
 def test_every_tile(session, dtype, tile, splits, turned, shape):
     if dtype != "float32" and not getattr(session.limits, dtype):
@@ -77,7 +70,9 @@ def test_every_tile(session, dtype, tile, splits, turned, shape):
     check_program(session, OP, program, params, dtype)
 
 
-@pytest.mark.parametrize("params", [{"n": 257}, {"n": 31, "m": 70}, {"n": 60, "k": 7, "batch": 3}], ids=str)
+@pytest.mark.parametrize(
+    "params", [{"m": 33, "n": 35, "k": 37}, {"n": 31, "m": 70}, {"n": 60, "k": 7, "batch": 3}], ids=str
+)
 @pytest.mark.parametrize("limits", [None, WEBGPU], ids=["own limits", "webgpu"])
 def test_what_the_op_chooses(session, params, limits):
     program = OP.tuned["wgpu"][0].build(params, "float32", limits or session.limits)
@@ -94,7 +89,7 @@ def test_the_lower_rungs_of_the_ladder(session, variant):
 
 def test_infinity_and_nan_stay_in_their_rows_and_columns(session):
     """Nothing that is read past an edge or for padding takes part in the sums."""
-    for m, n, k in [(33, 35, 37), (5, 40, 9)]:
+    for m, n, k in [(33, 35, 37), (7, 5, 3)]:
         inputs = random_inputs(OP, {"n": n, "m": m, "k": k}, "float32", seed=3)
         inputs[0][m - 1, k - 1] = np.inf
         inputs[1][k - 1, n - 1] = np.nan
