@@ -54,7 +54,8 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     """Return the mode, the devices and the reasons that the fixed rule gives. If `override` is not None, it is
     the mode that the user chose instead, and the first reason says so."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
-    objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
+    apple = machine.platform.arch.value != "x86_64"
+    objections = [(gpu, _objection(gpu, late, apple=apple)) for gpu in machine.gpus]
     rejected = [(gpu, code) for gpu, code in objections if code is not None]
     # Largest first; equal ones keep address order, so the answer is stable.
     candidates = sorted((gpu for gpu, code in objections if code is None), key=_size, reverse=True)
@@ -114,13 +115,14 @@ def _size(gpu: Gpu) -> int:
 _SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "intel": frozenset({"drm"})}
 
 
-def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
+def _objection(gpu: Gpu, late: AbstractSet[str], *, apple: bool) -> str | None:
     """Return the code of the first reason not to compute on this GPU, or None if there is none. `late` holds
-    the names of the probes that did not end in time."""
+    the names of the probes that did not end in time. `apple` tells that a GPU of Metal is Apple's: beside a CPU
+    of x86 it may be Intel's."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor = gpu.vendor.value or ""
-    listed = any("cuda" in api or "metal" in api for api in gpu.apis)
+    listed = any("cuda" in api or ("metal" in api and apple) for api in gpu.apis)
     proven = listed or (vendor == "amd" and (gpu.compute.units.value or 0) >= PROVEN_UNITS)
     if gpu.kind.value == "integrated" and not proven:
         return "SOURCE_LATE" if vendor == "nvidia" and "cuda" in late else "INTEGRATED_UNMEASURED"

@@ -51,11 +51,11 @@ def card(size, number=0, *, vendor="amd", kind="discrete", unified=False, free=N
     return Gpu(id=f"g{number}", vendor=make_fact(vendor, "t"), kind=make_fact(kind, "t"), memory=memory, **more)
 
 
-def advise(*gpus, threads=8, override=None, late=None):
+def advise(*gpus, threads=8, override=None, late=None, arch="t"):
     providers = [Provider(name=late, status="timeout")] if late else []
     available = ABSENT if threads is None else make_fact(threads, "t")
     machine = Machine(gpus=list(gpus), cpu=Cpu(available=available), gpu_count=make_fact(len(gpus), "t"),
-                      providers=providers)  # fmt: skip
+                      platform=Platform(arch=make_fact(arch, "t")), providers=providers)  # fmt: skip
     return recommend.recommend(machine, override)
 
 
@@ -74,6 +74,8 @@ ADVICE = {
     "the largest decides": (advise(card(4 * GIB), card(8 * GIB, 1), card(3 * GIB, 2)), {IDS: ["g1", "g0"]}),
     # Integrated GPUs must prove themselves.
     "integrated": (advise(chip()), {MODE: "cpu", REJECTED: ["INTEGRATED_UNMEASURED"]}),
+    **{f"integrated, with Metal beside {arch}": (advise(chip(apis={"wgpu:metal": Api()}), arch=arch), {MODE: mode})
+       for arch, mode in (("arm64", "gpu"), ("x86_64", "cpu"))},  # Macs of Intel have Intel's
     "integrated, with CUDA": (advise(chip(apis={"cuda": Api()})), {MODE: "gpu"}),
     **{f"integrated, with {units} units of {vendor}": (advise(chip(vendor=vendor, compute=Compute(units=make_fact(units, "t")))), {MODE: mode})
        for units, vendor, mode in ((32, "amd", "gpu"), (31, "amd", "cpu"), (32, "intel", "cpu"))},
