@@ -443,7 +443,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
 
 def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
     """Return the failures, grouped by backend. The detail of a backend's first failure is used for all its ops.
-    `timed` are the cases with a time: a backend without any of them is marked as a whole."""
+    `timed` are the cases with a time; the trouble of a backend without one is `whole`."""
     checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
     alive = {case.case.backend for case in timed}
     troubles = []

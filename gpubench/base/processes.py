@@ -333,8 +333,8 @@ def run_all(
     """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
     the same order. This takes at most `2 * LET_GO_S` longer than the longest limit.
 
-    `stdin` contains the inputs of the first commands; the others get none. Of the output of each, `most_output`
-    bytes at the beginning and at the end are kept. `tell` is called with the indices of the commands that still
+    `stdin` contains the inputs of the first commands; the others get none. Of each output,
+    the first and the last `most_output` bytes are kept. `tell` is called with the indices of the commands that still
     run after `SILENT_S`. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []

@@ -138,8 +138,8 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return an absent case with the reason why it has no number. `case` is the case in the file that lacks the
-    number, or None if that file does not have the case at all."""
+    """Return the case `case_id` of new file `index` with the reason why a file has no number for it. `case` is the
+    case in that file, or None. If `muted` is true, gates ignore it."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""

@@ -514,8 +514,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, which is a whole fact or a plain value. A fact without a source gets
-    `source`. Return None if the value is not of type `kind`, or if value and status contradict each other."""
+    """Return the fact of `value`, which is a whole fact or a plain value. A value without a source gets `source`.
+    Return None if the value is not of type `kind`, or if value and status contradict each other."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))
@@ -523,7 +523,7 @@ def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
         return None
     if (fact.value is not None) != (fact.status in ("ok", "conflict")):
         return None
-    return fact if fact.value is None or fact.source else make_fact(fact.value, source)
+    return fact if fact.value is None or fact.source else msgspec.structs.replace(fact, source=source)
 
 
 @functools.cache

@@ -483,8 +483,8 @@ def mask(path: str) -> str:
 
 
 def _replace_private(path: str, change: Callable[[str], str]) -> str:
-    """Return `path` with `change` applied to each private run in its names. A run is a sequence of parts that
-    are not public words."""
+    """Return `path` with `change` applied to each private run: neighbouring parts of a name, none of which is a
+    public word."""
 
     def replace(public: bool, run: str) -> str:
         core = run.strip("/.,:@_-")  # separators at the ends of a run join it to public words

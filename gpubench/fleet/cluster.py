@@ -139,8 +139,9 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the engine's nodes, and how each node answered. The messages of the nodes are
-    kept in a temporary folder and then removed."""
+    """Return the inventory of the engine's nodes, and how each node answered, or that they were interrupted. The
+    messages of the nodes are kept in a temporary folder and then removed. Raises RequiredUnavailable if too few
+    nodes can be asked."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,

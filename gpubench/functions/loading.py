@@ -382,9 +382,9 @@ class _SeedsTorch(importlib.abc.MetaPathFinder):
 
 
 def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
-    """Call the user's function for inputs. Parameters with the names in `arguments` get these values, in any order.
-    If it has other names, a single parameter is n, and several are the values in their order. A parameter of
-    another name with a default is the user's own, as k in `lambda rng, n, k=k: ...`."""
+    """Call the user's function for inputs. If all its parameters are named as in `arguments`, they get those values.
+    Otherwise a single parameter gets n, and several get the values in order. An unknown parameter with a default
+    keeps it, as k in `lambda rng, n, k=k: ...`."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature

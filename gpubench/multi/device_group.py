@@ -237,9 +237,8 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """Return the groups of `make_device_groups`, also for hidden backends, and groups of host memory, and set
-        `default_devices`: the pairs, the first 4, 8, ... GPUs and all GPUs. Other groups are used only on
-        request."""
+        """Return all groups of GPUs, those of hidden backends too, and of host memory. Set `default_devices` to the
+        pairs, the first 4, 8, ... GPUs and all GPUs; other groups are used only on request."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]

@@ -166,11 +166,11 @@ def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> lis
 
 
 def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
-    """Return the fastest stage assignments that take at most `limit_s` seconds, `most` of them at most.
+    """Return the fastest stage assignments that take at most `limit_s` seconds, at most `most`, fastest first.
 
     A state is the set of valid copies together with the side that ran the last stage. For every state the
     search keeps the `most` fastest ways to reach it, because no other way to that state can be among the
-    fastest overall. It drops every way that cannot end within `limit_s`. If `widest` is given, it keeps at most
+    fastest overall. It drops ways that exceed `limit_s` even without copies. If `widest` is given, it keeps at most
     that many states after each stage, and then the result need not be the best.
     """
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()

@@ -201,8 +201,8 @@ class Chains(Protocol):
 
     @abstractmethod
     def chain(self, steps: Steps, output: Buffer) -> Launch:
-        """Return one launch that does all these launches in order. Each step is a launch and the buffer for its
-        result. Steps on the host (`HostCall`) come first."""
+        """Return one launch that does all `steps` in order. Each step is a launch and the buffer for its result.
+        Steps on the host (`HostCall`) must come first."""
 
 
 @runtime_checkable

@@ -143,7 +143,7 @@ class NumbaThreads:
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def _try_out(self) -> None:
-        """Number four elements, in one slice and in two. Raises NumbaUnusable if the numbers are wrong."""
+        """Have numba count from 7 to 10, in one slice and in two. Raises NumbaUnusable if the numbers are wrong."""
         import numpy as np
 
         step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)

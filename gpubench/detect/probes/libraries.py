@@ -38,8 +38,8 @@ _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
-    """Return the probe's answer. Its entry `blas` lists every BLAS library that NumPy loads, as threadpoolctl
-    describes it."""
+    """Return the probe's answer. Its entry `blas` has the library, version, threads and kernel of every BLAS that
+    NumPy loads. Raises ProbeFailure if NumPy or threadpoolctl does not load."""
     with require("NumPy with threadpoolctl"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info

@@ -128,8 +128,8 @@ def head_by_head(
     formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return the results of `formula(xp, q, k, v, *others)` for all heads, joined into rows of tokens. Each
-    call of the formula gets one head of one sequence."""
+    """Return the results of `formula(xp, q, k, v, *others)` as rows of tokens, for `qkv` and `others` of such
+    rows. Each call of the formula gets one head of one sequence."""
     inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
     shape = inputs[0].shape
     flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)

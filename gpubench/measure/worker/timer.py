@@ -51,7 +51,7 @@ DEVICE_SAMPLES = 1
 
 class Timed:
     """Base class of timers, which take samples of one case with a repeat count. Attributes that a case does not
-    use are None."""
+    use keep their defaults."""
 
     case: Case  # the sampled case
     session: Session  # the session of the case's device

@@ -343,7 +343,8 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """Return the newest result with samples in `folders` and their direct subfolders.
+    """Return the newest result with samples in `folders` and their direct subfolders. A `.part` file and a file
+    that cannot be read count as results with samples.
 
     If no result has samples, return the newest of all. Return None if there are no results. The time of a
     result is the one in its file name, because a checkout changes the times of files. If gpubench did not make

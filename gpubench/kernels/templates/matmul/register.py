@@ -582,8 +582,8 @@ def _guard(text: str, guards: list[str]) -> str:
 
 
 def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
-    """Return the epilogue of four neighbours, or None if there is none. After an edge, operands are read at the
-    last place."""
+    """Return the epilogue of four neighbours, or None if there is none. Past the end of an operand, scalar
+    reads repeat its last element."""
     if layout.epilogue is None:
         return None
     arguments = [f"V({', '.join(values)})"]

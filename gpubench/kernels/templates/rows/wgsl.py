@@ -68,8 +68,9 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the whole text. `lines` can use `row`, the first unit of the thread's row. `shared` names
-        arrays with one number per thread."""
+        """Return the whole text. `lines` can use `row`, the index of the first unit of the thread's row, and must
+        write only if `live` is true, because spare threads repeat the last row. `shared` names arrays with one
+        number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
