@@ -23,7 +23,7 @@ from hypothesis import settings
 from gpubench import cli
 from gpubench.backends.shared.choices import FILE_NAME
 from gpubench.base.streams import RUNNERS
-from gpubench.result.store.cache import SUFFIX
+from gpubench.result.store import cache
 from tests.forking import Starter, environment
 
 # The workers of pytest-xdist inherit what is left of the environment below.
@@ -102,7 +102,7 @@ def _asked(tier: str) -> str:
 def pytest_configure() -> None:
     """What was the fastest on another day, or by other code, decides nothing now; nor what this machine lacked then."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        for old in (_CACHE / f"{FILE_NAME}{SUFFIX}", *_CACHE.glob(f"{_KNOWN}*")):
+        for old in (_CACHE / f"{FILE_NAME}{cache.SUFFIX}", *_CACHE.glob(f"{_KNOWN}*")):
             old.unlink(missing_ok=True)
 
 
@@ -209,7 +209,9 @@ _HOMES = itertools.count()
 
 @pytest.fixture(autouse=True)
 def home(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own, empty at first: no test reads or writes what the user, or another test, has kept."""
+    """A home of the test's own, empty at first: no test reads or writes what the user, or another test, has kept,
+    and none tells what another has found in the cache."""
+    cache.forget()
     folder = tmp_path_factory.getbasetemp() / "homes" / str(next(_HOMES))
     _live_in(folder, monkeypatch)
     return folder

@@ -24,7 +24,6 @@ from gpubench.report.layout import Section, TextDocument
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
-from gpubench.result.store import cache
 from tests.examples import examples
 from tests.unit.report.answer_runs import VECTOR, WAITED, WEBGPU, answer_run, op_rows, rising, suite_run
 from tests.unit.report.builders import CPU, GPU, curve, run_of
@@ -98,7 +97,6 @@ def test_the_result_travels_inside_and_the_numbers_of_the_text_report_are_all_th
 
 def test_the_script_that_draws_is_put_together_once(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(cache, "_notes", {})  # else the next test's command would tell them
     monkeypatch.setattr(plots, "results", lambda calls: (asked.append(calls), [b"draw()"])[1])
     made = plots.page_script.__wrapped__
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "not" / "yet"))
