@@ -321,9 +321,10 @@ class Workspace:
     def check_terms(self, launch: Launch, case: Case) -> float | None:
         """Run the launch on inputs that make every term of its sums count (`term_inputs`), because the tolerance of
         a long sum hides single terms. Then restore the inputs. Returns the seconds of the run, or None for an op
-        without `terms`, and on several devices, of which each is checked alone. Raises Wrong."""
+        without `terms`, for inputs in place, whose kernel is checked with copies, and on several devices, of which
+        each is checked alone. Raises Wrong."""
         device = self.session.device
-        if self.op.terms is None or device.composed or device.backend == DEVICE_GROUP:
+        if self.op.terms is None or case.memory or device.composed or device.backend == DEVICE_GROUP:
             return None
         inputs, alone = term_inputs(self.op, case)
         try:
