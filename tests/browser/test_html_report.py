@@ -15,6 +15,7 @@ from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result import store
+from gpubench.result.run import fingerprint
 from tests.unit.report.answer_runs import (
     ALWAYS,
     VECTOR,
@@ -259,7 +260,7 @@ def test_a_history_is_a_line_over_time(opened):
 
 def on_machine(run, number):
     """The run as another machine's."""
-    machine = replace(run.fingerprint.machine, hash=f"{number:012d}")
+    machine = fingerprint(run.fingerprint.machine.fields | {"cpu": f"CPU of {'ABC'[number]}"})
     return replace(
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
         fingerprint=replace(run.fingerprint, machine=machine),
