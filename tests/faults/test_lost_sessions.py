@@ -60,6 +60,7 @@ def used(run):
     return sorted({block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks})
 
 
+@pytest.mark.serial  # each accident has 0.6 s to happen
 def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered):
     code, run, said = interfered(*PLAN, "--sessions", "6", "-o", "r.json", sessions={1, 3, 4}, interfere=kill)
     assert code == 1
