@@ -260,7 +260,7 @@ def test_a_history_is_a_line_over_time(opened):
 
 def on_machine(run, number):
     """The run as another machine's."""
-    machine = fingerprint(run.fingerprint.machine.fields | {"cpu": f"CPU of {'ABC'[number]}"})
+    machine = fingerprint(run.fingerprint.machine.fields | {"cpu": f"CPU {number}"})
     return replace(
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
         fingerprint=replace(run.fingerprint, machine=machine),
