@@ -321,10 +321,9 @@ class Workspace:
     def check_terms(self, launch: Launch, case: Case) -> float | None:
         """Run the launch on inputs that make every term of its sums count (`term_inputs`), because the tolerance of
         a long sum hides single terms. Then restore the inputs. Returns the seconds of the run, or None for an op
-        without `terms`, for inputs in place, whose kernel is checked with copies, and on several devices, of which
-        each is checked alone. Raises Wrong."""
+        without `terms`, and on several devices, of which each is checked alone. Raises Wrong."""
         device = self.session.device
-        if self.op.terms is None or case.memory or device.composed or device.backend == DEVICE_GROUP:
+        if self.op.terms is None or device.composed or device.backend == DEVICE_GROUP:
             return None
         inputs, alone = term_inputs(self.op, case)
         try:
@@ -342,8 +341,9 @@ class Workspace:
         return took_s
 
     def _overwrite_inputs(self, arrays: Sequence[Array]) -> None:
-        for buffer, array in zip(self.buffers, arrays, strict=True):
-            self.session.upload(buffer, array)
+        for operand, buffer, array in zip(self.op.inputs, self.buffers, arrays, strict=True):
+            session = self.session.home if operand.role == "weight" else self.session  # as in `_upload`
+            session.upload(buffer, array)
         self.session.sync()
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
