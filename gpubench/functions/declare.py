@@ -7,7 +7,7 @@ import dis
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from types import FunctionType
 from typing import Any, TypedDict, Unpack, overload
@@ -206,35 +206,32 @@ GPU_LIBRARIES = {
 }  # fmt: skip
 
 
-@functools.cache
 def gpu_library(program: Callable[..., Any]) -> str:
     """Return the library of GPU_LIBRARIES that a GPU program uses, or an empty text if it names none.
 
-    It is the library that compiled the program, or the first one whose objects the program names or imports,
-    also in functions that the program calls.
+    It is the library that compiled the program, or the first one whose objects the program names or imports.
+    If there is none, the functions that the program calls are asked in the same way, the nearest first.
     """
-    seen: set[int] = set()
-
-    def places(value: Any) -> Iterator[str]:
+    reached: list[Any] = [program]  # it grows while it is read
+    for value in reached:
         while isinstance(value, functools.partial):
             value = value.func
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        yield from (base.__module__ for base in type(value).__mro__)
+        places = [base.__module__ for base in type(value).__mro__]
         plain = inspect.unwrap(value)
         code, variables = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
         for step in dis.get_instructions(code) if code is not None else ():
             if step.opname == "IMPORT_NAME":
-                yield str(step.argval)
+                places.append(str(step.argval))
             elif step.opname == "LOAD_GLOBAL" and step.argval in variables:
                 named = variables[step.argval]
-                yield str(getattr(named, "__module__", None) or getattr(named, "__name__", ""))
-                if isinstance(named, FunctionType):
-                    yield from places(named)
-
-    names = (place.partition(".")[0].replace("jaxlib", "jax") for place in places(program))
-    return next((name for name in names if name in GPU_LIBRARIES), "")
+                places.append(str(getattr(named, "__module__", None) or getattr(named, "__name__", "")))
+                if isinstance(named, FunctionType) and not any(named is other for other in reached):
+                    reached.append(named)
+        for place in places:
+            library = place.partition(".")[0].replace("jaxlib", "jax")
+            if library in GPU_LIBRARIES:
+                return library
+    return ""
 
 
 # False in a child process: a call of `bench` or `run` in the user's file then measures nothing.

@@ -205,9 +205,19 @@ def sorted_there(x):
     return cupy.sort(x)
 
 
+@dataclasses.dataclass
+class Unhashed:
+    """A program that compares by value, so that it has no hash."""
+
+    axis: int = 0
+
+    def __call__(self, x):
+        return sorted_there(x)
+
+
 @pytest.mark.parametrize(("program", "library", "only"), [
     (sorted_there, "cupy", ("numpy", "cupy")), (partial(lambda x, k: sorted_there(x), k=1), "cupy", ("numpy", "cupy")),
-    (numba.njit(sum_of), "numba", ("numpy", "cupy")), (lambda x: x + 1, "", ()),
+    (numba.njit(sum_of), "numba", ("numpy", "cupy")), (lambda x: x + 1, "", ()), (Unhashed(), "", ()),
 ])  # fmt: skip
 def test_a_gpu_program_is_measured_by_one_backend(program, library, only):
     assert gpu_library(program) == library
