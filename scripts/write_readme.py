@@ -115,13 +115,13 @@ def _lead(shown: MachineAnswer) -> str:
 
 def _reading(shown: MachineAnswer) -> str:
     thresholds = [line for line in shown.rows if line.cells[WAITED].kind == "at"]
-    thresholds = [line for line in thresholds if line.extent == "elements"] or thresholds
+    thresholds = [line for line in thresholds if line.size_unit == "elements"] or thresholds
     best = min(thresholds, key=_width, default=None)
     rough = next((line for line in thresholds if line is not best and not line.cells[WAITED].sharp), None)
     none = next((line for line in shown.rows if line.cells[ALWAYS].kind == "no-size"), None)
     sentences = []
     if best is not None:
-        cell, side = best.cells[WAITED], best.extent == "side"
+        cell, side = best.cells[WAITED], best.size_unit == "side"
         of = (
             "is the side of a square matrix"
             if side
@@ -130,21 +130,21 @@ def _reading(shown: MachineAnswer) -> str:
         off = "1.5 times smaller or larger at most" if cell.sharp else "up to 2 times smaller or larger"
         gain = cell.gain
         top = (
-            f"; at {size_text(gain.n, best.extent)} the GPU is {factor_text(gain.ratio)[:-1]} times as fast"
+            f"; at {size_text(gain.n, best.size_unit)} the GPU is {factor_text(gain.ratio)[:-1]} times as fast"
             if gain is not None
             else ""
         )
         sentences.append(
-            f"`{best.op}` is faster on the GPU from `{cell_text(cell, best.extent)}` on, *if the data "
+            f"`{best.op}` is faster on the GPU from `{cell_text(cell, best.size_unit)}` on, *if the data "
             f"is already there*{top}. That number {of}. The true one is {off}."
         )
     if best is not None and best.cells[WAITED].sharp and rough is not None:
         sentences.append(
-            f"`~` is less exact: `{cell_text(rough.cells[WAITED], rough.extent)}` may be off by 2 times."
+            f"`~` is less exact: `{cell_text(rough.cells[WAITED], rough.size_unit)}` may be off by 2 times."
         )
     if none is not None:
         gain = none.cells[ALWAYS].gain
-        top = f", up to {size_text(gain.n, none.extent)}" if gain else ""
+        top = f", up to {size_text(gain.n, none.size_unit)}" if gain else ""
         sentences.append(
             f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: to copy the bytes takes "
             "longer than to compute with them."
@@ -152,7 +152,7 @@ def _reading(shown: MachineAnswer) -> str:
     for line in shown.rows:
         cell = line.cells[WAITED]
         if cell.kind == "range":
-            text = f"`{cell_text(cell, line.extent)}`: the GPU is faster from a size on that lies between these two."
+            text = f"`{cell_text(cell, line.size_unit)}`: the GPU is faster from a size on that lies between these two."
             return " ".join([*sentences, text])
     return " ".join(sentences)
 

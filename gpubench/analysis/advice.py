@@ -76,7 +76,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str | None  # its fastest implementation at this size; None: no time
     time: Estimate | None  # the expected time of one call; None: unknown
     basis: Basis  # whether the time is measured or interpolated
-    # the measured sizes below and above this size; twice this size if it was measured
+    # the measured sizes below and above this size; both are this size if it was measured
     between: tuple[int, int] | None
     labels: tuple[Label, ...]  # the labels of the cases behind the time
     case_ids: tuple[str, ...]  # the ids of the cases behind the time

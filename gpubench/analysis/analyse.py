@@ -173,8 +173,8 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether the case computes on one device, not as a split or on a device group. Those have sections of
-    their own, and no peaks."""
+    """Tell whether the case computes on a single device. Splits and device groups do not: they have separate
+    sections in a report, and no peaks."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 

@@ -1,5 +1,5 @@
-"""The content of the final screen of a run. For each op it has the size from which one GPU backend pays and the
-gain, or the reason why nothing can be compared. The sentences are in `report/sections/answer.py`."""
+"""The content of the final screen of a run: for each op the size from which one GPU backend pays and the gain,
+or the reason why nothing can be compared. The sentences are in `report/sections/answer.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult, declaration
 from gpubench.analysis.machine import fact
 from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
-from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, SizeUnit, largest_error, size_unit_of, threshold
 from gpubench.base import group_by
 from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Failure, Run
@@ -33,18 +33,18 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
     cells: dict[str, AnswerCell]  # the size from which the GPU pays, by regime id
-    extent: Extent  # the unit of the size (see `Extent`)
+    size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
     count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
         """Return the number of elements of one array at size `n`. For sizes that count rows, tokens or images,
         return `n` itself."""
-        return n * n if self.extent == "side" else n
+        return n * n if self.size_unit == "side" else n
 
     @property
     def on_host(self) -> bool:
         """Whether no GPU can run the op, so that it runs on the host in all situations."""
-        return all(cell.why == HOST_STAGE for cell in self.cells.values())
+        return all(cell.reason == HOST_STAGE for cell in self.cells.values())
 
 
 class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
     n: int  # the size n of the op
-    extent: Extent  # the unit of the size (see `Extent`)
+    size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
     place: int  # the index in IMPLEMENTATION_SIZES of the value nearest to this size
     asked: bool  # whether the user requested this size
     plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
@@ -69,7 +69,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def elements(self) -> int:
         """The number of elements of one array."""
-        return self.n * self.n if self.extent == "side" else self.n
+        return self.n * self.n if self.size_unit == "side" else self.n
 
     @property
     def seconds(self) -> float:
@@ -85,7 +85,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
     n: int  # the size n of the op
-    extent: Extent  # the unit of the size (see `Extent`)
+    size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
     asked: bool  # whether the user requested this size
     seconds: dict[str, float]  # the seconds of the fastest implementation, by regime id
 
@@ -95,7 +95,7 @@ class BestCode(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
-    extent: Extent  # the unit of the size (see `Extent`)
+    size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
     cpu: BestImplementation | None  # the fastest CPU code at the largest size; None: plain NumPy
     cells: dict[str, AnswerCell]  # the size from which the fastest GPU code pays, by regime id
 
@@ -141,7 +141,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Trouble, ...]  # the failed ops that `absence` does not explain
     named: bool  # whether the user requested the sizes of every op
     missing: tuple[str, ...]  # the ops that the run did not reach
-    late: tuple[tuple[str, int, Extent], ...]  # requested sizes that the time budget did not reach
+    late: tuple[tuple[str, int, SizeUnit], ...]  # requested sizes that the time budget did not reach
     unreached: int  # the number of cases that the run did not reach
     ops: int  # the number of ops, with those in `missing`
     host: tuple[BestImplementation, ...] = ()  # the CPU's times of the ops that no GPU can run
@@ -230,7 +230,7 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
                 for regime in (WAITED, ALWAYS)
             }
             cells = {regime: threshold(curve) for regime, curve in best.items() if curve}
-            yield BestCode(op=op, dtype=dtype, extent=extent(own[0].case), cpu=cpu, cells=cells)
+            yield BestCode(op=op, dtype=dtype, size_unit=size_unit_of(own[0].case), cpu=cpu, cells=cells)
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
@@ -254,9 +254,9 @@ def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
 
 def _late(
     run: Run, cases: Sequence[CaseResult], missing: Collection[str]
-) -> tuple[tuple[str, int, Extent], ...]:
+) -> tuple[tuple[str, int, SizeUnit], ...]:
     late = {
-        (case.case.op, case.n, extent(case.case))
+        (case.case.op, case.n, size_unit_of(case.case))
         for case in cases
         if case.case.op not in missing and run.selection.sizes.get(case.case.op) and out_of_budget(run, case)
     }
@@ -296,7 +296,7 @@ def answer_rows(
         yield AnswerRow(
             op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), device_id=device_id,
             cells={cell[2]: threshold(curves.get(cell), members) for cell, members in by_cell.items()},
-            extent=extent(case),
+            size_unit=size_unit_of(case),
         )  # fmt: skip
 
 
@@ -331,7 +331,7 @@ def _overlap(a: AnswerCell, b: AnswerCell) -> bool:
     if a.gain.n != b.gain.n or a.gain.low > b.gain.high or b.gain.low > a.gain.high:
         return False
     if a.low is None or a.high is None or b.low is None or b.high is None:
-        return (a.kind, a.low, a.high, a.why) == (b.kind, b.low, b.high, b.why)
+        return (a.kind, a.low, a.high, a.reason) == (b.kind, b.low, b.high, b.reason)
     return a.low <= b.high and b.low <= a.high and a.mixed == b.mixed
 
 
@@ -357,7 +357,9 @@ def _implementations(
         }
         sizes = sorted(plain or by_size)
         named = bool(run.selection.sizes.get(op))
-        places = dict.fromkeys(sizes, 0) if named else _near_implementation_sizes(sizes, extent(cases[0].case))
+        places = (
+            dict.fromkeys(sizes, 0) if named else _near_implementation_sizes(sizes, size_unit_of(cases[0].case))
+        )
         chosen = list(places.items())[-1:] if largest and not named else places.items()
         implementations += [
             _best_implementation(plain.get(n), by_size[n], place, named=named) for n, place in chosen
@@ -370,7 +372,7 @@ def _implementations(
     )
 
 
-def _near_implementation_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
+def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int, int]:
     """Return the sizes nearest to IMPLEMENTATION_SIZES, each with its index in that list. If the size counts
     rows, tokens or images, return the smallest, a middle and the largest size. `sizes` must ascend."""
     last = len(IMPLEMENTATION_SIZES) - 1
@@ -396,7 +398,7 @@ def _best_implementation(
     assert best.time is not None
     case, ratio = best.case, None
     implementation = BestImplementation(
-        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n, extent=extent(case),
+        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n, size_unit=size_unit_of(case),
         place=place, asked=named, allocates=plain is not None and _makes_an_array(case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
     )  # fmt: skip
@@ -435,7 +437,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
         by_regime = group_by(cases, lambda case: case.case.regime_id)
         best = {regime: fastest(same) for regime, same in by_regime.items()}
         yield GpuTimes(
-            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, extent=extent(cases[0].case),
+            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, size_unit=size_unit_of(cases[0].case),
             asked=op in named,
             seconds={regime: case.time.estimate for regime, case in best.items() if case and case.time},
         )  # fmt: skip

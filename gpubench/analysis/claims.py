@@ -34,7 +34,7 @@ class Seconds(float):
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A claim about one of these: a speedup, the times of both sides, the time of one side, a time between two
-    bounds, or a break-even between two sizes. What it does not claim is None."""
+    bounds, or a break-even between two sizes. The fields of all other claims are None."""
 
     claim: str  # the claim in one sentence
     document: str | None = None  # the document that makes the claim; None: not told
@@ -87,8 +87,7 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     claimed_speedup: float | None  # the claimed speedup
     claimed_cpu_s: float | None  # the claimed time of the CPU, in seconds
     claimed_gpu_s: float | None  # the claimed time of the GPU, in seconds
-    # Combine the cases into one: in each session that measured all of them, block k is the sum of their blocks
-    # k. Return None if there is no such session.
+    # the claimed range of the time, in seconds
     claimed_time_s: Range | None
     claimed_break_even: Range | None  # the claimed range of the break-even, as sizes
     ids: tuple[str, ...] = ()  # the ids of the judged cases; the times of several add up

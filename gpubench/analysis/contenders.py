@@ -44,7 +44,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     time: IntervalLike  # the time with its interval
     basis: Basis  # whether the time is measured or interpolated
-    between: tuple[int, int]  # the measured sizes below and above this size; twice this size if it was measured
+    # the measured sizes below and above this size; both are this size if it was measured
+    between: tuple[int, int]
     rows: tuple[CaseResult, ...]  # the cases behind the time
 
     @property
@@ -132,7 +133,7 @@ class ContenderSet(NamedTuple):
     others: tuple[Contender, ...]  # the contenders on all other devices
     # the size from which no CPU has room; 0: nothing ever ran on a CPU; infinity: there was always room
     cpu_gone_from: float
-    others_gone_from: float  # likewise, for all other devices
+    others_gone_from: float  # the size from which no other device has room, with the same special values
     splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits by measured size, each fastest first
     # the smallest and the largest size at which both sides can be compared; if there is no such size, the first
     # number is larger than the second

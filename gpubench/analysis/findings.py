@@ -43,8 +43,8 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first. What the file already says of a case or of the run is not
-    repeated."""
+    """Return all warnings, gravest first: those in the file, and those found now about cases or the run that
+    the file does not have."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -121,9 +121,8 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of cases whose calls on a GPU return only after the work is done: of each such user's
-    function, its largest case. The launch of such a function takes nearly the whole time of a call and grows
-    with the size."""
+    """Return the ids of users' functions on a GPU that wait for their own work, one id for each function: its
+    largest case. Their launch takes nearly the whole time of a call and grows with the size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -225,7 +224,7 @@ def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
 
 
 def has_failures(analyses: Iterable[Analysis]) -> bool:
-    """Tell whether a gate failed."""
+    """Tell whether a gate of any of these runs failed."""
     return any(not gate.passed for analysis in analyses for gate in gates(analysis))
 
 

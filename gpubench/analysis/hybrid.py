@@ -230,7 +230,7 @@ class Contest(NamedTuple):
 
 def is_cpu(other: CaseResult, case: CaseResult) -> bool:
     """Tell whether `other` is a case of the CPU alone. A CPU's data is in host memory, so its only regime is
-    compared with every regime; `case` is the shared case, as for `is_gpu`, and has no effect."""
+    compared with every regime. `case` is not used; it makes the arguments those of `is_gpu`."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
@@ -323,15 +323,15 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
 
 
 def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
-    """Return the times of each side alone that were measured beside the blocks, by side. A block without a
-    positive time of every one of `sides` is left out. The result is empty if no block is left."""
+    """Return the times of each side alone that were measured beside the blocks, by side. Blocks that lack a
+    positive time of one of `sides` are left out. The result is empty if no block is left."""
     stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
     whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
     return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return an end of the sweep as the time of one side alone, for a side that has no case of its own. At
+    """Return the time of one side alone, from an end of the sweep, for a side without a separate case. At
     `share` 0 the CPU has all the work, at `share` 1 the GPU. Returns None unless every session in `chosen` has
     this end, because times of a sweep may be compared only with times of the same session."""
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}

@@ -153,8 +153,9 @@ def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
     """Return the indexes of `runs`, grouped by machine. The groups are sorted, and so are the indexes in each.
 
     Two runs are of one machine if they share the UUID of a GPU, or the node name and a host that looks the
-    same. If runs have neither UUIDs nor node names, their hosts and devices have to look the same. The first
-    rule alone recognizes a machine that lost a GPU, and runs may be of one machine through a third one.
+    same. If runs have neither UUIDs nor node names, their hosts and devices have to look the same. So a machine
+    that lost a GPU is recognized by another one. Two runs that share nothing are of one machine if a third run
+    belongs to both.
     """
     looks: dict[str | None, list[Fingerprints]] = {}  # one fingerprint of each machine, by node name
     groups: list[tuple[set[object], list[int]]] = []  # the marks of a machine, and its runs

@@ -53,8 +53,8 @@ def count_sessions(run: Run) -> int:
 
 
 def empty_launch_s(run: Run, device_id: str) -> float:
-    """Return the seconds of an empty launch and its wait on a device: the median of its workers' medians, of the
-    sessions that count. Return 0 if it was not measured."""
+    """Return the seconds of an empty launch and its wait on a device: the median of the medians of its workers,
+    in the sessions that count. Return 0 if it was not measured."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else 0.0
 

@@ -48,14 +48,14 @@ ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides are about equal 
 
 # `at`: one size. `range`: the break-even lies in it. `all-sizes`, `no-size`: the GPU wins, or loses, at every
 # size. `below`, `above`: the same, but the ends of the ladder were not measured. `open`: no verdict, for the
-# reason `why`. `wrong`, `failed`: the GPU's cases gave wrong results or failed. `pending`: the run goes on.
+# code `reason`. `wrong`, `failed`: the GPU's cases gave wrong results or failed. `pending`: the run goes on.
 CellKind = Literal[
     "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
 ]
 Winner = Literal["gpu", "cpu", "equal", "noisy"]
 # The unit of a size: the elements of one array, the side of a square matrix, or `plain`: rows, tokens or images
 # of a network, or a size of an op with other params.
-Extent = Literal["elements", "side", "plain"]
+SizeUnit = Literal["elements", "side", "plain"]
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
     # the high end of the interval; for `below` the smallest measured size; None: unknown
     high: int | None = None
     mixed: bool = False  # whether both sides win by turns below the break-even
-    why: str = ""  # the reason of an open cell
+    reason: str = ""  # the code of the reason why the cell is open; empty for other kinds
     gains: tuple[Gain, ...] = ()  # the gain at each size, ascending
 
     @property
@@ -106,7 +106,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tied(self) -> bool:
         """Whether there is no break-even because both sides are about equal at the largest size."""
-        return self.kind == "open" and self.why == ABOUT_EQUAL
+        return self.kind == "open" and self.reason == ABOUT_EQUAL
 
     @property
     def gain(self) -> Gain | None:
@@ -114,8 +114,8 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
         return self.gains[-1] if self.gains else None
 
 
-def extent(case: Case) -> Extent:
-    """Return the unit in which the size of this case counts."""
+def size_unit_of(case: Case) -> SizeUnit:
+    """Return the unit of this case's size n."""
     if case.group in ("network", "layers"):
         return "plain"
     if case.group != "matrix":
@@ -150,17 +150,17 @@ def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> Answ
         kind = "at" if curve.n is not None and curve.hi <= curve.lo * ROUGHLY else "range"
     return AnswerCell(
         kind=kind, n=curve.n, low=curve.lo, high=curve.hi, gains=gains, mixed=curve.mixed and kind != "open",
-        why=curve.reason or "few-sizes" if kind == "open" else "",
+        reason=curve.reason or "few-sizes" if kind == "open" else "",
     )  # fmt: skip
 
 
 def _without_numbers(cases: Sequence[CaseResult]) -> AnswerCell:
     if any(case.time is not None for case in cases):
-        return AnswerCell(kind="open", why="no-cpu-time")
+        return AnswerCell(kind="open", reason="no-cpu-time")
     if any(case.outcome == "failure" for case in cases):
         return AnswerCell(kind="failed")
     return AnswerCell(
-        kind="open", why=next((case.reason for case in cases if case.reason), None) or "no-samples"
+        kind="open", reason=next((case.reason for case in cases if case.reason), None) or "no-samples"
     )
 
 
@@ -197,42 +197,42 @@ def why_text(why: str) -> str:
 _MOST_PLAIN = 9999
 
 
-def size_text(n: int, extent: Extent) -> str:
+def size_text(n: int, size_unit: SizeUnit) -> str:
     """Return the size as text: `23 K` or `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square
     matrix. Rows, tokens and images are written in full up to 9999."""
-    if extent == "elements" or (extent == "plain" and n > _MOST_PLAIN):
+    if size_unit == "elements" or (size_unit == "plain" and n > _MOST_PLAIN):
         return " ".join(scale_size(n)).strip()
-    return f"{n}{_square(extent)}"
+    return f"{n}{_square(size_unit)}"
 
 
-def range_text(low: int, high: int, extent: Extent) -> str:
+def range_text(low: int, high: int, size_unit: SizeUnit) -> str:
     """Return a range of sizes, such as `16-46 K`, `131 K-1 M` or `128-512²`."""
     if low == high:
-        return size_text(low, extent)
-    if extent == "side" or (extent == "plain" and high <= _MOST_PLAIN):
-        return f"{low}-{high}{_square(extent)}"
+        return size_text(low, size_unit)
+    if size_unit == "side" or (size_unit == "plain" and high <= _MOST_PLAIN):
+        return f"{low}-{high}{_square(size_unit)}"
     (first, unit), (last, other) = scale_size(low), scale_size(high)
     if (first, unit) == (last, other):
-        return size_text(low, extent)
+        return size_text(low, size_unit)
     begin = first if unit == other else f"{first} {unit}".strip()
     return f"{begin}-{last} {other}".strip()
 
 
-def _square(extent: Extent) -> str:
-    return "" if extent == "plain" else "²"
+def _square(size_unit: SizeUnit) -> str:
+    return "" if size_unit == "plain" else "²"
 
 
-def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
+def cell_text(cell: AnswerCell | None, size_unit: SizeUnit) -> str:
     """Return the text of the column `pays from`, such as `23 K`, `> 16 M` or `about equal`. All outputs use
     this text."""
     if cell is None:
         return "?"
-    n, low, high = ("" if n is None else size_text(n, extent) for n in (cell.n, cell.low, cell.high))
+    n, low, high = ("" if n is None else size_text(n, size_unit) for n in (cell.n, cell.low, cell.high))
     match cell.kind:
         case "at":
             text = n if cell.sharp else f"~{n}"
         case "range":
-            text = range_text(cell.low or 0, cell.high or 0, extent)
+            text = range_text(cell.low or 0, cell.high or 0, size_unit)
         case "below":
             text = "1" if cell.high == 1 else f"< {high}"  # there is no smaller size than 1
         case "above":
@@ -246,20 +246,20 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
     return f"{text}, mixed" if cell.mixed else text
 
 
-def both_text(cell: AnswerCell, extent: Extent) -> str:
+def both_text(cell: AnswerCell, size_unit: SizeUnit) -> str:
     """Return the break-even with its interval, such as `23 K (16-46 K)`. A cell without a number gets the text
     of `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
-        return cell_text(cell, extent)
-    size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
-    return f"{size} ({range_text(cell.low, cell.high, extent)})" + (", mixed" if cell.mixed else "")
+        return cell_text(cell, size_unit)
+    size = ("" if cell.sharp else "~") + size_text(cell.n, size_unit)
+    return f"{size} ({range_text(cell.low, cell.high, size_unit)})" + (", mixed" if cell.mixed else "")
 
 
 def threshold_text(curve: BreakEven) -> str:
     """Return the text for a break-even in a report: the size with its interval, or `?` with the reason."""
     cell = threshold(curve)
-    text = both_text(cell, extent(curve.case))
-    return f"? ({why_text(cell.why)})" if text == "?" else text
+    text = both_text(cell, size_unit_of(curve.case))
+    return f"? ({why_text(cell.reason)})" if text == "?" else text
 
 
 # ---------------------------------------------------------------- as a program asks

@@ -26,12 +26,12 @@ from gpubench.analysis.speedup import BreakEven, about_equal, earliest
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
-    Extent,
     Gain,
+    SizeUnit,
     declared_sizes,
-    extent,
     range_text,
     size_text,
+    size_unit_of,
     threshold,
     threshold_text,
 )
@@ -397,7 +397,7 @@ def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
     n = cell.n if cell.kind == "at" else cell.high if cell.kind == "range" else None
     if outcome.winner != "gpu" or n is None:
         return name
-    size = {"side": f"{n} x {n}", "plain": f"n = {n}"}.get(op.extent, f"{size_text(n, 'elements')} elements")
+    size = {"side": f"{n} x {n}", "plain": f"n = {n}"}.get(op.size_unit, f"{size_text(n, 'elements')} elements")
     return f"{name} from {size}" + ("" if cell.kind == "at" else " at the latest")
 
 
@@ -445,7 +445,7 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 def _note(curve: BreakEven) -> str:
     """Return a note on the break-even as text: the largest measured size, the range of one that is not decided,
     or why there is none."""
-    unit: Extent = "elements" if extent(curve.case) == "elements" else "plain"
+    unit: SizeUnit = "elements" if size_unit_of(curve.case) == "elements" else "plain"
     last = size_text(curve.last, unit)
     if curve.verdict == "at":
         return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"

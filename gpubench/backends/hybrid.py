@@ -106,7 +106,7 @@ def cpu_arrays(launch: SplitLaunch) -> list[Array]:
 
 
 def cpu_case(launch: SplitLaunch) -> Case:
-    """Return the CPU's share as a case of its own."""
+    """Return the case that the CPU computes: the same op with the params of the CPU's share."""
     params = launch.case.params
     if launch.on_gpu:
         params = dict(launch.split.part(params, launch.on_cpu))
@@ -513,7 +513,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return seconds
 
     def flush(self) -> None:
-        """Empty the GPU's caches by its own session, as an upload here only keeps a reference."""
+        """Empty the GPU's caches through the GPU's session, since an upload to this session only keeps a
+        reference."""
         self._flush()
         self.gpu.flush()
 

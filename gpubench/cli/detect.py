@@ -242,7 +242,7 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
         raise RequiredUnavailable(
             "required-unavailable",
             f"{text} is required and not available",
-            why=lacking.why,
+            why=lacking.reason,
             hint=lacking.hint,
         )
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 class Lack(NamedTuple):
     """The reason why a requested device is missing or unusable."""
 
-    why: str  # the reason in words
+    reason: str  # the reason in words
     hint: str  # the remedy
 
 

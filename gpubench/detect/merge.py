@@ -272,8 +272,10 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
     """Tell whether the record may be about the device: the vendors are equal, and the device ids do not differ.
-    A GPU of the device tree whose vendor is unknown fits any record of an API. A GPU of the device tree is no
-    PCI device, but for the chips whose GPU is on their own bus."""
+    If the device is a GPU of the device tree with an unknown vendor, any record of an API fits. A record of the
+    device tree does not fit a PCI device, except for the chips in SOC_DEVICES, whose GPU is on a PCI bus inside
+    the chip. A GPU of the device tree whose vendor is unknown fits any record of an API. A GPU of the device
+    tree is no PCI device, but for the chips whose GPU is on their own bus."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP

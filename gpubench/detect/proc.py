@@ -248,7 +248,9 @@ def read_groups(root: Root) -> Groups:
     ]
     if spoiled and not any(is_table(reading.text) for reading in tables.values()):
         return Groups(**ways, unread=dict.fromkeys(CONTROLLERS, spoiled[0]))
-    unread = {name: path for name in CONTROLLERS if (path := _lost_way(mounts, own, groups, cpuset, name))}
+    unread = {
+        name: path for name in CONTROLLERS if (path := _damaged_group_file(mounts, own, groups, cpuset, name))
+    }
     return Groups(**ways, unread=unread)
 
 
@@ -424,7 +426,7 @@ def plausible(path: str) -> bool:
     return len(path) <= LONGEST_PATH and path.count("/") <= DEEPEST_PATH
 
 
-def _lost_way(
+def _damaged_group_file(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
     """Return the path of the damaged file that hides the process's own group of `controller`, or None if there

@@ -102,8 +102,8 @@ def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommen
 
 
 def at_least(size: int, gib: int) -> bool:
-    """Tell whether a device with `size` bytes counts as a device with `gib` GiB: sizes down to NOMINAL times
-    that do."""
+    """Tell whether a device with `size` bytes of memory counts as one with `gib` GiB. It may lack a little: the
+    bound is NOMINAL times `gib`. that do."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -414,7 +414,7 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Tell whether the provider concerns this machine. NVML may be probed without any sign of an NVIDIA GPU. If
-    it found no driver then, it does not."""
+    """Tell whether the provider's result is of use on this machine. It always is, except if NVML found no
+    driver and no NVIDIA GPU is known: NVML is probed even then. it found no driver then, it does not."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

@@ -310,13 +310,15 @@ class KfdNode(NamedTuple):
     """One node of AMD's KFD topology."""
 
     number: int  # its number in the topology
-    said: Fact[dict[str, int]]  # the entries of the node's properties file, or the reason why it cannot be read
+    properties: Fact[
+        dict[str, int]
+    ]  # the entries of the node's file `properties`, or the reason why it cannot be read
     memory: Fact[int]  # the sum of its memory banks of GPU memory, in bytes
 
     @property
     def table(self) -> dict[str, int]:
         """The properties. Empty if they cannot be read."""
-        return self.said.value or {}
+        return self.properties.value or {}
 
     @property
     def address(self) -> Address:
@@ -337,11 +339,11 @@ class KfdNode(NamedTuple):
 
     @property
     def units(self) -> Fact[int]:
-        if self.said.value is None:
-            return lost(self.said)
+        if self.properties.value is None:
+            return lost(self.properties)
         per_unit = self.table.get("simd_per_cu", 0)
         units = self.table["simd_count"] // per_unit if per_unit else 0
-        return make_fact(units, self.said.source) if units else missing("invalid", self.said.source)
+        return make_fact(units, self.properties.source) if units else missing("invalid", self.properties.source)
 
 
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
@@ -359,7 +361,7 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
     alone: list[KfdNode] = []
     for node in [node for node in nodes if not node.table]:
         owners = _owners(node, [other for other in nodes if other.table])
-        memory = node.memory if len(owners) == 1 else lost(node.said)
+        memory = node.memory if len(owners) == 1 else lost(node.properties)
         for key in owners:
             groups[key].append(node._replace(memory=memory))
         if not owners and root.fact(f"{KFD_NODES}/{node.number}/gpu_id", size).value:
@@ -417,7 +419,7 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
     """Return the record of one GPU from its nodes, at least one of which is readable."""
     nodes = sorted(nodes, key=lambda node: node.number)
     lead = next(node for node in nodes if node.table)
-    table, source = lead.table, lead.said.source
+    table, source = lead.table, lead.properties.source
     unique = f"GPU-{table['unique_id']:016x}" if table.get("unique_id") else None
     vendor, device = table.get("vendor_id") or AMD, table.get("device_id") or None
     stated: dict[str, Any] = {

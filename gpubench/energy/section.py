@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.advice import Advice, source_of
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.thresholds import extent, size_text
+from gpubench.analysis.thresholds import size_text, size_unit_of
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
@@ -118,8 +118,9 @@ def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
 
 def _cells(case: Case, situation: str, cpu: EnergyResult | None, gpu: EnergyResult | None) -> list[str | Cell]:
     return [
-        printable(case.op), size_text(case.params["n"], extent(case)), situation, _joules_text(cpu), _joules_text(gpu),
-        _ratio_text(cpu, gpu), _watts_text(cpu.power_w if cpu else None), _watts_text(gpu.power_w if gpu else None),
+        printable(case.op), size_text(case.params["n"], size_unit_of(case)), situation,
+        _joules_text(cpu), _joules_text(gpu), _ratio_text(cpu, gpu),
+        _watts_text(cpu.power_w if cpu else None), _watts_text(gpu.power_w if gpu else None),
         _watts_text(min(gpu.idle_w, default=None) if gpu else None),
     ]  # fmt: skip
 

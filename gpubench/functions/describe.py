@@ -133,7 +133,7 @@ class Code(msgspec.Struct, frozen=True):
     calls: Any = None  # the function itself if it may take objects other than arrays, else None
 
 
-class Extent(Operand, frozen=True, kw_only=True):
+class SizedOperand(Operand, frozen=True, kw_only=True):
     """An operand with its own rule for its bytes: an object, or an array whose elements do not have the dtype
     of the case."""
 
@@ -153,7 +153,7 @@ def operand(shown: Shown) -> Operand:
     role: Role = "state" if shown.stays else "activation"
     if shown.floating:
         return Operand(shown.name, shape, role=role)
-    return Extent(
+    return SizedOperand(
         shown.name, shape, role=role, sized=lambda params: round(extrapolate(shown.bytes, params["n"]))
     )
 

@@ -93,8 +93,8 @@ def computing_ops() -> tuple[str, ...]:
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the listed ops that `all` stands for: those of all groups except the groups that are
-    measured only on request. Ops of installed packages are not among them (`foreign`)."""
+    """Return the names of the built-in ops that the word `all` selects: all except the groups in ON_REQUEST.
+    (`all` also selects the ops of installed packages, which `foreign` lists.)"""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 

@@ -49,7 +49,7 @@ def _flops(params: Params) -> int:
     """Return the operations for the half of the scores that is needed: two products, and five operations for
     each score (subtract, exp, add, divide, maximum)."""
     of = by_heads(params)
-    return (4 * of.width + 5 * of.heads) * of.pairs
+    return (4 * of.width + 5 * of.heads) * of.attended_pairs
 
 
 def _expr(xp: Array, qkv: Array, heads: int = HEADS, tokens: int | None = None) -> Array:
@@ -107,7 +107,7 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
         }
         return NumbaProgram(source, passes, threads, scratch)
 
-    return numba_candidates(_WORK * of.heads * of.pairs, limits, program, streamed=False)
+    return numba_candidates(_WORK * of.heads * of.attended_pairs, limits, program, streamed=False)
 
 
 def _four(line: str, indentation: int) -> str:

@@ -58,7 +58,7 @@ _STATISTICS = 3  # numbers of a query: its largest score, one over the sum of th
 def _flops(params: Params) -> int:
     """Return the operations: five products for each pair of tokens, and eleven operations on its score."""
     of = by_heads(params)
-    return (10 * of.width + 11 * of.heads) * of.pairs
+    return (10 * of.width + 11 * of.heads) * of.attended_pairs
 
 
 def _expr(xp: Array, qkv: Array, dout: Array, heads: int = HEADS, tokens: int | None = None) -> Array:

@@ -1,25 +1,23 @@
-"""Products of a layer: n rows times a matrix of weights, and the epilogue applied to the result before it is
-read.
+"""Linear layers: n rows times a matrix of weights, then an epilogue such as a bias or an activation.
 
-- CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and
-  activation while the rows are in its cache. On two cores this takes half the time of the plain expression. Few
-  rows go through BLAS at once, on its own threads.
-- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. For
-  few rows one launch does everything.
-- WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results. Few rows have their
-  own kernel.
+- CPU: each block thread multiplies a slab of rows with one BLAS thread, and applies the epilogue while the slab
+  is in its cache. On two cores this takes half the time of the plain expression. If the slabs would be too
+  short, all rows are one call of BLAS with its own threads.
+- CUDA: cuBLAS, then one pass over the result that applies the whole epilogue. Up to 16 rows take one launch
+  (`templates/matmul/few_rows`).
+- WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results, or the kernel for
+  few rows.
 
-Rows may be normed first, out = f(layernorm(x) w + b), as a transformer does before each of its parts. The norm
-of a few rows takes less time than a launch of its own.
+The `norm_linear` ops norm the rows first, as a transformer does: out = f(layernorm(x) w + b).
 
-- CPU: the compiled norm writes to an array that is kept; then the layer is computed as above.
-- CUDA: few rows take one launch, whose blocks each compute the norm of the rows that they multiply. More rows
-  take the kernel of layernorm, cuBLAS and a pass over the result.
-- WGSL: the candidates of a linear layer. The candidate for few rows computes the norm in each group; the others
-  read it from an earlier dispatch.
+- CPU: the compiled norm writes to a scratch array, which the layer then reads.
+- CUDA: for few rows, each block of the one launch norms the rows that it multiplies. More rows take the kernel
+  of layernorm, cuBLAS and the pass over the result.
+- WGSL: the kernel for few rows norms them in each group. All other candidates read rows that an earlier
+  dispatch has normed.
 
-norm_linear_last computes the logits of only the last of n tokens, which are all that a model needs to continue
-a text. It uses the kernels for few rows.
+`norm_linear_last` computes the logits of only the last of n tokens, which is enough to continue a text. It uses
+the kernels for few rows.
 """
 
 from __future__ import annotations

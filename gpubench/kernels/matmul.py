@@ -1,22 +1,21 @@
-"""matmul: C = A B, the op in which a GPU's arithmetic counts: 2 n^3 operations on 3 n^2 elements.
+"""matmul and gemv: a matrix times a matrix, and a matrix times a vector.
 
-A is n x n, or `m` x `k` with B `k` x n if these params are given. With `batch`, A and B have one more axis in
-front, and one launch computes that many separate products. With `ta` or `tb` that matrix is stored transposed,
-as a backward pass needs it.
+matmul: C = A B. It does 2 n^3 operations on 3 n^2 elements, so arithmetic bounds large sizes. A is n x n, or
+`m` x `k` with B `k` x n if these params are given. `batch` puts one more axis in front of A and B: one launch
+computes that many separate products. `ta` = 1 (or `tb` = 1) means that A (or B) is stored transposed, as a
+backward pass needs it. Its kernels are in `templates/matmul`.
 
-gemv: out = A x, a matrix times a vector. Every element of A is read once, so it is bound by memory. A is n x n,
-or `m` x n if the param `m` is given.
+gemv: out = A x. It reads every element of A once, so memory bounds it. A is n x n, or `m` x n if `m` is given.
 
 - CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no
   threads.
-- CUDA: A is read once in 128-bit accesses, and x stays in the caches. The threads of a row stride through it.
-  In half precision each thread works on four long rows at once, so that it unpacks x once for all four. Short
-  rows share a warp. If there are too few rows to fill the device, each row is divided into parts, and a second
-  launch adds these up in a fixed order.
-- WGSL: neighbouring threads share a row. A thread works on several rows and reads the vector once for all of
-  them. The number of threads of a row depends on its length: up to 256 for a long row, while several short rows
-  share a group. If there are too few rows to fill the device, a row is divided into chunks, and a second pass
-  adds them up.
+- CUDA: the threads of a row stride through it in 128-bit loads, and x stays in the caches. In half precision
+  each thread works on four long rows at once, so that it unpacks x once for all four. Short rows share a warp.
+  If there are too few rows to fill the device, each row is divided into parts, and a second launch adds these
+  up in a fixed order.
+- WGSL: up to 256 neighbouring threads share a long row, and several short rows share a group. A thread works on
+  several rows and reads x once for all of them. If there are too few rows to fill the device, each row is
+  divided into chunks, and a second pass adds them up.
 """
 
 from __future__ import annotations

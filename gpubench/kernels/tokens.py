@@ -162,8 +162,8 @@ def ids_of(count: int) -> list[int]:
 
 @cache
 def encoder() -> Any:
-    """Return an encoder of tiktoken that has our vocabulary. Those that tiktoken knows by name would have to be
-    downloaded."""
+    """Return tiktoken's encoder with our vocabulary. The vocabularies that tiktoken has by name would have to
+    be downloaded."""
     import tiktoken
 
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})

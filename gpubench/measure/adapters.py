@@ -80,9 +80,8 @@ def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters. Two adapters with the same
     driver and interface are always two cards, even of one model. Other adapters are one card if their UUIDs or
     their PCI addresses are equal. If one of them has neither, vendor and device ids decide: the first adapter
-    of one driver is paired with the first of the other. D3D12 may list a card twice, so it adds no card to
-    those of the same ids that Vulkan lists before.
-    """
+    of one driver is paired with the first of the other. A D3D12 adapter always joins an earlier Vulkan card
+    with the same ids, because D3D12 may list one card twice."""
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]

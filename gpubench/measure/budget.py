@@ -28,7 +28,7 @@ class Budget:
 
     @property
     def counted_once_s(self) -> float:
-        """The seconds of work done once on this machine that the budget does not count."""
+        """Seconds of once-only work that the budget leaves uncounted, at most `most_once_s`."""
         return min(self.once_s, self._most_once_s)
 
     @property
@@ -43,7 +43,7 @@ class Budget:
         return share * self.total_s - (self.spent_s - self.counted_once_s)
 
     def forgive(self, share: float) -> None:
-        """Count the time spent so far as at most `share` of the budget."""
+        """Shift the begin of the budget, so that the time spent so far counts as at most `share` of it."""
         if self.total_s is not None:
             self._began = max(self._began, time.monotonic() - share * self.total_s - self.counted_once_s)
 
@@ -54,7 +54,7 @@ class Budget:
 
     @property
     def longest(self) -> Budget:
-        """This budget, with all seconds of work done once that it would not count."""
+        """A copy without a remembered once-only time, whose limit is `most_once_s` longer."""
         return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
 
     @property

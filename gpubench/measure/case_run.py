@@ -69,7 +69,7 @@ class Runtime(msgspec.Struct, frozen=True):
     sink: Sink  # gets each event
     progress: Progress  # counts cases for the display of progress
     session: int  # index of the session in the file
-    budget: Budget  # the rest of the time
+    budget: Budget  # the time budget of the run
     kinds: Mapping[str, DeviceKind]  # the kinds of the devices by device id
     check_only: bool = False  # whether outputs are checked and nothing is timed
     repeats: Mapping[str, Block] = {}  # by case id: a block whose repeat counts are used again
@@ -343,7 +343,7 @@ class CaseRun:
 
     @property
     def call_s(self) -> float:
-        """The seconds of a launch: as measured, or as the op declares if nothing was measured."""
+        """The seconds of a launch: measured, else declared by the op, else 0."""
         return self._launch_s or self._workload.call_s
 
     @property
@@ -474,8 +474,8 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """The seconds of work before a block, which raise a GPU's clock (it falls while another device is
-        measured). 0 for a CPU, except beside a split."""
+        """The seconds of work before a block. This work raises a GPU's clock, which falls while another device
+        is measured. A CPU case has 0, or LOOP_S if a split is timed in the same rounds."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
@@ -504,8 +504,8 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, by block: those that were not throttled. If too few of them are left after
-        all tries, all samples count, each as a block."""
+        """The samples that count, by block: all except throttled ones. If fewer than `min_samples` are left
+        after the last try, all samples count, each as a block."""
         enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
         return self.clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 
@@ -521,7 +521,7 @@ class CaseRun:
         return max(1, min(rest, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
-        """Note the samples of a block, and those of them that were not discarded."""
+        """Store the samples of a block after its warm-up, and separately those that were not discarded."""
         self._used.append(block.wall_s[block.warmup :])
         clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]
         self.clean += [clean] if clean else []

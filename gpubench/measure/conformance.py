@@ -212,8 +212,8 @@ class _Trial:
         self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
-        """Upload arrays with these numbers of elements to buffers of their own, then check all buffers. If two
-        buffers overlap, one of them has lost its data."""
+        """Upload one array for each of these numbers of elements to a new buffer, then check all buffers. If
+        two buffers overlap, one of them has lost its data."""
         hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]

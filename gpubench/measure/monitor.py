@@ -1,4 +1,4 @@
-"""The parent's side of a session's monitor, and the messages between the two, which are one JSON object per
+"""The parent's side of a session's monitor, and the messages between parent and monitor: one JSON object per
 line.
 
 The monitor is a child process that reads clocks and temperatures of GPUs. It never ends a run. If it does not
@@ -54,8 +54,8 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Return the use of each GPU by other programs. Call it before a worker opens a device, so that none of
-        the users is ours."""
+        """Return the other programs that use each GPU, by device id. Unused GPUs are left out. Call it before a
+        worker opens a device, because our own workers would count as users."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]
         return {name: users for answer in ready for name, users in answer.users.items() if users}

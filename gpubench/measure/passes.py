@@ -560,9 +560,9 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
-    """Return only the curves of the user's own code, without those of compiled code and of PyTorch on the CPU.
-    The answer compares NumPy on the CPU with a library on a GPU. If not both have a curve, return all
-    curves."""
+    """Return the curves of a user's function as it is written: without compiled code, and without PyTorch on
+    the CPU, since the answer compares NumPy with a library on a GPU. Return all curves unless both sides have
+    one."""
     written = {slot: fitted[slot] for slot in fitted if slot[1] == "library" and slot[0] != "torch:cpu"}
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 

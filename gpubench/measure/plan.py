@@ -137,9 +137,9 @@ class Series(msgspec.Struct, frozen=True):
         return case.series == (self.op.name, self.dtype, beside_size(self.shape))
 
     def work(self, n: int) -> int:
-        """Return the number of operations or of bytes of a launch at size `n`, whichever is larger. If the op
-        declares its seconds, the bytes that a slow machine moves in that time are a third such number. Returns
-        0 if the op does not allow the size with these params."""
+        """Return the largest of the launch's FLOPs, its bytes and, if the op declares its seconds, the bytes
+        that a slow machine moves in that time. Returns 0 if the op does not allow the size. its seconds, the
+        bytes that a slow machine moves in that time. Returns 0 if the op does not allow the size."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -403,7 +403,7 @@ def _stays_off_host(op: Op, device: Device) -> str:
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
-    """Return the bytes that a workload needs on the host and those on a device."""
+    """Return the bytes that a workload needs on the host and on one device, with the buffers of the check."""
     operands = op.held_bytes(params, dtype)
     on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
@@ -592,8 +592,8 @@ def limit_s(settings: Settings) -> float:
 
 
 def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
-    """Return the bytes of the device's last-level cache, also as another backend tells them, or
-    UNKNOWN_CACHE_BYTES."""
+    """Return the bytes of the device's last-level cache: for a CPU from the machine, for a GPU from this or
+    another backend. Returns UNKNOWN_CACHE_BYTES if nobody knows them."""
     if device.kind == "cpu":
         return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
     same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]

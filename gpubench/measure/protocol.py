@@ -144,7 +144,7 @@ class Prepare(WorkerRequest, frozen=True):
     case: Case  # the case to prepare
     session: int  # the index of the session
     repeat: int | None = None  # the launches per sample, as a Block stores them; None if they are not settled
-    hot_repeat: int | None = None  # likewise on the device's clock; None also if this clock is not read
+    hot_repeat: int | None = None  # likewise for samples on the device's clock; None also if it is not read
     part_samples: int = PART_SAMPLES  # the number of times that each part of a call is timed
     time_it: bool = True  # whether samples will follow
     device_clock: bool = True  # whether the device's own clock is read, too

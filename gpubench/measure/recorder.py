@@ -100,8 +100,8 @@ class Recorder:
         self._outcomes[case_id] = replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append times of the parts of calls to what the case has for this session. `more` maps the name of a
-        list in `Parts` to the seconds to append."""
+        """Append times to the case's `Parts` of this session. `more` maps the name of a list in `Parts` to the
+        seconds to append."""
         if not more:
             return
         measurement = self._measurement(case_id)

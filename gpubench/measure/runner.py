@@ -100,7 +100,7 @@ def hold_signals() -> None:
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _telling(save: Save, sink: Sink) -> Save:
+def _warn_on_failure(save: Save, sink: Sink) -> Save:
     """Return a function like `save` that warns the user if the disk fails, instead of raising GpubenchError."""
 
     def attempt(run: Run) -> None:
@@ -118,7 +118,7 @@ class Runner:
         self.spec = spec
         self.settings = spec.settings
         self.sink = sink
-        self.recorder = Recorder(spec.run, _telling(save, sink))
+        self.recorder = Recorder(spec.run, _warn_on_failure(save, sink))
         self._companions = companions(spec, self.recorder)
         self.gone: dict[str, DeviceGone] = {}
         self._given_another_try: set[str] = set()
@@ -263,8 +263,8 @@ class Runner:
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
-        """Report the workers that ended before their cases were prepared. Such a case fails if its worker
-        crashed or hung. Otherwise it is out of time."""
+        """Report the workers that ended before their cases were prepared. The case that a worker was at fails,
+        or is skipped if the budget had ended. If this session measures no such case, only warn."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
             outcome = self.recorder.outcome(case.id) if case is not None else None
@@ -395,7 +395,9 @@ class StepRun:
         """Prepare, check and time the cases, then send the requests for their last checks."""
         runtime, runs = self._runtime, self._runs
         began, once_s = time.monotonic(), runtime.budget.once_s
-        runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)}, runtime.budget)
+        runtime.pool.reallocate(
+            {run.case.device_id for run in runs if _needs_other_memory(run)}, runtime.budget
+        )
         for run in runs:
             run.leave_out()
         waiting = {run.case.workload for run in runs if not run.over}
@@ -438,7 +440,7 @@ class StepRun:
         return passed == [run.measured for run in self._runs]
 
 
-def _comes_again(run: CaseRun) -> bool:
+def _needs_other_memory(run: CaseRun) -> bool:
     """Return whether this is a CPU case that already has a block in this session. Its next block should then
     use other memory, because a CPU's time depends on where the data lies."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []

@@ -230,7 +230,7 @@ def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[
 def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Return the workloads with the split cases that may gain time. For each GPU and regime that is the largest
+    """Return the workloads with the split cases that may gain time. Each GPU and regime has one, at the largest
     measured size at which neither side is more than FARTHEST times as fast as the other."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
@@ -337,12 +337,11 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Return whether a run with searched sizes may have ended during its search. The caller checks that sizes
-    are searched.
+    """Return whether the search of a run may be unfinished. The caller checks that sizes are searched.
 
-    A complete run did not, and neither did a run with a repeat of a disturbed session, since repeats come last.
-    Otherwise the search may go on if no case was measured in two sessions, because each session then began
-    where the search had ended. If several sessions count, each of them must have measured something.
+    It is finished if the run is complete, or if a disturbed session was repeated, since repeats come last. It
+    is also finished if a case was measured in two sessions, or if a further session has begun without measuring
+    anything: a session after the search repeats its sizes.
     """
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False
@@ -426,7 +425,7 @@ class Occasion(msgspec.Struct, frozen=True):
     index: int  # index of the session
     first: bool  # whether it is the first session of this run
     plan: Sequence[Workload]  # the plan of the run
-    budget: Budget  # the rest of the time
+    budget: Budget  # the time budget of the run
 
 
 class Companion:
@@ -443,10 +442,11 @@ class Companion:
         return []
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Measure what belongs to a workload while its cases are prepared. `runs` are these cases."""
+        """Measure something for a workload while its cases (`runs`) are prepared. The default measures
+        nothing."""
 
     def follow_session(self, session: Occasion) -> None:
-        """Measure what belongs to a session before its workers end."""
+        """Measure something at the end of a session, before its workers end. The default measures nothing."""
 
     def clean_up(self) -> None:
         """End everything that the companion started. It is also called if the run is interrupted."""

@@ -172,8 +172,8 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         return all(target.device.id in scripted for target in self.targets)
 
     def equip(self, op: Op) -> Op:
-        """Return the op with the kernels that the backends bring. Of backends that would run the same program,
-        it is measured by the first that drives a GPU."""
+        """Return the op with the kernels that the backends bring. If several GPU backends of `op.one_of` are
+        targets, `op.only` leaves out all but the first, because they would run the same program."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
         there = [target.device.backend for target in self.targets if target.device.kind != "cpu"]

@@ -328,7 +328,7 @@ class WorkerPool:
         """
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
-        late = [device_id for device_id in device_ids if stands_beside(_backend(device_id))]
+        late = [device_id for device_id in device_ids if yields_to_others(_backend(device_id))]
         early = [device_id for device_id in device_ids if device_id not in late]
         self._wait_until_open(early)
         if late and first:
@@ -383,8 +383,9 @@ class WorkerPool:
         The first device of each workload also makes the reference. With `choosing`, devices that must choose a
         kernel by trials do that one after the other, then build. An error is not reported here, but when the
         case is prepared. Waiting ends with the budget. A user's function may compile at its first call in a
-        worker, and again at each size: the seconds of the former, and those of the latter if it takes longer than
-        COMPILES_S, are added to `once_s`, and waiting ends with `budget.longest`.
+        worker, and at its first call at each size. The seconds of the first call count as `once_s`, and so do
+        those of later first calls longer than COMPILES_S. Waiting for these functions ends with
+        `budget.longest`.
         """
         own = {
             (self.workers[device_id], case.op, case.dtype)
@@ -585,7 +586,7 @@ def alike_cpus(machine: Machine) -> list[str]:
     return [cpus for cpus in (*kinds, *nodes) if cpus]
 
 
-def stands_beside(backend: str) -> bool:
+def yields_to_others(backend: str) -> bool:
     """Return whether the backend yields to other backends."""
     facts = backends.facts(backend)
     return facts is not None and bool(facts.yields_to)

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
-from gpubench.analysis.thresholds import Extent, extent, size_text
+from gpubench.analysis.thresholds import SizeUnit, size_text, size_unit_of
 from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
@@ -344,13 +344,13 @@ def group_sentences(analysis: Analysis) -> tuple[str, ...]:
     rows = [gain for gain in gains.pays_from if (gain.regime, gain.ranks) == (regime, most)]
     cases = {gain.op: gain.row.case for gain in gains.strong}
     return (
-        (*texts, _strong_sentence(rows, {op: extent(case) for op, case in cases.items()}))
+        (*texts, _strong_sentence(rows, {op: size_unit_of(case) for op, case in cases.items()}))
         if rows
         else tuple(texts)
     )
 
 
-def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, Extent]) -> str:
+def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, SizeUnit]) -> str:
     """Return a text such as `2 GPUs with data on the GPU beat one: matmul from 1229² and sum from 268 M; not
     softmax.`"""
     wins = [

@@ -26,7 +26,7 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import empty_launch_s, stage_medians, used_sessions
 from gpubench.analysis.speedup import fit_cases, pair_ratio
-from gpubench.analysis.thresholds import Extent, extent
+from gpubench.analysis.thresholds import SizeUnit, size_unit_of
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
@@ -455,7 +455,7 @@ def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
     )
     shown = [gain for gain in gains.pays_from if gain.regime in (WAITED, ALWAYS)]
     cases = {gain.op: gain.row.case for gain in strong}
-    texts = [pays_text(gain, extent(cases[gain.op])) for gain in shown or gains.pays_from]
+    texts = [pays_text(gain, size_unit_of(cases[gain.op])) for gain in shown or gains.pays_from]
     lines = (_STRONG, *texts) if strong else ()
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
@@ -504,7 +504,7 @@ def _state_text(gain: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
-def pays_text(gain: GroupFrom, counted: Extent) -> str:
+def pays_text(gain: GroupFrom, counted: SizeUnit) -> str:
     """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
     4096² (group:cupy:0+1)`."""
     what = " ".join((gain.op, gain.dtype, *(f"{name}={value}" for name, value in gain.params.items())))

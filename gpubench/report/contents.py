@@ -223,7 +223,7 @@ def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
     shown, first = {entry.op for entry in rows}, rows[0]
     rows += [
         AnswerRow(
-            op=op, dtype=first.dtype, params={}, device_id=first.device_id, extent="elements",
+            op=op, dtype=first.dtype, params={}, device_id=first.device_id, size_unit="elements",
             cells=dict.fromkeys(summary.regimes, _PENDING), count=first.count,
         )
         for op in ops if op not in shown
@@ -233,5 +233,5 @@ def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
 
 
 def _open(cell: AnswerCell) -> AnswerCell:
-    waiting = cell.kind == "open" and cell.why not in _SETTLED
+    waiting = cell.kind == "open" and cell.reason not in _SETTLED
     return msgspec.structs.replace(cell, kind="pending") if waiting else cell

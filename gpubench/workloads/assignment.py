@@ -41,8 +41,10 @@ class AssignmentCosts(NamedTuple):
     up_s: Mapping[str, float]  # the seconds of one copy of a value to the GPU, by the value's name
     down_s: Mapping[str, float]  # the seconds of one copy back to the host, by the value's name
     enter_s: float  # the seconds of an empty launch and its wait
-    given: Mapping[str, str]  # the letters of the sides on which each value is at first: `c`, `g` or `cg`
-    wanted: Sequence[str]  # the names of the values that must end on the host
+    initial_sides: Mapping[
+        str, str
+    ]  # the letters of the sides on which each value is at first: `c`, `g` or `cg`
+    host_values: Sequence[str]  # the names of the values that must end on the host
 
     def without_copies(self) -> AssignmentCosts:
         """Return a copy of these costs in which no copy takes any time."""
@@ -80,13 +82,17 @@ class StageChain:
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
         written = {name for step in costs.steps for name in step.writes}
-        moving = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
+        moving = [name for name, sides in costs.initial_sides.items() if name in written or sides != CPU + GPU]
         self._bits = {name: 1 << 2 * i for i, name in enumerate(dict.fromkeys([*moving, *sorted(written)]))}
-        self.begin = sum(self._valid(name, sides) for name, sides in costs.given.items() if name in self._bits)
+        self.begin = sum(
+            self._valid(name, sides) for name, sides in costs.initial_sides.items() if name in self._bits
+        )
         self.steps = [{side: self._step(step, side) for side in _sides(step)} for step in costs.steps]
-        self._wanted = [(self._bits[name], costs.down_s[name]) for name in costs.wanted if name in self._bits]
+        self._host_values = [
+            (self._bits[name], costs.down_s[name]) for name in costs.host_values if name in self._bits
+        ]
         last = {name: number for number, step in enumerate(costs.steps) for name in (*step.reads, *step.writes)}
-        last |= dict.fromkeys(costs.wanted, len(costs.steps))
+        last |= dict.fromkeys(costs.host_values, len(costs.steps))
         # For each stage: both bits of every value that a later stage, or the caller, still reads.
         self.live = [
             sum(3 * bit for name, bit in self._bits.items() if last.get(name, -1) > number)
@@ -136,7 +142,7 @@ class StageChain:
 
     def end_s(self, valid: int) -> float:
         """Return the seconds of the copies that bring the wanted values to the host after the last stage."""
-        return sum(copy_s for bit, copy_s in self._wanted if not valid & bit)
+        return sum(copy_s for bit, copy_s in self._host_values if not valid & bit)
 
 
 def _sides(step: StageCost) -> tuple[str, ...]:

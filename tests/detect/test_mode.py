@@ -161,8 +161,8 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     told = [reason.code for reason in advise(card(8 * GIB, access=access)).reasons]
     assert told == ["VRAM_GE_4GIB", *["HIDDEN_BY_ENV"] * (code == "HIDDEN_BY_ENV")]
     lack = inspection.lacks(Machine(gpus=[gpu]), "gpu")
-    assert (named in lack.hint, lack.why.endswith(code)) == (True, True)
-    assert "number or vendor" in inspection.lacks(Machine(gpus=[gpu]), "cupy").why  # a card of AMD
+    assert (named in lack.hint, lack.reason.endswith(code)) == (True, True)
+    assert "number or vendor" in inspection.lacks(Machine(gpus=[gpu]), "cupy").reason  # a card of AMD
 
 
 # ---------------------------------------------------------------- files in, recommendation out

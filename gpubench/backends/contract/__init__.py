@@ -322,10 +322,10 @@ class Session(ABC):
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the case on these buffers, after all work that is not timed. That is to prepare
-        the library call, or to build the kernel of `case.variant` (None means the first kernel). If `output` is
-        None, each launch makes an output of its own. A repeated call is cheap, because programs are cached.
-        Raises BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
+        """Return a launch of the case on these buffers. All work that is not timed is done here: prepare the
+        library call, or build the kernel of `case.variant` (None means the first kernel). If `output` is None,
+        each launch makes an output of its own. A repeated call is cheap, because programs are cached. Raises
+        BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
@@ -468,9 +468,9 @@ class Backend(ABC):
         return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
 
     def preload(self) -> None:
-        """Import the modules that `open` needs, without touching a device. It is called before the users of the
-        GPUs are listed, and our worker must not be among those. Raises nothing, because `open` reports the
-        errors. The default does nothing."""
+        """Import the modules that `open` needs, without touching a device: the users of the GPUs are listed
+        afterwards, and our worker must not be one of them. Raises nothing, because `open` reports the errors.
+        The default does nothing."""
 
 
 @runtime_checkable
@@ -484,7 +484,7 @@ class Observed(Protocol):
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Return the other users of a GPU, as those fields of `monitor.Users` that are not 0."""
+        """Return how other programs use a GPU: the fields of `monitor.Users` that are not 0, by name."""
 
 
 @runtime_checkable

@@ -174,8 +174,8 @@ class KnownPeaks(Protocol):
 
     @abstractmethod
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the requested peaks. `memory` requests that of memory, `link` those of the link to the host,
-        and `compute` those of arithmetic in these dtypes."""
+        """Return the requested peaks. `memory` requests the peak of memory, `link` the peaks of the link to the
+        host, and `compute` the peaks of arithmetic in these dtypes."""
 
 
 @runtime_checkable

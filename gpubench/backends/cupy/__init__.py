@@ -198,8 +198,8 @@ class CupySession(
         return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory))
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return transfers through page-locked memory for the tuned implementation, and CuPy's own ones for the
-        library one."""
+        """Return transfers through page-locked memory for the tuned implementation, and CuPy's plain copies for
+        the library implementation."""
         return self._staged if implementation == "tuned" else Transfers(self)
 
     def stream(self) -> DeviceStream:

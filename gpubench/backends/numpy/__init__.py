@@ -415,8 +415,8 @@ class NumpyBackend(Backend, Joins):
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return an empty list: the ranks of a device group in host memory are no devices that could be chosen. The
-        id of such a group has only the number of its ranks."""
+        """Return an empty list, because the ranks of a device group in host memory are not devices. The id of
+        such a group ends in the number of its ranks (`group:numpy:4`)."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:

@@ -276,7 +276,7 @@ def _leave_mark() -> Iterator[None]:
     mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():
-            if any(_is_of_the_dead(path) for path in folder.glob(f"{_MARK}*")):
+            if any(_died_loading_numba(path) for path in folder.glob(f"{_MARK}*")):
                 raise NumbaUnusable("a worker ended, or hung, while it loaded numba")
             with contextlib.suppress(OSError):  # without locks a crash costs what it costs
                 mark = Lock(folder / f"{_MARK}{os.getpid()}")
@@ -286,7 +286,7 @@ def _leave_mark() -> Iterator[None]:
         yield
 
 
-def _is_of_the_dead(path: Path) -> bool:
+def _died_loading_numba(path: Path) -> bool:
     """Return whether the file `path` is the mark of a worker that died while it loaded numba. Such a file is
     locked by nobody and not empty. (An empty mark is about to be removed by its worker.)"""
     mark = Lock(path)

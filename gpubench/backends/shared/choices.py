@@ -133,7 +133,8 @@ def key(case: Case, names: Sequence[str]) -> str:
 
 
 def _place(case: Case, away: int = 0) -> str:
-    """Return the key without the candidates, for the size that is `away` half octaves from that of the case."""
+    """Return the key of the case without the digest of the candidates. `away` moves the size by so many half
+    octaves."""
     params = {**case.params, "n": round(case.n * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])

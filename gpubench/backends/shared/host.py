@@ -428,8 +428,8 @@ def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: i
     activation, its shape replaces the params. Values follow each other in the order of memory, so that a larger
     array begins with the values of a smaller one.
 
-    `kind` is how values are drawn: "random" as the operand declares, or zeros, ones or normal. With zeros and
-    ones, ids stay in their range. normal replaces only uniform values.
+    `kind` is how values are drawn: "random" (as the operand declares), "zeros", "ones" or "normal". "zeros" and
+    "ones" keep ids in their range, and "normal" replaces only uniform values.
     """
     import numpy as np
 

@@ -152,9 +152,9 @@ class HeldPieces:
         """Enqueue one call of the share in pieces. Returns a function that waits for the results, which are
         written to `host_output`.
 
-        Returns None, and enqueues nothing, if the share has one piece, if there are several `calls`, or if
-        `host_output` is None. It does the same if the device does not move the caller's arrays by itself. Sets
-        `share.came_in_pieces`. Raises DeviceOutOfMemory.
+        Returns None and enqueues nothing if the share has one piece, if there are several `calls`, if
+        `host_output` is None, or if the device does not move the caller's arrays by itself. Sets
+        `share.came_in_pieces` to whether pieces were enqueued. Raises DeviceOutOfMemory.
         """
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):

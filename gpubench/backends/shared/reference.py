@@ -368,13 +368,13 @@ _PERIOD = 65_537  # random signs and terms repeat after about so many, since dra
 
 
 def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
-    """Return the inputs that make every term of an op with `terms` count, and inputs with a single term that have
-    the same outputs.
+    """Return two lists of inputs with the same outputs. The first makes every term of an op with `terms` count,
+    and the second has a single term that is not 0.
 
-    The terms of each output are whole numbers from 1 to 4 with random signs, whose sum is 3 or -3. So a term that
-    is left out or added twice changes the sum by at least 1, which is more than the tolerance in every dtype.
-    Partial sums stay so small that they are exact. If the op takes the largest term, that is the last one, and all
-    others are negative. Inputs without terms are ones.
+    The terms of each output are whole numbers from 1 to 4 with random signs, whose sum is 3 or -3. So a term
+    that is left out or added twice changes the sum by at least 1, which is more than the tolerance in every
+    dtype. Partial sums stay so small that they are exact. If the op takes the largest term, that is the last
+    one, and all others are negative. Inputs without terms are ones.
     """
     import numpy as np
 

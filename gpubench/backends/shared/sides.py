@@ -83,8 +83,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def ask(side: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why a session cannot run a case. Returns None if it can. A kernel that is a library call is asked
-    about as the library implementation."""
+    """Return why a session cannot run a case. Returns None if it can. If the kernel is a library call, ask
+    about the library implementation."""
     kernel = op.kernel(side.device.backend, case.dtype)
     if kernel is not None and kernel.library:
         case = replace(case, implementation="library")
@@ -176,7 +176,7 @@ class DividedBuffer:
 
     @property
     def host(self) -> Array:
-        """The whole operand in host memory: the uploaded array, or memory of its own."""
+        """The whole operand in host memory: the uploaded array, or new memory if nothing was uploaded."""
         if self._host is None:
             import numpy as np
 
@@ -184,7 +184,8 @@ class DividedBuffer:
         return self._host
 
     def own(self) -> Array:
-        """Return `host` as memory of its own, never the caller's array, because a launch will write to it."""
+        """Return the operand in host memory that a launch may write to. An uploaded array is copied first,
+        because it belongs to the caller."""
         if not self._own and self._host is not None:
             self._host, self._own = self._host.copy(), True
         return self.host

@@ -487,7 +487,7 @@ class WgpuSession(
             self._device.destroy()
 
     def flush(self) -> None:
-        """Overwrite a buffer that is larger than usual caches, as far as the device allows such a buffer."""
+        """Overwrite a buffer larger than usual caches, or the largest buffer that the device allows."""
         self._clear(self._flush_buffer())
 
     def _clear(self, buffer: Buffer) -> None:

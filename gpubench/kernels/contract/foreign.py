@@ -64,8 +64,8 @@ def load_without_trial(name: str) -> Op:
 
 
 def try_out(names: Iterable[str]) -> None:
-    """Import each op that has had no trial yet in a child process of its own, all at the same time, and
-    remember the results. A name with other characters than a-z, 0-9 and _ fails without a process."""
+    """Try each op that was not tried yet: import it in a child process, all at the same time, and remember the
+    results. A name with other characters than a-z, 0-9 and _ fails without a process."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):

@@ -102,8 +102,8 @@ class NumbaPass(msgspec.Struct, frozen=True):
     operands: tuple[str | None, str | None, str | None, str | None]
     units: int  # units of work, such as elements, rows or tiles
     granule: int = 1  # slices begin at multiples of this
-    m: int = 0  # a length that is passed to the kernel, with a meaning of the kernel's own
-    s: int = 0  # a second such length
+    m: int = 0  # the kernel's argument `m`: a length whose meaning the kernel defines
+    s: int = 0  # the kernel's argument `s`: a second length of this kind
     slices: int | None = None  # the number of slices; None means one for each thread
 
 
@@ -130,7 +130,8 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    name: str  # the distinction from other candidates, without the size, because it is used at all sizes
+    # tells the candidates of a kernel apart; without the size, since a choice may serve several sizes
+    name: str
     build: Callable[[], Any]  # returns the program of the candidate
 
 

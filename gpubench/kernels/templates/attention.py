@@ -56,7 +56,7 @@ class Heads(msgspec.Struct, frozen=True):
         return self.sequences * self.n
 
     @property
-    def pairs(self) -> int:
+    def attended_pairs(self) -> int:
         """The number of pairs of a token and a token that it attends to (itself or an earlier one), in all
         sequences."""
         return self.sequences * (self.n * (self.n + 1) // 2)

@@ -225,8 +225,9 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of the sampled cases, and restore changed inputs. If there are any, run each case
-        alone to find the case that changes them. If no case does so again, all cases count as guilty."""
+        """Compare the inputs of the sampled cases, and restore changed ones. If an input was changed, run each
+        case alone to find the one that changes it. If none changes it again, all of these cases count as
+        guilty."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
@@ -500,9 +501,9 @@ class OpenDevice:
         return self.kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Return the seconds of the parts of a launch, timed once per implementation, as they do not depend on
-        the regime. The stages of a pipeline are timed each time. A `transfer-always` case gets its steps from
-        its own samples. Returns an empty dict for that, for a CPU, for calls in place, and if `count` is 0."""
+        """Return the seconds of the parts of a launch. They do not depend on the regime, so they are timed once
+        per implementation. The stages of a pipeline are timed each time. Returns an empty dict for a CPU, for
+        calls in place, if `count` is 0, and for `transfer-always`, whose samples give the steps."""
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}

@@ -114,7 +114,7 @@ class CallWorkspace(Workspace):
 
     @functools.cached_property
     def host_outputs(self) -> list[Any]:
-        """One object to download the result into, whatever the result is."""
+        """A list of one object, which holds a downloaded result of any type."""
         return [ObjectBuffer()]
 
     def rest(self) -> None:

@@ -70,8 +70,8 @@ class _NoPeak(Exception):
 
 
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
-    """Return the requested peaks, each with its rate or with the reason why it has none. Errors of the device
-    become such reasons."""
+    """Return the requested peaks, each with its rate or with the reason why it has none, such as an error of
+    the device."""
     if isinstance(session, KnownPeaks):
         return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
     peaks: list[Peak] = []

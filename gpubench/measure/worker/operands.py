@@ -181,8 +181,8 @@ class Passed:
     """The copies of outputs that passed the whole comparison. The most recently used copies stay.
 
     An output is right if its bits equal those of a copy of its size. If an op's outputs of different sizes
-    begin alike, the beginning of a larger copy is enough, but not at the lowest, the third highest and the
-    highest size of the ladder.
+    begin alike, the beginning of a larger copy is enough. At the lowest, the third highest and the highest size
+    of the ladder only a copy of the same size counts.
     """
 
     def __init__(self, session: Session, most_bytes: int) -> None:

@@ -402,8 +402,8 @@ def count(target: float, seconds: float) -> int:
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the launches of a sample on the device's clock to those of one on the wall clock, but at most to
-    QUEUED_LAUNCHES. A longer queue is faster. A derived number is left as it is."""
+    """Raise `hot_repeat` to `repeat`, at most to QUEUED_LAUNCHES, because launches in a longer queue are
+    faster. The `hot_repeat` of a derived time is not changed."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = max(timer.hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
@@ -492,8 +492,8 @@ WORK_SAMPLES = 100
 
 
 def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
-    """Warm up, wait until `request.start_at`, and take samples for `request.work_s` seconds. Each is about a
-    hundredth of them."""
+    """Warm up, wait until `request.start_at`, and take samples for `request.work_s` seconds. Each sample lasts
+    about 1/WORK_SAMPLES of that time."""
     _warm_up(timer, request.warmup_s, lambda: timer.seconds(timer.repeat))
     repeat = calibrate(timer, request.work_s / WORK_SAMPLES)
     clock, ends = timer.session.clock, list[float]()

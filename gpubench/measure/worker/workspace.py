@@ -282,13 +282,13 @@ class Workspace:
         return None
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Check the results that stages of a launch hand on. Raises Wrong."""
+        """Check the results between the stages of a launch. Raises Wrong. The default checks nothing."""
 
     def spoil_between(self, case: Case) -> None:
-        """Fill the results that stages hand on with sentinels."""
+        """Fill the results between stages with sentinels. The default does nothing."""
 
     def release_between(self) -> None:
-        """Free the buffers of the results that stages hand on."""
+        """Free the buffers of the results between stages. The default does nothing."""
 
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
         """Return the times of the stages of a timer's launch. Returns None if it has no stages."""

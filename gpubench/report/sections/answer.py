@@ -291,7 +291,7 @@ def _best_code(answered: MachineAnswer) -> list[str]:
             compiled = cpu.implementation == "tuned"
             name = "compiled as one kernel" if compiled else f"by {backend_text(cpu.device_id or '')}"
             gain = factor_text(cpu.ratio, cpu.within)
-            text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
+            text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.size_unit)}"
         both = [best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
         dtype = f" {code.dtype}" if len({other.dtype for other in answered.best_code}) > 1 else ""
         texts.append(f"{code.op}{dtype}: {text}; at the best of both sides {both[0]}, copied {both[1]}.")
@@ -304,7 +304,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
     dtypes = len({winner.dtype for winner in answered.host}) > 1
     times = [
         f"{series_label(winner, dtypes=dtypes)} {format_seconds(winner.plain_s or winner.best_s)} at "
-        f"{named_size_text(winner.n, winner.extent)}"
+        f"{named_size_text(winner.n, winner.size_unit)}"
         for winner in answered.host
     ]
     return [f"On the host in any case: {list_words(times)}."] if times else []
@@ -335,7 +335,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
         over = not failed and answered.absence is not None and OUT_OF_TIME in answered.absence.causes
         budget = run.settings.budget_s
         return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
-    sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in answered.late]
+    sizes = [f"{op} at {named_size_text(n, size_unit)}" for op, n, size_unit in answered.late]
     names = [*answered.missing, *sizes]
     if not names:
         return []
@@ -498,9 +498,9 @@ def _reasons(answered: MachineAnswer) -> list[str]:
     """Return a line with the reasons why cells are `?`, each with its ops. The list is empty if there are none,
     or if the sizes were requested. Functions that fail have sentences of their own."""
     whys = [
-        (entry.op, "not measured" if cell is None else why_text(cell.why))
+        (entry.op, "not measured" if cell is None else why_text(cell.reason))
         for entry in answered.rows
-        if {cell.why for cell in entry.cells.values()} != {"bad-function"}
+        if {cell.reason for cell in entry.cells.values()} != {"bad-function"}
         for cell in map(entry.cells.get, answered.regimes)
         if cell is None or (cell.kind == "open" and not cell.tied)
     ]

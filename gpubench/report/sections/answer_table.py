@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, BestImplementation, GpuTimes, MachineAnswer
-from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, SizeUnit, both_text, cell_text, size_text
 from gpubench.base.plugins import wings
 from gpubench.base.table import Cell, Column, Table, mark_repeats, number
 from gpubench.base.units import format_seconds
@@ -47,7 +47,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
     The heading has the most common size of the gains, and a gain at another size has its size beside it. If
     most gains have other sizes, each row has its own size.
     """
-    counted: Extent = "plain" if all(entry.extent == "plain" for entry in answer.rows) else "elements"
+    counted: SizeUnit = "plain" if all(entry.size_unit == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
     tops: list[int | None] = [None] * len(rows)
@@ -56,14 +56,14 @@ def thresholds_table(answer: MachineAnswer) -> Table:
         for i, (entry, line) in enumerate(zip(answer.rows, rows, strict=True)):
             n = max((gain.n for regime in answer.regimes if (gain := gain_of(entry, regime))), default=None)
             tops[i] = None if n is None else entry.elements(n)
-            line.append(Cell("" if n is None else size_text(n, entry.extent)))
+            line.append(Cell("" if n is None else size_text(n, entry.size_unit)))
     for regime in answer.regimes:
         group, n = situation_text(regime), None if any(tops) else common[regime]
         at = "gain" if n is None else f"at {size_text(n, counted)}"
         columns += [Column("pays from", right=True, group=group), Column(at, group=group)]
         for entry, line, top in zip(answer.rows, rows, tops, strict=True):
             cell = entry.cells.get(regime)
-            line += [threshold_cell(cell, cell_text(cell, entry.extent)), _gain(entry, cell, top or n)]
+            line += [threshold_cell(cell, cell_text(cell, entry.size_unit)), _gain(entry, cell, top or n)]
     return bare_table(columns, mark_repeats(rows, 1))
 
 
@@ -82,7 +82,7 @@ def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
-    return gain_cell(gain, f" at {size_text(gain.n, entry.extent)}")
+    return gain_cell(gain, f" at {size_text(gain.n, entry.size_unit)}")
 
 
 def _commonest(answer: MachineAnswer, regime: str) -> int | None:
@@ -122,14 +122,14 @@ def one_op_table(entry: AnswerRow) -> Table:
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
     cpu = "" if cpu_s is None else f" (CPU {format_seconds(cpu_s)})"
-    at = "" if n is None else f"at {_top_text(n, entry.extent)}{cpu}"
+    at = "" if n is None else f"at {_top_text(n, entry.size_unit)}{cpu}"
     rows = []
     for regime in sorted(entry.cells, key=_order):
         cell = entry.cells[regime]
         gain = cell.gain
-        tail = f"  at {_top_text(gain.n, entry.extent)}" if gain is not None and gain.n != n else ""
+        tail = f"  at {_top_text(gain.n, entry.size_unit)}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
-        threshold = threshold_cell(cell, both_text(cell, entry.extent))
+        threshold = threshold_cell(cell, both_text(cell, entry.size_unit))
         name = Cell(situation_text(regime, beside_queued=True))
         rows.append((name, threshold, gain_cell(None if cell.tied else gain), Cell(seconds)))
     return bare_table(
@@ -137,9 +137,9 @@ def one_op_table(entry: AnswerRow) -> Table:
     )
 
 
-def _top_text(n: int, extent: Extent) -> str:
+def _top_text(n: int, size_unit: SizeUnit) -> str:
     """Return the largest size with its name, such as `n = 16 M` or `side = 4096`."""
-    return f"side = {n}" if extent == "side" else f"n = {size_text(n, extent)}"
+    return f"side = {n}" if size_unit == "side" else f"n = {size_text(n, size_unit)}"
 
 
 def sizes_table(answer: MachineAnswer) -> Table:
@@ -155,7 +155,7 @@ def sizes_table(answer: MachineAnswer) -> Table:
     rows = []
     for entry, name in zip(answer.rows, names, strict=True):
         for n in sorted({gain.n for cell in entry.cells.values() for gain in cell.gains}) or [0]:
-            line = [*name, Cell(asked_size_text(n, entry.extent) if n else "-"), _cpu_time(entry, n)]
+            line = [*name, Cell(asked_size_text(n, entry.size_unit) if n else "-"), _cpu_time(entry, n)]
             for regime in answer.regimes:
                 cell = entry.cells.get(regime)
                 gain = next((gain for gain in cell.gains if gain.n == n), None) if cell is not None else None
@@ -220,9 +220,9 @@ def _implementations_beside(answer: MachineAnswer) -> Table:
         common[place] = elements = Counter(
             implementation.elements for implementation in implementations
         ).most_common(1)[0][0]
-        counted: Extent = (
+        counted: SizeUnit = (
             "plain"
-            if all(implementation.extent == "plain" for implementation in implementations)
+            if all(implementation.size_unit == "plain" for implementation in implementations)
             else "elements"
         )
         group = size_text(elements, counted)
@@ -257,7 +257,7 @@ def _implementation_name(implementation: BestImplementation) -> str:
 
 
 def _measured_size(implementation: BestImplementation | GpuTimes) -> str:
-    return (asked_size_text if implementation.asked else size_text)(implementation.n, implementation.extent)
+    return (asked_size_text if implementation.asked else size_text)(implementation.n, implementation.size_unit)
 
 
 def times_table(answer: MachineAnswer) -> Table:

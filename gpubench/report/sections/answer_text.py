@@ -21,12 +21,12 @@ from gpubench.analysis.speedup import fastest
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
-    Extent,
     Gain,
+    SizeUnit,
     both_text,
     cell_text,
-    extent,
     size_text,
+    size_unit_of,
     why_text,
 )
 from gpubench.base import BUSY_SHARE, group_by
@@ -59,11 +59,11 @@ def rough_size_text(n: float) -> str:
     return f"{value:.1f} {unit}" if value < 1 else f"{value:.0f} {unit}".strip()
 
 
-def asked_size_text(n: int, extent: Extent) -> str:
+def asked_size_text(n: int, size_unit: SizeUnit) -> str:
     """Return a requested size without rounding, such as `1.1 K` or `16 M`; or `1,000,000` if K and M would
     change the number."""
-    if extent == "side" or (extent == "plain" and n < 10_000):
-        return size_text(n, extent)
+    if size_unit == "side" or (size_unit == "plain" and n < 10_000):
+        return size_text(n, size_unit)
     for unit, scale in SIZE_UNITS:
         for decimals in (0, 1):
             value = round(n / scale, decimals)
@@ -72,9 +72,9 @@ def asked_size_text(n: int, extent: Extent) -> str:
     return f"{n:,}"
 
 
-def named_size_text(n: int, extent: Extent) -> str:
+def named_size_text(n: int, size_unit: SizeUnit) -> str:
     """Return a requested size with its name, such as `n = 1 K` or `side 1024`."""
-    return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
+    return f"side {n}" if size_unit == "side" else f"n = {asked_size_text(n, size_unit)}"
 
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
@@ -97,7 +97,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
         )
         best = [(data, fastest(rows)) for data, rows in by_data.items()]
         times = [f"{time_text(case.time, unit)} {data}" for data, case in best if case is not None]
-        texts.append(f"{op} at {named_size_text(largest.n, extent(largest))} {', '.join(times)}")
+        texts.append(f"{op} at {named_size_text(largest.n, size_unit_of(largest))} {', '.join(times)}")
     more = f"; {len(texts) - MOST_LOSERS} more" if len(texts) > MOST_LOSERS else ""
     return [f"Software adapter: {'; '.join(texts[:MOST_LOSERS])}{more}."] if texts else []
 
@@ -209,7 +209,9 @@ def brief_text(answer: MachineAnswer) -> str:
         elif answer.named and cells[0].gain is not None:
             text = gain_text(cells[0].gain)
         else:
-            text = ("from " if cells[0].kind in ("at", "range") else "") + cell_text(cells[0], first[0].extent)
+            text = ("from " if cells[0].kind in ("at", "range") else "") + cell_text(
+                cells[0], first[0].size_unit
+            )
         texts.append(text if regime in (WAITED, QUEUED) else f"{text} {short_text(regime)}")
     what = "GPU wins " if len(first) > 1 else f"{series_text(first[0])}: "
     return what + ", ".join(texts)
@@ -310,7 +312,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         all. The text is empty if this number is unknown, if fewer than FEWEST_OPS of these ops work on vectors,
         or if the sizes were requested. It is also empty for any regime but `waited`."""
         winners = [self.rows[i] for i in places]
-        vectors = sum(entry.extent == "elements" for entry in winners)
+        vectors = sum(entry.size_unit == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
             return ""
         guesses = sorted(_guess(entry, entry.cells[regime]) for entry in winners)
@@ -341,29 +343,27 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
         f"{with_text(regime)} {_op_clause(entry, cell, ends=not together)}" for regime, cell in cells.items()
     ]
     if together:
-        clauses.append(f"measured up to {size_text(max(ends), entry.extent)}")
+        clauses.append(f"measured up to {size_text(max(ends), entry.size_unit)}")
     return f"{series_text(entry)}: {'; '.join(clauses)}."
 
 
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
     """Return the clause of one situation. It has both ends of the break-even's interval, because no size
     between them is known to win. `ends` adds the largest measured size."""
-    size = cell_text(cell, entry.extent).removesuffix(", mixed")
-    both = both_text(cell, entry.extent).removesuffix(", mixed")
+    size = cell_text(cell, entry.size_unit).removesuffix(", mixed")
+    both = both_text(cell, entry.size_unit).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
-    last = "" if cell.gain is None else size_text(cell.gain.n, entry.extent)
+    last = "" if cell.gain is None else size_text(cell.gain.n, entry.size_unit)
     if cell.kind == "open":
         if cell.gain is None:
-            return f"nothing is known ({why_text(cell.why)})"
+            return f"nothing is known ({why_text(cell.reason)})"
         if cell.tied:
             return f"the CPU and the GPU are about equal at {last}, the largest size"
         sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "the CPU and the GPU are about equal"}
         side = sides.get(cell.gain.winner, "it is too noisy to say")
         if cell.low is not None:
-            return (
-                f"the GPU does not pay below {size.removeprefix('> ')} ({why_text(cell.why)}); at {last} {side}"
-            )
-        return f"no break-even is known ({why_text(cell.why)}); at {last} {side}"
+            return f"the GPU does not pay below {size.removeprefix('> ')} ({why_text(cell.reason)}); at {last} {side}"
+        return f"no break-even is known ({why_text(cell.reason)}); at {last} {side}"
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")
     below = f"every size measured, from {first}" + (f" to {last}" if ends else "")
@@ -392,7 +392,7 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
     if not clauses:
         return f"{series_text(entry)}: no time on both sides."
     sizes = {gain.n for gains in gains_by_regime.values() for gain in gains}
-    at = f" at {named_size_text(max(sizes), entry.extent)}" if len(sizes) == 1 else ""
+    at = f" at {named_size_text(max(sizes), entry.size_unit)}" if len(sizes) == 1 else ""
     return f"{series_text(entry)}{at}, {'; '.join(clauses)}."
 
 
@@ -471,7 +471,7 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
     return the break-even, such as `the GPU pays from 23 K`, or only `23 K` for the cell of copied calls."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
-    text = cell_text(cell, code.extent)
+    text = cell_text(cell, code.size_unit)
     return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 

@@ -13,13 +13,13 @@ from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, cpu_cod
 from gpubench.analysis.thresholds import (
     Amortization,
     AnswerCell,
-    Extent,
+    SizeUnit,
     WeightLoad,
     amortizations,
     both_text,
     cell_text,
-    extent,
     range_text,
+    size_unit_of,
     threshold,
     threshold_text,
     weight_loads,
@@ -348,7 +348,7 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     body = []
     for rows in group_by(curves, lambda curve: (curve.case.series, curve.device_id)).values():
         first, by_regime = rows[0], {data_text(curve.case): threshold(curve) for curve in rows}
-        counted = extent(first.case)
+        counted = size_unit_of(first.case)
         thresholds = [_threshold_cell(by_regime[name], counted) if name in by_regime else "" for name in data]
         measured = range_text(min(curve.first for curve in rows), max(curve.last for curve in rows), counted)
         body.append(
@@ -362,7 +362,7 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     )
 
 
-def _threshold_cell(cell: AnswerCell, counted: Extent) -> Cell:
+def _threshold_cell(cell: AnswerCell, counted: SizeUnit) -> Cell:
     """Return the cell of a break-even with its interval. Its brief text is one of both."""
     full = threshold_cell(cell, both_text(cell, counted))
     return msgspec.structs.replace(full, brief=cell_text(cell, counted))
@@ -388,7 +388,9 @@ def _legend(curves: Sequence[BreakEven]) -> str:
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
     kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
     kinds |= {"at" for _, cell in pairs if cell.kind == "range" and cell.n is not None}
-    opens = [(curve.op, why_text(cell.why)) for curve, cell in pairs if cell.kind == "open" and not cell.tied]
+    opens = [
+        (curve.op, why_text(cell.reason)) for curve, cell in pairs if cell.kind == "open" and not cell.tied
+    ]
     whys = group_by(opens, lambda pair: pair[1])
     reasons = [
         f"{truncate(list(dict.fromkeys(op for op, _ in ops)), _MOST_OPS)} ({why})" for why, ops in whys.items()
@@ -397,7 +399,7 @@ def _legend(curves: Sequence[BreakEven]) -> str:
         where_legend(curve.case for curve in curves),
         *(words for kind, words in _WORDS.items() if kind in kinds),
         *([f"?: {'; '.join(reasons)}"] if reasons else []),
-        *(["K is 1024"] if any(extent(curve.case) == "elements" for curve in curves) else []),
+        *(["K is 1024"] if any(size_unit_of(curve.case) == "elements" for curve in curves) else []),
     ])  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
-from gpubench.analysis.thresholds import extent
+from gpubench.analysis.thresholds import size_unit_of
 from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
@@ -129,7 +129,7 @@ def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], reg
     if best is None:
         return ""
     sizes = {gain.n for entry in entries for cell in entry.cells.values() for gain in cell.gains}
-    size = "" if sizes == {best.n} else f" at {named_size_text(best.n, extent(best.case.case))}"
+    size = "" if sizes == {best.n} else f" at {named_size_text(best.n, size_unit_of(best.case.case))}"
     data = "" if [best.regime] == list(regimes) else f", {situation_text(best.regime)},"
     op = "it" if [entry.op for entry in entries] == [best.op] else best.op
     return f"{_how(best)}{size}{data} {op} is {best.gain:.2f}x as fast as the better of the two"

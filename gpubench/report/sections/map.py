@@ -61,7 +61,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
         what = f"{self.op} {self.side}".strip()
         if self.strip is None:
             return f"{what}: not measured"
-        counted, gain = self.lane.row.extent, self.strip.cell.gain
+        counted, gain = self.lane.row.size_unit, self.strip.cell.gain
         at = "" if gain is None else f", {self.gain} at {size_text(gain.n, counted)}"
         return f"{what} pays from: {cell_text(self.strip.cell, counted)}{at}"
 
@@ -199,7 +199,7 @@ def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
 
 def axis_text(rows: Iterable[MapRow]) -> str:
     """Return the unit of the sizes on the axis. If ops count sizes differently, the text names both units."""
-    plain = [entry.lane.row.extent == "plain" for entry in rows]
+    plain = [entry.lane.row.size_unit == "plain" for entry in rows]
     return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
 

@@ -280,7 +280,7 @@ def test_a_prediction_rests_on_rounds_after_one_to_warm_up(session, tmp_path, mo
     sides = (*found.cpu_s, *found.gpu_s, found.cpu_whole_s, found.gpu_whole_s)
     assert {len(times) for times in sides} == {rounds}
     prices = two_sides.costs(ready.workspace.op, case, found)
-    assert (prices.enter_s, prices.wanted) == (median(found.enter_s), ["p"])
+    assert (prices.enter_s, prices.host_values) == (median(found.enter_s), ["p"])
     waited = msgspec.structs.replace(found, clock="waited")
     assert two_sides.costs(ready.workspace.op, case, waited).enter_s == 0.0
 
@@ -333,7 +333,7 @@ def chains(draw):
 
 def seconds_of(costs, assignment):
     """By the words of the design: each stage, each entry to the GPU, each value that is not there."""
-    there = {(name, side) for name, sides in costs.given.items() for side in sides}
+    there = {(name, side) for name, sides in costs.initial_sides.items() for side in sides}
     total, last = 0.0, "c"
 
     def need(name, side):
@@ -352,7 +352,7 @@ def seconds_of(costs, assignment):
             there -= {(name, "c"), (name, "g")}
             there.add((name, side))
         last = side
-    for name in costs.wanted:
+    for name in costs.host_values:
         need(name, "c")
     return total
 

@@ -194,8 +194,8 @@ class FakeStream(DeviceStream):
 
 
 class FakeHostMemory(HostMemory):
-    """Host memory that the device reads and writes at the rate of copies. On `fake:unified` it does so at its
-    own rate."""
+    """Host memory that the device reads and writes at the rate of copies, but on `fake:unified` as fast as its
+    own."""
 
     def __init__(self, session: FakeSession, memory: str) -> None:
         self._fake, self._fault_s = session, FAULT_S if memory == "managed" else 0.0

@@ -150,8 +150,8 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles for few columns: narrow tiles, and those other tiles that are at most four times as
-    wide."""
+    """Return the tiles for a C with few columns: the NARROW_TILES that the device allows, then those of `tiles`
+    with at most 4 * NARROW columns."""
     fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
     return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 

@@ -1,21 +1,19 @@
-"""Few rows times a matrix of weights, with the epilogue. Such products are bound by memory and by launches, not
-by arithmetic.
+"""Products of a few rows (at most 16) and a matrix of weights, with their epilogue, in one launch.
 
-A tile would compute 32 or 64 rows to keep one, and cuBLAS leaves the epilogue to a second launch. Here one
-launch does all. The threads of a group share a block of columns and add up along k. Each thread reads rows of
-the weights at a constant distance, 16 bytes at a time if the rows allow it, for all rows of x in its group.
-Weights that are stored transposed are read along their rows, by a few threads for each column. The rows may be
-normed first, in each group.
+Reading the weights and starting launches bound such products, not arithmetic. A tile of the general kernels
+would compute 32 or 64 rows, and cuBLAS would leave the epilogue to a second launch. Here the threads of a group
+share a block of columns. Each thread takes some of the k steps, for all rows of x in its group, and loads 16
+bytes of weights at a time if the length of a row of weights allows it. Weights that are stored transposed are
+read along their rows, by up to a warp for each column.
 
-Normed rows are kept in the group's memory in the type of the arithmetic. All threads of the group compute the
-norms, equally many for each row, and each holds some elements in registers. The first weights are loaded
-meanwhile.
+The rows may be normed first by layernorm. Each group then norms the rows that it multiplies, and keeps them in
+its memory in the type of the arithmetic. Each row is divided equally among the threads, which hold its elements
+in registers. The first weights are loaded meanwhile.
 
-- CUDA: the two sums of a row go through the shuffles of a warp, and then over its warps.
-- WGSL has no shuffles here. Each thread turns its elements into a pair: their mean, and the sum of squares
-  about that mean. The pairs of a row are joined in two steps, about the square root of their number at once.
-  This takes two barriers, whereas halving takes one for each step. The mean that is subtracted is that of the
-  joined pairs, so that nothing cancels.
+- CUDA: shuffles add up the two sums of a row within each warp, and then over its warps.
+- WGSL has no shuffles here. Each thread reduces its elements to a pair: their mean, and the sum of squares
+  about it. The pairs of a row are joined in two steps of about equal length, because each step needs a barrier.
+  The mean of all pairs is subtracted from the elements, so nothing cancels.
 """
 
 from __future__ import annotations

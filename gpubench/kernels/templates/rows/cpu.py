@@ -42,13 +42,13 @@ def candidates(
         text = _Text(formula, dtype, keeps=not streaming and dtype != "float16")
         if streaming or count >= threads or threads == 1 or len(names) > _MOST_INPUTS:
             whole = NumbaPass("run", arrays, count, m=columns)
-            return NumbaProgram(text.of_rows(streaming), (whole,), threads)
+            return NumbaProgram(text.rows_module(streaming), (whole,), threads)
         parts, folds = ceil_div(threads, count), [step for step in formula.steps if step.kind != "number"]
         passes = tuple(
             NumbaPass(kernel, (*arrays[:2], "partial", into), count * parts, m=columns, s=parts)
             for kernel in (*(f"part_{step.index}" for step in folds), "rest")
         )
-        return NumbaProgram(text.of_parts(), passes, threads, {"partial": 8 * _STRIDE * count * parts})
+        return NumbaProgram(text.parts_module(), passes, threads, {"partial": 8 * _STRIDE * count * parts})
 
     size = columns * ITEMSIZE[dtype]
     streamed = count * size >= STREAMED_BYTES and size % 64 == 0 and count >= (limits.multiprocessors or 1)
@@ -63,13 +63,13 @@ class _Text(msgspec.Struct, frozen=True):
     dtype: str  # dtype of inputs and output
     keeps: bool  # whether the powers of a row are stored in the output until they are scaled
 
-    def of_rows(self, streaming: bool) -> str:
+    def rows_module(self, streaming: bool) -> str:
         """Return the module for whole rows."""
         made = "".join(map(self._statements, self.formula.steps))
         text = _STREAMED if streaming else _WHOLE
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
-    def of_parts(self) -> str:
+    def parts_module(self) -> str:
         """Return the module for rows in parts: a kernel for each fold (total or powers), which leaves its
         result in `partial`, and a kernel for the elements."""
         kernels, before = {}, ""

@@ -108,7 +108,7 @@ def _gain_heading(rows: Sequence[MapRow]) -> str:
     """Return a heading such as `at 16 M` if all gains have the same size, else `gain`."""
     gains = [(entry.lane.row, entry.strip.cell.gain) for entry in rows if entry.strip and entry.strip.cell.gain]
     sizes = {op.elements(gain.n) for op, gain in gains}
-    plain = all(op.extent == "plain" for op, _ in gains)
+    plain = all(op.size_unit == "plain" for op, _ in gains)
     return f"at {size_text(sizes.pop(), 'plain' if plain else 'elements')}" if len(sizes) == 1 else "gain"
 
 
@@ -119,7 +119,7 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
     return {
         "op": entry.op, "side": entry.side, "series": with_params(f"{lane.op} {lane.dtype}", lane.params),
         "numbers": (
-            threshold_cell(cell, cell_text(cell, lane.extent)) if cell else Cell("-", "muted"),
+            threshold_cell(cell, cell_text(cell, lane.size_unit)) if cell else Cell("-", "muted"),
             gain_cell(cell.gain if cell and not cell.tied else None),
         ),
         "letters": strip_cells(entry.strip, view.ends, _LETTERS),
@@ -150,7 +150,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
             text = f"GPU {_between([gain for _, _, gain in wins.values()])}"
         if len(wins) < len(gains) and 0 < len(wins) <= _MOST_NAMES:
             starts = [
-                name if answered.named else f"{name} from {cell_text(cell, entry.extent)}"
+                name if answered.named else f"{name} from {cell_text(cell, entry.size_unit)}"
                 for name, (entry, cell, _) in wins.items()
             ]
             text = f"{list_words(starts)}: {text}"
@@ -159,8 +159,8 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
         if len(gains) == 1:
             ((entry, cell, gain),) = gains.values()
             figure = gain_text(gain)
-            text = f"at {size_text(gain.n, entry.extent)}"
-            text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.extent)}"
+            text = f"at {size_text(gain.n, entry.size_unit)}"
+            text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.size_unit)}"
         yield {
             "head": _HEADS.get(regime, situation_text(regime).capitalize()), "situation": short_text(regime),
             "text": text, "figure": figure, "tone": "gpu" if wins else "cpu" if losses else "plain",
