@@ -373,8 +373,6 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None  # the version of the driver or the API
     checked: bool | None = None  # whether a test kernel gave the right result; None if no test kernel was run
     throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
-    # the addresses that the device reaches directly; only earlier recordings have them
-    peers: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
     renders: bool | None = None  # whether it has a render node; None: unknown

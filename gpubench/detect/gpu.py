@@ -291,7 +291,7 @@ def partitions(device: MergedDevice) -> list[Partition]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(len(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
@@ -312,7 +312,6 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
     linked = []
     for gpu, device in zip(gpus, devices, strict=True):
         others = {bdf: name for bdf, name in by_bdf.items() if name != gpu.id} if gpu in whole else {}
-        names = {others.get(address(peer)) for record in device.records for peer in record.peers}
         reported: dict[str, list[LinkPath]] = {}
         for record in sorted(device.records, key=lambda r: (_place(r.source, "paths"), r.source)):
             for path in record.paths:
@@ -325,9 +324,8 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
                 for name in LinkPath.__struct_fields__ if name != "to"
             }) for other in gpus if other.id in reported
         ]  # fmt: skip
-        names |= {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
-        link = replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
-        linked.append(replace(gpu, link=link))
+        peers = [path.to for path in paths if path.kind.value in ("nvlink", "xgmi")]
+        linked.append(replace(gpu, link=replace(gpu.link, peers=peers, paths=paths)))
     return linked
 
 
@@ -387,31 +385,22 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 # ---------------------------------------------------------------- which GPUs the environment hides
 
 
-class Visible(NamedTuple):
-    """The devices that a list of visible devices (such as CUDA_VISIBLE_DEVICES) names."""
-
-    ordinals: tuple[int, ...] = ()  # the numbers of the devices
-    uuids: tuple[str, ...] = ()  # the full uuids of the devices; empty if there are numbers
-
-
-def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
-    """Parse a list of visible devices. An item is a number below `count`, or one of `uuids`, which may be
-    shortened if only one of them begins with it. Numbers and uuids cannot be mixed. The list ends at its first
-    invalid item, and a duplicate makes it empty."""
-    ordinals: list[int] = []
-    named: list[str] = []
+def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> list[int | str]:
+    """Parse a list of visible devices, such as CUDA_VISIBLE_DEVICES, and return their numbers or their full
+    uuids. An item is a number below `count`, or one of `uuids`, which may be shortened if only one of them begins
+    with it. Numbers and uuids cannot be mixed. The list ends at its first invalid item, and a duplicate makes it
+    empty."""
+    seen: list[int | str] = []
     for token in (part.strip() for part in text.split(",")):
-        if token.isascii() and token.isdigit() and int(token) < count and not named:
-            ordinals.append(int(token))
-            continue
-        cut = bool(re.match(r"(GPU|MIG)-.", token))
-        fitting = [uuid for uuid in uuids if cut and uuid.lower().startswith(token.lower())]
-        if len(fitting) != 1 or ordinals:
+        fitting: list[int | str] = [
+            uuid for uuid in uuids if re.match(r"(GPU|MIG)-.", token) and uuid.lower().startswith(token.lower())
+        ]
+        if re.fullmatch("[0-9]{1,9}", token) and int(token) < count:
+            fitting = [int(token)]
+        if len(fitting) != 1 or (seen and type(fitting[0]) is not type(seen[0])):
             break
-        named.append(fitting[0])
-    if len(set(ordinals)) < len(ordinals) or len(set(named)) < len(named):
-        return Visible()
-    return Visible(tuple(ordinals), tuple(named))
+        seen += fitting
+    return seen if len(set(seen)) == len(seen) else []
 
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
@@ -457,8 +446,8 @@ def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) ->
     # CUDA's default order is fastest first: position is known only where all models are equal.
     alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1
     ordered = not cuda or alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not ordered and len(seen.ordinals) not in (0, len(gpus)):
+    named = {owners[item] for item in seen if isinstance(item, str)}
+    if not ordered and not named and len(seen) not in (0, len(gpus)):
         note = f"{variable}={environ[variable]}: its numbers follow speed, not the bus"
         return missing("not_probed", variable, note)
-    named = {owners[uuid] for uuid in seen.uuids}
-    return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals or gpu.id in named]
+    return [gpu for n, gpu in enumerate(gpus) if n in seen or gpu.id in named]

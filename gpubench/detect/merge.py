@@ -120,13 +120,14 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
     """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. `api` is the backend's
-    interface to the GPU. Return None if the match is not certain. Metal and Mesa's driver of Apple's GPUs state
-    no PCI id of a vendor. Then, if `api` lists only one GPU of the machine, that GPU is the match."""
+    interface to the GPU. Return None if the match is not certain. Some APIs and drivers state no PCI ids, such as
+    Metal and those of Adreno. Then, if `api` lists only one GPU of the machine, that GPU is the match."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
     listed = [gpu.id for gpu in machine.gpus if any(api in name.split(":") for name in gpu.apis)]
-    return listed[0] if (identity.vendor_id or _NO_PCI_ID) >= _NO_PCI_ID and len(listed) == 1 else None
+    stated = max(identity.vendor_id or _NO_PCI_ID, identity.device_id or _NO_PCI_ID)
+    return listed[0] if bdf is None and stated >= _NO_PCI_ID and len(listed) == 1 else None
 
 
 def find_gpu(
@@ -272,16 +273,17 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
     """Tell whether the record may be about the device: the vendors are equal, and the device ids do not differ.
-    If the device is a GPU of the device tree with an unknown vendor, any record of an API fits. A record of the
-    device tree does not fit a PCI device, except for the chips in SOC_DEVICES, whose GPU is on a PCI bus inside
-    the chip. A GPU of the device tree whose vendor is unknown fits any record of an API. A GPU of the device
-    tree is no PCI device, but for the chips whose GPU is on their own bus."""
+    Ids that are no PCI ids are not compared, because each API has its own for the GPU of a chip. If the device is
+    a GPU of the device tree with an unknown vendor, any record of an API fits. A record of the device tree does
+    not fit a PCI device, except for the chips in SOC_DEVICES, whose GPU is on a PCI bus inside the chip."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP
     if device.bdf and record.source in _CHIP and record.value("kind") and device.device_id not in SOC_DEVICES:
         return False
-    return vendor is not None and device.vendor == vendor and not _differ(device.device_id, record.device_id)
+    ids = (device.device_id, record.device_id)
+    own = max(number or 0 for number in ids) >= _NO_PCI_ID
+    return vendor is not None and device.vendor == vendor and (own or not _differ(*ids))
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:

@@ -291,7 +291,7 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     stated = {"name": None if is_placeholder(model) or "?" in model else model, "uuid": gpu_uuid}
     facts |= {path: make_fact(text, source) for path, text in stated.items() if text}
     minor = entries.get("Device Minor", "")
-    ordinal = int(minor) if minor.isascii() and minor.isdigit() else None
+    ordinal = int(minor) if re.fullmatch("[0-9]{1,9}", minor) else None
     return DeviceRecord(
         source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts
     )

@@ -90,6 +90,7 @@ WHOLE = {"source": "nvml", "uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id":
 PART = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_bytes": 10 << 30}
 BUS = {"source": "pci-sysfs", "bdf": "0000:01:00.0"}
 RADV = {"source": "wgpu:vulkan", "driver": "radv", "vendor_id": "1002", "device_id": "744c", "name": "a GPU"}
+ADRENO = {"vendor_id": "4d4f4351", "device_id": "36334330", "adapter_type": "integrated"}
 NO_SIZE = {"memory": {"dedicated_bytes": {"value": None, "status": "unsupported"}}}
 SIZE, SIZES = "gpus.0.memory.dedicated_bytes", "gpus.*.memory.dedicated_bytes"
 PARTITIONS = "gpus.*.compute.partitions.*.id"
@@ -146,6 +147,9 @@ ROWS = {
     **{f"a layer over it that lists {source}'s GPU twice": (
         [RADV | {"source": source, "driver": "z", **own}, *[RADV | {"driver": "Dozen", "checked": True}] * 2], {"gpu_count": 1})
        for source, own in (("cuda", {"uuid": UUIDS[0]}), ("wgpu:vulkan", {}))},
+    "ids that are no PCI ids differ by API": (  # a Snapdragon in Windows
+        [ADRENO | {"source": "wgpu:vulkan", "vendor_id": "5143", "device_id": "43050c01"}, ADRENO | {"source": "wgpu:dx12"},
+         ADRENO | {"source": "wgpu:vulkan", "driver": "Dozen"}], {"gpu_count": 1}),
     "numbers of a source are numbers": (
         [{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name} for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))],
         {"gpus.*.name": ["z", "b", "a"]}),
@@ -161,6 +165,7 @@ ROWS = {
     # A partition that two sources list is one; of two sources without uuids the one that lists most counts.
     **{f"partitions listed twice, {count}": ([WHOLE, *parts("nvml", *MIGS[:2]), *parts("tool", *second)], {PARTITIONS: [[*MIGS[:2], *more]]})
        for count, second, more in (("by uuid", MIGS[:2], ()), ("without uuids", (None, None), ()), ("one more", MIGS[2:], MIGS[2:]))},
+    "numbers without end": ([WHOLE, *parts("a", None), parts("a", None)[0] | {"ordinal": "9" * 5000}], {"gpu_count": 1}),
     "partitions without uuids": ([WHOLE, *parts("a", None), *parts("b", None, None)], {PARTITIONS: [["b:0", "b:1"]]})}  # fmt: skip
 
 
@@ -272,12 +277,14 @@ def test_a_placeholder_is_no_name(name, read):
 @pytest.mark.parametrize(("records", "identity", "bdf"), [
     ([H200], Identity(uuid=UUIDS[0].upper()), "0000:01:00.0"), ([H200], Identity(uuid=UUIDS[1], pci="0000:01:00.0"), "0000:01:00.0"),
     ([H200], Identity(pci="00000000:01:00.0"), "0000:01:00.0"), ([H200], OF_MODEL, "0000:01:00.0"),
-    ([H200], Identity(vendor_id=0x10DE, device_id=0x2336), None), ([H200], Identity(pci="0000:07:00.0"), None), ([H200], Identity(), None),
+    ([H200], Identity(vendor_id=0x10DE, device_id=0x2336), None), ([H200], Identity(pci="0000:07:00.0"), None),
+    ([H200], Identity(), "0000:01:00.0"),  # the only one that its API lists
     ([H200, H200 | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], OF_MODEL, None),  # it may be either
+    ([H200], Identity(vendor_id=0x5143, device_id=0x36334330), "0000:01:00.0"),  # an id of its own API
 ])  # fmt: skip
 def test_a_backends_device_finds_its_gpu(records, identity, bdf):
     machine = detect.inspect(records=[record | {"source": "nvml"} for record in records])
-    gpu_id = detect.gpu_for(machine, identity)
+    gpu_id = detect.gpu_for(machine, identity, "nvml")
     assert [gpu.bdf.value for gpu in machine.gpus if gpu.id == gpu_id] == ([bdf] if bdf else [])
 
 
