@@ -413,15 +413,19 @@ else:
 # The remedies for errors of the CUDA runtime as a whole, by their numbers.
 CUDA_REMEDIES = {
     35: "update the GPU's driver: it is older than this CuPy needs",
-    802: "start nvidia-fabricmanager in the driver's version: GPUs behind NVSwitch need it",
+    802: "start nvidia-fabricmanager in the driver's version: GPUs behind NVSwitch need it; with confidential "
+         "computing, nvidia-smi conf-compute -srs 1",
     803: "reboot, or reload the NVIDIA kernel module: it differs from the library",
     804: "update the NVIDIA driver, or remove the package cuda-compat: this GPU is not for it",
+    999: "load nvidia-uvm anew (sudo modprobe -r nvidia-uvm, then modprobe nvidia-uvm), or give /dev/nvidia-uvm to "
+         "the container",
 }
 DETECTION = {
     "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory.",
     "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work.",
     "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
-    "VRAM_UNKNOWN": "No source tells the size of its memory; install the vendor's driver, or try --deep.",
+    "VRAM_UNKNOWN": "No source tells the size of its memory: the vendor's driver with its libraries may, and "
+                    "`gpubench run` needs no size.",
     "SOURCE_LATE": "Its driver did not answer in time: keep it loaded (NVIDIA: nvidia-smi -pm 1), or wait longer "
                    "(GPUBENCH_PROBE_LIMIT=2m).",
     "SHARED_BANDWIDTH": "It shares the CPU's memory, so splitting the work gains nothing.",
@@ -434,9 +438,12 @@ DETECTION = {
     "PASSED_THROUGH": "It is reserved for a virtual machine; bind the vendor's driver to use it here.",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
     "NO_PERMISSION": "The driver refuses this process; join the groups render and video, or restart the container.",
-    "GPU_LOST": "The driver no longer reaches it; reset it (nvidia-smi --gpu-reset) or restart the machine, "
-                "then check dmesg.",
-    "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module.",
+    "GPU_LOST": "The driver does not reach it; reset it (nvidia-smi --gpu-reset) or restart the machine. dmesg says "
+                "why: it may need a newer driver, or the open kernel modules.",
+    "NO_INSTANCE": "It is in MIG mode without an instance; as root, `nvidia-smi mig -cgi PROFILE -C` makes one (-lgip "
+                   "lists profiles), `nvidia-smi -mig 0` ends the mode.",
+    "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module, or give the "
+                       "container the host's library.",
     "HIDDEN_BY_ENV": "access.hidden_by_env names what hides it from CUDA or ROCm; unset that, or use WebGPU (--deep).",
     "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",
     "RUNTIME_MISSING": "Its Python library is missing or broken; install the extra cuda12 or cuda13 of gpubench.",
@@ -445,7 +452,7 @@ DETECTION = {
     "DISPLAY_ONLY": "Only adapters that drive a display were found; none of them computes.",
     "GPU_UNKNOWN": "Nothing on this system tells how many GPUs there are.",
     "NO_GPU": "No GPU was found: there is nothing to install for one.",
-    "UNUSABLE": "A source says that it cannot be used.",
+    "UNUSABLE": "A source says that it cannot be used; `gpubench detect --deep` notes which one, and why.",
     "OVERRIDE": "The user's choice.",
     "GPU_DOMINATES": "Measured on this machine: the GPU is faster, whether data stays there or calls copy.",
     "GPU_WHERE_DATA_STAYS": "Measured on this machine: the GPU for data that stays there, the CPU for calls that copy.",

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpubench.detect.host import differences, this_host
-    from gpubench.detect.inspection import PROBED, Lack, gather, inspect, lacks, to_json, user_limit_s
+    from gpubench.detect.inspection import gather, inspect, to_json, user_limit_s
     from gpubench.detect.merge import gpu_for
     from gpubench.detect.picture import machine_line, render
+    from gpubench.detect.recommend import PROBED, Lack, lacks
     from gpubench.detect.recording import save_recording
 
 # The modules are imported on first use, because a probe's child process and a JSON report need few of them, and
 # start-up time counts.
 _HOMES = {
-    "PROBED": "inspection", "Lack": "inspection", "differences": "host", "gather": "inspection", "gpu_for": "merge",
-    "inspect": "inspection", "lacks": "inspection", "machine_line": "picture", "render": "picture",
+    "PROBED": "recommend", "Lack": "recommend", "differences": "host", "gather": "inspection", "gpu_for": "merge",
+    "inspect": "inspection", "lacks": "recommend", "machine_line": "picture", "render": "picture",
     "save_recording": "recording", "this_host": "host", "to_json": "inspection", "user_limit_s": "inspection",
 }  # fmt: skip
 

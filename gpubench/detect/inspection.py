@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpubench.base import NVIDIA
-from gpubench.base.errors import UsageError, name_limit, suggest
+from gpubench.base.errors import UsageError, name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
@@ -33,8 +33,8 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.pci import ASLEEP, CARDS, name_of
-from gpubench.detect.recommend import Reader, about, apply_results, no_gpu, recommend, verify
+from gpubench.detect.pci import ASLEEP, CARDS, FREE_DRIVERS, name_of
+from gpubench.detect.recommend import Reader, apply_results, recommend, verify
 from gpubench.detect.vendors import NVIDIA_FOLDER
 from gpubench.result.machine import (
     NOT_PROBED,
@@ -53,13 +53,6 @@ from gpubench.result.machine import (
 
 if TYPE_CHECKING:
     from gpubench.base.processes import Ended
-
-
-class Lack(NamedTuple):
-    """The reason why a requested device is missing or unusable."""
-
-    reason: str  # the reason in words
-    hint: str  # the remedy
 
 
 class Gathered(NamedTuple):
@@ -102,7 +95,7 @@ def inspect(
     machine = assemble(gathered, extra, live=live, debug=debug)
     advice = recommend(machine, cast("Mode | None", mode))
     if live:
-        lacking = torch_warnings(machine.gpus)
+        lacking = torch_warnings(machine.gpus, wsl=bool(machine.platform.wsl.value))
         machine = replace(machine, warnings=[*machine.warnings, *lacking])
         checked = [record for record in (*extra, *gathered.records) if record.checked]
         ids = {find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in checked}
@@ -133,7 +126,8 @@ def assemble(
     gpus = build_gpus(merged.devices, context)
     reach: list[tuple[Access, list[str]]] = [(Access(), [])] * len(gpus)
     if live and gathered.root is not None:
-        reach = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root))
+        contained = files.platform.container.value is not None
+        reach = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root), contained)
         judged = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
         hiding = hidden([gpu for gpu in judged if _UNNUMBERED.isdisjoint(gpu.why_not)], os.environ)
         reach = [
@@ -141,10 +135,10 @@ def assemble(
             for gpu, (access, failed) in zip(gpus, reach, strict=True)
         ]
     gpus = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
-    listed = [p.name for p in gathered.providers if p.name == "wgpu" and p.status == "ok"]
-    sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
+    sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices)]
     count = missing("absent", None, "no folder of the system lists all GPUs")
-    if sources and (gpus or not files.doubtful):
+    # In a guest of Windows, no folder lists the GPUs behind this node.
+    if sources and (gpus or not (files.doubtful or (live and os.path.exists(WSL_NODE)))):
         count = make_fact(len(gpus), sources[0])
     # Where no folder lists GPUs, each adapter is one that nothing else knows.
     odd = merged.warnings if files.gpu_folders else []
@@ -160,48 +154,6 @@ def to_json(machine: Machine) -> str:
     from gpubench.base.streams import json_in_order
 
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
-
-
-# The backends whose devices are known from the facts of a machine.
-PROBED = ("numpy", "cupy", "wgpu")
-
-
-def lacks(machine: Machine, target: str) -> Lack | None:
-    """Return None if the device `target` is present and not known to be unusable, else the reason and a remedy.
-    `target` is cpu, gpu, one of the backends in PROBED, `BACKEND:N`, or the id, uuid or PCI address of a
-    GPU."""
-    backend, colon, number = target.partition(":")
-    if target == "cpu" or backend == "numpy":
-        return None
-    if target == "gpu" or (backend in ("cupy", "wgpu") and (number.isdecimal() or not colon)):
-        fit = [gpu for gpu in machine.gpus if backend != "cupy" or gpu.vendor.value == "nvidia"]
-        hiding = [gpu for gpu in fit if backend == "cupy" and gpu.access.hidden_by_env.value]
-        blocked = [gpu for gpu in fit if gpu.usable.value is False or gpu in hiding]
-        if len(fit) - len(blocked) > int(number or 0):
-            return None
-        return _explain_block(blocked[0]) if blocked else _why_none(machine)
-    ids = [gpu.id for gpu in machine.gpus]
-    for gpu in machine.gpus:
-        if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):
-            return _explain_block(gpu) if gpu.usable.value is False else None
-    hint = suggest(target, ids) or "see gpus[].id of `gpubench detect --json`"
-    return Lack(f"no device has this id; there are: {', '.join(ids) or 'none'}", hint)
-
-
-def _why_none(machine: Machine) -> Lack:
-    if machine.gpus:
-        return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
-    reason = no_gpu(machine)
-    hint = "install the vendor's driver, or run on a machine with such a GPU"
-    if machine.gpu_count.value == 0:
-        hint = "nothing to install: run on a machine with a GPU"
-    return Lack(f"{reason.code}: {reason.text}", hint)
-
-
-def _explain_block(gpu: Gpu) -> Lack:
-    code = (*gpu.why_not, "HIDDEN_BY_ENV" if gpu.access.hidden_by_env.value else "UNUSABLE")[0]
-    name = gpu.name.value or gpu.vendor.value or "a GPU"
-    return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
 
 
 # The time limits of probes. A driver that is not in use is loaded first. On nodes with several NVIDIA GPUs
@@ -279,7 +231,8 @@ def gather(
     )
     cuda = max((answer.message.cuda_driver or 0 for answer in answers), default=0)
     bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
-    warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None)
+    archs = {record.value("compute.arch") or "" for record in records}
+    warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None, archs)
     return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
 
@@ -322,7 +275,8 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
         why = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
         skip(why, "cuda", "wgpu")
     elif deep:
-        names = ["cuda"] if nvidia or unseen or wsl else []
+        served = any(record.value("driver.name") not in FREE_DRIVERS for record in nvidia)
+        names = ["cuda"] if served or unseen or wsl else []
         requests += map(ProbeRequest, (*names, "wgpu"))
     elif unseen:
         requests.append(ProbeRequest("wgpu", options={"check": False}))
@@ -440,7 +394,9 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
 
 # ---------------------------------------------------------------- whether a GPU can be used from here
 
-WSL_NODE = "/dev/dxg"
+WSL_NODE, UVM_NODE = "/dev/dxg", "/dev/nvidia-uvm"
+# The reason against a GPU of NVIDIA that no API lists, by the outcome of the probe `cuda`.
+_BY_CUDA = {"absent": "RUNTIME_MISSING", "mismatch": "UNUSABLE", "invalid": "UNUSABLE"}
 # The reasons for which a library does not list a GPU, so that the numbers of environment variables skip it.
 _UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "NO_PERMISSION", "GPU_LOST"}
 # The drivers that reserve a device for a virtual machine: KVM's, those of vendors for it, the older one, Xen's.
@@ -476,11 +432,11 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
 
 def read_access(
     providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
-    nodes: Mapping[Address | None, str],
+    nodes: Mapping[Address | None, str], contained: bool,
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
     """Return, for each GPU, its access with only the device node filled in, and the codes for `why_not` that
     follow from the answers of the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds
-    the names of the render nodes, by PCI address."""
+    the names of the render nodes, by PCI address. `contained` tells that this process runs in a container."""
     statuses = {provider.name: provider.status for provider in providers}
     nvml = statuses.get("nvml")
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
@@ -488,13 +444,16 @@ def read_access(
     for gpu, device in zip(gpus, devices, strict=True):
         nvidia = gpu.vendor.value == "nvidia"
         node = _node_state(gpu, device, nodes, shown)
+        # CUDA computes through this node, which its driver makes on demand, but not in a container.
+        if contained and gpu.driver.name.value == "nvidia" and node.value == "present" and not _by_webgpu(gpu):
+            node = make_fact(node_status(UVM_NODE), UVM_NODE)
         failed = ["DRIVER_MISMATCH"] if nvidia and nvml == "mismatch" else []
         if nvidia and not gpu.apis and nvml == "permission":
             failed = ["NO_PERMISSION"]
         elif gpu.driver.name.value == "nvidia" and not gpu.apis and nvml == "ok" and node.value == "present":
             failed = ["GPU_LOST"]
-        if nvidia and statuses.get("cuda") == "absent" and not _by_webgpu(gpu):
-            failed.append("RUNTIME_MISSING")
+        if nvidia and (code := _BY_CUDA.get(statuses.get("cuda", "ok"))) and not _by_webgpu(gpu):
+            failed = failed or [code]
         reach.append((Access(device_node=node), failed))
     return reach
 
@@ -544,16 +503,20 @@ def render_nodes(root: Root) -> Mapping[Address | None, str]:
 # ---------------------------------------------------------------- what measuring needs and is not installed
 
 
-def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
+def runtime_warnings(nvidia: bool, cuda: int | None, archs: Collection[str]) -> list[MachineWarning]:
     """Return a warning if Numba is not installed, and one if CuPy is not installed although `nvidia` is True:
     NVIDIA's driver is present. The latter names the extra for `cuda`, the newest CUDA version that the driver
-    supports, such as 13000, or both extras if that is None."""
+    supports, such as 13000, or both extras if that is None. CUDA 13 serves no GPU older than sm_75; `archs` holds
+    the architectures of the GPUs."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
     if nvidia and importlib.util.find_spec("cupy") is None:
-        remedy = install_command("cuda13" if cuda >= 13000 else "cuda12") if cuda else cupy_commands()
+        old = any(re.fullmatch(r"sm_([1-6]\d|7[0-4])", arch) for arch in archs)
+        remedy = install_command("cuda12" if old or cuda < 13000 else "cuda13") if cuda else cupy_commands()
+        if cuda and cuda < 12000:
+            remedy = f"update NVIDIA's driver, which is too old for CUDA 12, then {remedy}"
         text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"]))
     return lacking
@@ -563,19 +526,21 @@ def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
 _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
-def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
+def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWarning]:
     """Return a warning with an installation command for each vendor (AMD, Intel) whose PyTorch is missing. Only
     discrete GPUs that are not known to be unusable count. Integrated GPUs are left out, because the vendor's
-    PyTorch may not drive them."""
+    PyTorch may not drive them, and so are Macs, which have none. `wsl` tells that this is WSL, which needs the
+    wheels that the vendor has for Windows."""
     vendors = {
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
-    } & _TORCH.keys()
+    } & (_TORCH.keys() if sys.platform != "darwin" else set())
     version = _torch_version() if vendors else ""
     warnings = []
     for vendor, (name, mark) in _TORCH.items():
         if vendor in vendors and mark not in version:
             text = (
-                f"PyTorch for {name} is not installed, so WebGPU alone measures there: {torch_command(vendor)}"
+                f"PyTorch for {name} is not installed, so WebGPU alone measures there: "
+                f"{torch_command(vendor, 'win32' if wsl else sys.platform)}"
             )
             warnings.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["torch"]))
     return warnings

@@ -46,6 +46,7 @@ DRIVER_VENDORS = {
     "xe": INTEL,
 }  # fmt: skip
 GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
+FREE_DRIVERS = ("nouveau", "nova")  # those of NVIDIA's GPUs on which there is no CUDA
 ASLEEP = ("suspended", "suspending")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODALIAS = re.compile(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from gpubench.base.errors import GpubenchError
+from gpubench.base.errors import GpubenchError, suggest
 from gpubench.base.messages import DETECTION
 from gpubench.base.units import list_words
-from gpubench.detect.pci import ASLEEP
+from gpubench.detect.pci import ASLEEP, FREE_DRIVERS
 from gpubench.result.case import MAPPED, QUEUED, WAITED
 from gpubench.result.identity import Likeness, compare, measured_gpus
 from gpubench.result.machine import (
@@ -152,13 +153,22 @@ def _reason(code: str, gpu: Gpu | None = None) -> Reason:
     return Reason(code=code, device_id=gpu.id if gpu else None, text=DETECTION.get(code, ""))
 
 
+_WSL = "update Windows' driver for a GPU of NVIDIA; for others try --deep, or run gpubench in Windows."
+
+
 def no_gpu(machine: Machine) -> Reason:
-    """Return the reason why a machine in which no GPU was found has none."""
+    """Return the reason why a machine in which no GPU was found has none. If it may have one all the same, the
+    text says what would show it."""
+    unknown = machine.gpu_count.value is None
+    wsl = unknown and machine.platform.wsl.value
     if machine.software_renderers:
-        return _reason("SOFTWARE_ONLY")
-    if machine.display_adapters:
-        return _reason("DISPLAY_ONLY")
-    return _reason("NO_GPU" if machine.gpu_count.value is not None else "GPU_UNKNOWN")
+        reason = _reason("SOFTWARE_ONLY")
+    elif machine.display_adapters and not wsl:
+        reason = _reason("DISPLAY_ONLY")
+    else:
+        reason = _reason("GPU_UNKNOWN" if unknown else "NO_GPU")
+    remedy = f" In WSL, {_WSL}" if wsl else " A GPU without its driver is not listed." if unknown else ""
+    return replace(reason, text=reason.text + remedy)
 
 
 class Verdict(NamedTuple):
@@ -398,16 +408,33 @@ def _read(path: Path, read: Reader) -> Measured | str:
         return str(error.why or error)
 
 
+# The remedies that differ by vendor: how a container is given the devices, and how a missing driver is.
+_GIVE = {"nvidia": "--gpus all of Docker, --nv of Apptainer", "amd": "--device /dev/dri --device /dev/kfd"}
+_FROM_KERNEL = "it comes with the kernel: a newer one, linux-firmware and a boot without nomodeset bring it"
+_DRIVERS = {
+    "nvidia": "install NVIDIA's; if it is, `sudo modprobe nvidia` says why it does not load (Secure Boot)",
+    "amd": _FROM_KERNEL, "intel": _FROM_KERNEL,
+}  # fmt: skip
+
+
 def about(code: str, gpu: Gpu) -> str:
     """Return a sentence that explains the code, and what to do about it. The sentence names the environment
-    variable or the device node of this GPU."""
-    node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
+    variable or the device node of this GPU, and a remedy for its vendor."""
+    node, variable, vendor = gpu.access.device_node, gpu.access.hidden_by_env.value, gpu.vendor.value or ""
+    path = node.source or ""
     if code == "HIDDEN_BY_ENV" and variable:
         return f"{variable} hides it from CUDA or ROCm; unset it, name this GPU in it, or use WebGPU (--deep)."
     if code == "NO_PERMISSION" and node.value == "no_permission":
-        return f"This user may not open {node.source}; join the group that owns it (render or video)."
-    if code == "NOT_EXPOSED" and node.source and node.source.startswith("/dev/"):
-        return f"{node.source} is not here; give the container the device (--gpus all, or --device)."
+        remedy = "join the group that owns it (render or video; --group-add for a container), then log in again"
+        if path.startswith("/dev/nvidia"):
+            remedy = "ask for the GPU (--gpus 1 of Slurm, --gpus all of Docker)"
+        return f"This process may not open {path}: {remedy}."
+    if code == "NOT_EXPOSED" and path.startswith("/dev/"):
+        more = "; outside of one, `sudo nvidia-modprobe -u -c 0` makes it" if vendor == "nvidia" else ""
+        give = _GIVE.get(vendor, "--device /dev/dri")
+        return f"{path} is not here; give the container the device ({give}){more}."
+    if code == "NO_DRIVER" and vendor in _DRIVERS:
+        return f"No driver that computes is bound to it; {_DRIVERS[vendor]}."
     if code == "UNUSABLE" and (note := gpu.memory.dedicated_bytes.note):
         return f"A source says that it cannot be used: {note}."
     return DETECTION.get(code, "")
@@ -417,4 +444,66 @@ def is_relevant(provider: Provider, machine: Machine) -> bool:
     """Tell whether the provider's result is of use on this machine. It always is, except if NVML found no
     driver and no NVIDIA GPU is known: NVML is probed even then. it found no driver then, it does not."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
-    return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)
+    # Older chips with a GPU of NVIDIA have no NVML.
+    cards = (gpu for gpu in machine.gpus if gpu.kind.value != "integrated")
+    return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in cards)
+
+
+# ---------------------------------------------------------------- what is required and is not there
+
+# The backends whose devices are known from the facts of a machine.
+PROBED = ("numpy", "cupy", "wgpu")
+
+
+class Lack(NamedTuple):
+    """The reason why a requested device is missing or unusable."""
+
+    reason: str  # the reason in words
+    hint: str  # the remedy
+
+
+def lacks(machine: Machine, target: str) -> Lack | None:
+    """Return None if the device `target` is present and not known to be unusable, else the reason and a remedy.
+    `target` is cpu, gpu, one of the backends in PROBED, `BACKEND:N`, or the id, uuid or PCI address of a
+    GPU."""
+    backend, _, number = target.partition(":")
+    if target == "cpu" or backend == "numpy":
+        return None
+    if re.fullmatch(r"gpu|(cupy|wgpu)(:\d{1,9})?", target):
+        cupy = backend == "cupy"
+        fit = [gpu for gpu in machine.gpus if not cupy or gpu.vendor.value == "nvidia" or "hip" in gpu.apis]
+        blocked = [lack for gpu in fit if (lack := _explain_block(machine, gpu, cupy=cupy))]
+        if len(fit) - len(blocked) > int(number or 0):
+            return None
+        return blocked[0] if blocked else _why_none(machine)
+    for gpu in machine.gpus:
+        if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):
+            return _explain_block(machine, gpu)
+    ids = [gpu.id for gpu in machine.gpus]
+    hint = suggest(target, ids) or "see gpus[].id of `gpubench detect --json`"
+    return Lack(f"no device has this id; there are: {', '.join(ids) or 'none'}", hint)
+
+
+def _why_none(machine: Machine) -> Lack:
+    if machine.gpus:
+        return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
+    reason = no_gpu(machine)
+    return Lack(f"{reason.code}: {reason.text}", "run on a machine with a GPU and its driver")
+
+
+def _explain_block(machine: Machine, gpu: Gpu, *, cupy: bool = False) -> Lack | None:
+    """Return the reason why the GPU is not usable. Return None if nothing is known against it. `cupy` asks
+    whether CuPy can use it: a GPU that WebGPU alone lists may be usable without being one of CuPy's."""
+    code = (*gpu.why_not, "UNUSABLE")[0] if gpu.usable.value is False else None
+    if code is None and cupy and {"cuda", "hip"}.isdisjoint(gpu.apis):
+        status = {provider.name: provider.status for provider in machine.providers}.get("cuda")
+        missing = status == "absent" or any("cupy" in warning.refs for warning in machine.warnings)
+        objections = {
+            "HIDDEN_BY_ENV": gpu.access.hidden_by_env.value, "NO_DRIVER": gpu.driver.name.value in FREE_DRIVERS,
+            "RUNTIME_MISSING": missing, "UNUSABLE": status in ("ok", "mismatch", "invalid"),
+        }  # fmt: skip
+        code = next((code for code, holds in objections.items() if holds), None)
+    if code is None:
+        return None
+    name = gpu.name.value or gpu.vendor.value or "a GPU"
+    return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))

@@ -30,7 +30,7 @@ from gpubench.result.machine import (
     MachineWarning,
     Provider,
 )
-from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, pci, under
+from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, caches, check, pci, under
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wa
     nvidia = ["nvml", "cuda", "wgpu"]
     for tree, options, asked, skipped in (
         ({"/proc/nothing": ""}, {}, ["nvml", "wgpu"], []), (HOST, {}, [], []), (amd, {}, [], []), (HOST, {"deep": True}, ["wgpu"], []), (awake, {}, ["nvml"], []),
-        (awake, {"deep": True}, nvidia, []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
+        (awake, {"deep": True}, nvidia, []), (NOUVEAU, {"deep": True}, ["nvml", "wgpu"], []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
         (asleep, {"deep": True, "wake": True}, nvidia, [])):  # fmt: skip
         assert plan(tree, **options) == (asked, skipped)
 
@@ -318,36 +318,70 @@ def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, sourc
     assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)
     gpu = inspection.judge_access(replace(GPU, apis=["wgpu:vulkan"]), gpu.access, failed, True)
     assert gpu.why_not == [code for code in codes if code != "HIDDEN_BY_ENV"]  # WebGPU heeds no variable
-    assert (inspection.lacks(Machine(gpus=[gpu]), "cupy") is None) == (hiding is not HIDDEN and not gpu.why_not)
+    assert (detect.lacks(Machine(gpus=[gpu]), "cupy") is None) == (hiding is not HIDDEN and not gpu.why_not)
 
 
-@pytest.mark.parametrize(("name", "status", "codes"), [
-    ("nvml", "mismatch", ["DRIVER_MISMATCH"]), ("nvml", "permission", ["NO_PERMISSION"]), ("nvml", "timeout", []), ("nvml", "ok", ["GPU_LOST"]),
-    ("cuda", "absent", ["RUNTIME_MISSING"])])  # fmt: skip
-def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, name, status, codes):
-    monkeypatch.setattr(inspection, "node_status", lambda path: "present")
-    root = Root(str(plant(HOST | pci("0000:01:00.0", "10de", "2330", "nvidia"))))
-    gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name=name, status=status)])
-    (gpu,) = inspection.assemble(gathered, live=True).gpus
-    assert (gpu.why_not, gpu.usable.value) == (codes, not codes)
-    listed = parse_record({"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"})
-    (gpu,) = inspection.assemble(gathered, [listed], live=True).gpus
-    # WebGPU needs no CuPy, and reaches what NVML does not list.
-    assert gpu.why_not == [code for code in codes if code == "DRIVER_MISMATCH"]
+VULKAN = {"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"}
+GUEST = HOST | {"/proc/version": "Linux version 6.6-microsoft-WSL2", "/sys/bus/vmbus/devices": None}
+FIRST, SECOND = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2))
+NOUVEAU = HOST | pci("0000:01:00.0", "10de", "2330", "nouveau")
+LXC = {"/run/systemd/container": "lxc"}
+WHY, WHYS, REASON = "gpus.0.why_not", "gpus.*.why_not", "recommendation.reasons.0.code"
 
 
-@pytest.mark.parametrize(("given", "node", "code"), [
-    ((1,), "present", "NOT_EXPOSED"),  # a container
-    ((0, 1), "no_permission", "NO_PERMISSION")])  # a job of Slurm  # fmt: skip
-def test_gpus_that_a_process_was_not_given_have_no_number(plant, monkeypatch, given, node, code):
-    monkeypatch.setattr(inspection, "node_status", lambda path: node if path == "/dev/nvidia0" else "present")
-    first, second = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2))
-    shown = {f"/proc/driver/nvidia/gpus/0000:0{n + 1}:00.0/information": f"Device Minor: {n}" for n in given}
-    root = Root(str(plant(HOST | first | second | shown)))
-    listed = parse_record({"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"})
-    gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name="nvml", status="ok")], [listed])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the first of those that it was given
-    assert [gpu.why_not for gpu in inspection.assemble(gathered, live=True).gpus] == [[code], []]
+def shown(*minors):
+    return HOST | FIRST | SECOND | {
+        f"/proc/driver/nvidia/gpus/0000:0{n + 1}:00.0/information": f"Device Minor: {n}" for n in minors}  # fmt: skip
+
+
+# Files, device nodes that are no present ones, how probes ended, what they list; the document, and what CuPy lacks.
+LIVE = {
+    **{f"{name} that ended with {status}": (HOST | FIRST, {}, {name: status}, [], {WHY: codes, "gpus.0.usable": not codes}, lack)
+       for name, status, codes, lack in (
+           ("nvml", "mismatch", ["DRIVER_MISMATCH"], "DRIVER_MISMATCH"), ("nvml", "permission", ["NO_PERMISSION"], "NO_PERMISSION"),
+           ("nvml", "timeout", [], None), ("nvml", "ok", ["GPU_LOST"], "GPU_LOST"), ("cuda", "timeout", [], None),
+           ("cuda", "absent", ["RUNTIME_MISSING"], "RUNTIME_MISSING"), ("cuda", "invalid", ["UNUSABLE"], "UNUSABLE"))},
+    # WebGPU needs no CuPy, and reaches what NVML does not list; what it lists alone is no device of CuPy.
+    **{f"WebGPU beside {name} that ended with {status}": (HOST | FIRST, {}, {name: status}, [VULKAN], {WHY: codes}, lack)
+       for name, status, codes, lack in (
+           ("nvml", "mismatch", ["DRIVER_MISMATCH"], "DRIVER_MISMATCH"), ("nvml", "permission", [], None), ("nvml", "ok", [], None),
+           ("cuda", "absent", [], "RUNTIME_MISSING"), ("cuda", "ok", [], "UNUSABLE"), ("cuda", "timeout", [], None))},
+    "nouveau": (NOUVEAU, {}, {}, [VULKAN], {WHY: []}, "NO_DRIVER"),
+    "CuPy of ROCm": (HOST | pci("0000:01:00.0", "1002", "744c", "amdgpu"), {}, {}, [
+        {"source": "hip", "bdf": "0000:01:00.0", "vendor_id": "1002"}], {WHY: []}, None),
+    # A process has numbers for those of its GPUs alone.
+    "a container with one of two": (
+        shown(1), {}, {"nvml": "ok"}, [{"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}], {WHYS: [["NOT_EXPOSED"], []]}, None),
+    "a job of Slurm with one of two": (
+        shown(0, 1), {"/dev/nvidia0": "no_permission"}, {"nvml": "ok"}, [{"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}],
+        {WHYS: [["NO_PERMISSION"], []]}, None),
+    # CUDA makes this node itself, but not in a container.
+    **{f"no node of CUDA's memory, {where}": (
+        HOST | FIRST | tree, {"/dev/nvidia-uvm": "absent"}, {}, listed, {WHY: codes}, "/dev/nvidia-uvm is not here" if codes else None)
+       for where, tree, listed, codes in (
+           ("in a container", LXC, [], ["NOT_EXPOSED"]), ("which Vulkan does not need", LXC, [VULKAN], []), ("on a host", {}, [], []))},
+    # Windows' own GPUs are behind one node, which tells nothing of them.
+    **{f"a guest of Windows {how}": (GUEST | tree, {}, {"nvml": "absent"}, [], {"gpu_count": "absent", REASON: "GPU_UNKNOWN"}, "In WSL, update")
+       for how, tree in (("alone", {}), ("with its adapter", pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302")))},
+    "a GPU that a guest of Windows lists": (GUEST, {}, {}, [VULKAN], {"gpu_count": 1}, None),
+    "Windows with a software adapter": (
+        {"/proc/nothing": ""}, {}, {"wgpu": "ok"}, [VULKAN | {"adapter_type": "cpu"}], {"gpu_count": "absent", REASON: "SOFTWARE_ONLY"}, "without its driver")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_what_a_process_can_use(plant, monkeypatch, name):
+    tree, nodes, ended, listed, expected, lack = LIVE[name]
+    monkeypatch.setattr(inspection, "node_status", lambda path: nodes.get(path, "present"))
+    monkeypatch.setattr(inspection, "WSL_NODE", "/" if tree.keys() >= GUEST.keys() else "/dev/none")
+    if name.endswith("one of two"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the first of those that it was given
+    root = Root(str(plant(tree)))
+    providers = [Provider(name=name, status=status) for name, status in ended.items()]
+    records = [parse_record(record) for record in listed]
+    machine = detect.inspect(gathered=Gathered(read_files(root, NOT_PROBED), root, providers, records))
+    check(machine, expected)
+    lacking = detect.lacks(machine, "cupy")
+    assert (lacking is None) if lack is None else (lack in f"{lacking.reason} {lacking.hint}")
 
 
 def test_this_machine_is_described_whatever_it_is():
@@ -365,14 +399,16 @@ def test_this_machine_is_described_whatever_it_is():
 CARDS = ("01", "41")
 RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0", "checked": True,
             "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
-SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}, 'cuda_driver': json.loads(sys.argv[2])}}))"
+SLOW = ("import json, sys, time; time.sleep(float(sys.argv[1])); "
+        f"records = [record | {{'compute.arch': sys.argv[3]}} for record in {RECORDS}]; "
+        "print(json.dumps({'records': records, 'cuda_driver': json.loads(sys.argv[2])}))")  # fmt: skip
 
 
 @pytest.fixture
 def machine(plant, monkeypatch):
     """The document of two NVIDIA GPUs whose NVML answers after so many seconds, and what is told."""
 
-    def inspect(after_s, driver="nvidia", cuda=None, **options):
+    def inspect(after_s, driver="nvidia", cuda=None, arch="sm_80", **options):
         tree = dict(HOST)
         for bus in CARDS:
             tree |= pci(f"0000:{bus}:00.0", "10de", "20b0", driver)
@@ -381,7 +417,7 @@ def machine(plant, monkeypatch):
         def slow(files, **words):
             requests, skipped = plan(files, **words)
             waits = [str(after_s if request.name == "nvml" else 0) for request in requests]
-            probes = [(sys.executable, "-c", SLOW, wait, json.dumps(cuda)) for wait in waits]
+            probes = [(sys.executable, "-c", SLOW, wait, json.dumps(cuda), arch) for wait in waits]
             return [r._replace(command=probe) for r, probe in zip(requests, probes, strict=True)], skipped
 
         monkeypatch.setattr(inspection, "plan", slow)
@@ -401,13 +437,15 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
     assert told == ["waiting for NVIDIA's driver (NVML), up to 30 s"]
 
 
-@pytest.mark.parametrize(("driver", "cuda", "extras"), [
-    ("nvidia", None, ["cuda13", "cuda12"]), (None, 12090, ["cuda12"]), (None, 13000, ["cuda13"]), (None, None, [])])  # fmt: skip
-def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, extras):
+@pytest.mark.parametrize(("driver", "cuda", "arch", "words"), [
+    ("nvidia", None, "sm_80", ["cuda13", "cuda12"]), (None, 12090, "sm_120", ["cuda12"]), (None, 13000, "sm_75", ["cuda13"]), (None, None, "", []),
+    (None, 13000, "sm_61", ["cuda12"]), (None, 13000, "sm_72", ["cuda12"]),  # the last driver of Pascal and Volta, which CUDA 13 does not serve
+    (None, 11040, "sm_35", ["cuda12", "update NVIDIA's driver"])])  # fmt: skip
+def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, arch, words):
     monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
-    document, _ = machine(0, driver=driver, cuda=cuda)
+    document, _ = machine(0, driver=driver, cuda=cuda, arch=arch)
     texts = [warning.text for warning in document.warnings if warning.refs == ["cupy"]]
-    assert [extra for extra in ("cuda13", "cuda12") if extra in "".join(texts)] == extras
+    assert [word for word in ("cuda13", "cuda12", "update NVIDIA's driver") if word in "".join(texts)] == words
 
 
 def test_a_driver_that_is_too_late_costs_the_memory_alone(machine, monkeypatch):

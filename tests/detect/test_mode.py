@@ -13,7 +13,7 @@ from gpubench.analysis.winners import recommend_mode
 from gpubench.base.errors import InputError
 from gpubench.base.messages import DETECTION
 from gpubench.cli.detect import read_result
-from gpubench.detect import differences, host, inspection, picture, recommend
+from gpubench.detect import differences, host, picture, recommend
 from gpubench.detect.facts import ABSENT, make_fact, missing
 from gpubench.result import machine as documents
 from gpubench.result import store
@@ -151,7 +151,9 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
     (documents.Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
     (documents.Access(hidden_by_env=make_fact("HIP_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "HIP_VISIBLE_DEVICES"),
     (documents.Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
-    (documents.Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3")])  # fmt: skip
+    (documents.Access(device_node=make_fact("absent", "/dev/dri/renderD128")), "NOT_EXPOSED", "/dev/dri/renderD128"),
+    (documents.Access(device_node=make_fact("absent", "/dev/dri/renderD128")), "NOT_EXPOSED", "--device /dev/kfd"),
+    (documents.Access(), "NO_DRIVER", "it comes with the kernel")])  # fmt: skip
 def test_a_reason_names_the_variable_or_the_node(access, code, named):
     gpu = card(8 * GIB, usable=make_fact(False, "t"), why_not=[code], access=access)
     advice = advise(gpu)
@@ -160,9 +162,9 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     # A variable hides nothing from WebGPU: the mode stays, and the reason is told.
     told = [reason.code for reason in advise(card(8 * GIB, access=access)).reasons]
     assert told == ["VRAM_GE_4GIB", *["HIDDEN_BY_ENV"] * (code == "HIDDEN_BY_ENV")]
-    lack = inspection.lacks(Machine(gpus=[gpu]), "gpu")
+    lack = recommend.lacks(Machine(gpus=[gpu]), "gpu")
     assert (named in lack.hint, lack.reason.endswith(code)) == (True, True)
-    assert "number or vendor" in inspection.lacks(Machine(gpus=[gpu]), "cupy").reason  # a card of AMD
+    assert "number or vendor" in recommend.lacks(Machine(gpus=[gpu]), "cupy").reason  # a card of AMD
 
 
 # ---------------------------------------------------------------- files in, recommendation out

@@ -126,6 +126,9 @@ MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_pro
     *(({"nvmlDeviceGetVirtualizationMode": mode}, "kind.value", "vgpu" if mode == 2 else None) for mode in range(5)),
     # It will be cut into instances (1) once it is free, and is whole now (0); or how many it has is not told.
     *(({"nvmlDeviceGetMigMode": mode, "nvmlDeviceGetMigDeviceHandleByIndex": "an instance"}, "ordinal", 0) for mode in ((0, 1), (1, 1))),
+    # In MIG mode, without an instance: none is there, or this process may see none.
+    *(({"nvmlDeviceGetMigMode": (1, 1), "nvmlDeviceGetMaxMigDeviceCount": 7, "nvmlDeviceGetMigDeviceHandleByIndex": Nvml.NVMLError(code)}, "why_not", codes)
+      for code, codes in ((6, ["NO_INSTANCE"]), (4, []))),
     *(({f"nvmlDeviceGetCurrentClocks{name}Reasons": mask}, "throttle", words)
       for name in ("Event", "Throttle") for mask, words in EVENTS.items())])  # fmt: skip
 def test_what_nvml_says_by_numbers(answers, path, told):

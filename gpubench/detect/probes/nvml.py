@@ -15,7 +15,8 @@ from gpubench.base import NVIDIA
 from gpubench.detect.facts import Address, address, uuid_key
 from gpubench.detect.probes import FactJson, ProbeFailure, fact, require, text
 
-_WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+# The folders of the driver's libraries that the loader may not know: those of WSL and of NixOS.
+_FOLDERS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib")
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
            9: "absent", 12: "absent", 6: "absent", 15: "crashed", 16: "crashed"}  # fmt: skip
 # Errors that concern a GPU as a whole: no permission for it, it is lost, it has to be reset. If a single field
@@ -25,9 +26,9 @@ _WHY_NOT = {4: "NO_PERMISSION", **_LOST}
 # Errors of an NVML that may not talk to the driver: no permission, blocked by the system, unknown.
 _BLOCKED = (4, 17, 999)
 _HINTS = {
-    9: "the NVIDIA kernel module is not loaded",
-    12: "the NVIDIA driver's library libnvidia-ml is not installed; NVIDIA_DRIVER_CAPABILITIES=compute,utility "
-    "gives it to a container",
+    9: "the NVIDIA kernel module is not loaded (sudo modprobe nvidia says why), or its device nodes are not here",
+    12: "the NVIDIA driver's library libnvidia-ml is not installed: give it to the container (--gpus all, --nv of "
+    "Apptainer, NVIDIA_DRIVER_CAPABILITIES=compute,utility), or install it in the driver's version",
     18: "reboot, or reload the NVIDIA kernel module: it differs from the library",
     **dict.fromkeys(
         _BLOCKED,
@@ -41,6 +42,7 @@ _THROTTLE = {
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake", 0x100: "display_clocks",
 }  # fmt: skip
 _VGPU_GUEST = 2
+_INSTANCE_ABSENT = 6
 _MIG_ON, _ATS = 1, 2
 
 
@@ -130,6 +132,8 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
         try:
             record = _device(handle, index, driver) | {"driver.cuda": served, "paths": []}
             instances = _instances(handle, record)
+            if handle.partitioned and not instances and _INSTANCE_ABSENT in handle.errors:
+                record["why_not"] = [*record["why_not"], "NO_INSTANCE"]
         except Exception as error:  # a binding that does not fit one GPU must not hide the others
             lost[index] = error
             continue
@@ -152,8 +156,9 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
 def library() -> Any:
     """Return the module of the NVML binding. Raises ProbeFailure if it is not installed."""
     # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
-    with contextlib.suppress(OSError):
-        ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
+    for folder in _FOLDERS:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(f"{folder}/libnvidia-ml.so.1", mode=ctypes.RTLD_GLOBAL)
     with require("nvidia-ml-py"):
         import pynvml
     return pynvml

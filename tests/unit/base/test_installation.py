@@ -84,6 +84,11 @@ def test_a_gpu_without_its_pytorch_is_told(vendor, version, names, monkeypatch):
     assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)
     assert all(names in one.text for one in told)
     assert inspection.torch_warnings([gpu(vendor, "integrated")]) == []
+    # WSL takes AMD's wheels for Windows, and a Mac has none.
+    told = inspection.torch_warnings([gpu(vendor)], wsl=True)
+    assert all(("index-url" in one.text) == (vendor == "intel") for one in told)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert inspection.torch_warnings([gpu(vendor)]) == []
 
 
 ROOT = Path(__file__).parents[3]
