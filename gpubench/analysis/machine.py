@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from gpubench.base import group_by
 from gpubench.base.errors import GpubenchError, InputError
 from gpubench.base.units import count_noun, format_bytes
+from gpubench.result.case import COMPOSED, DEVICE_GROUP
 from gpubench.result.identity import foreign_fields, measured_gpus
 from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.result.run import Environment, Fingerprints, Measurement, Run
@@ -61,13 +63,13 @@ def _host_text(run: Run) -> str:
 
 
 def _gpu_texts(run: Run) -> list[str]:
-    names = [gpu_text(gpu) for gpu in fact(run.machine, "gpus") or []]
-    if not names:
-        # One GPU seen by several backends is one GPU: its name and memory tell it apart here.
-        gpus = [device for device in run.devices if device.kind == "gpu"]
-        names = list(dict.fromkeys(_with_memory(device.name, device.memory_bytes) for device in gpus))
+    counts = Counter(gpu_text(gpu) for gpu in fact(run.machine, "gpus") or [])
+    if not counts:
+        gpus = [d for d in run.devices if d.kind == "gpu" and d.backend not in (*COMPOSED, DEVICE_GROUP)]
+        for seen in group_by(gpus, lambda device: device.backend).values():  # all may see the same GPUs
+            counts |= Counter(_with_memory(device.name, device.memory_bytes) for device in seen)
     software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
-    return count_texts(Counter(names)) + [f"{name} (software, no GPU)" for name in sorted(software)]
+    return count_texts(counts) + [f"{name} (software, no GPU)" for name in sorted(software)]
 
 
 def gpu_text(gpu: Gpu) -> str:

@@ -93,6 +93,8 @@ def test_every_chart_is_drawn_without_a_network(whole):
         assert page.locator(f"#r0-chart-{name} svg path").count() > 3, name
     assert names(page, "time") == {"CPU", "CuPy", "CuPy copied"}
     assert names(page, "speedup") == {"CuPy", "CuPy copied"}
+    for chart in page.locator(".figures .chart svg").all():  # in its real size, whatever appeared beside it
+        assert chart.bounding_box()["width"] == float(chart.get_attribute("width"))
     page.locator("[id$=group-roofline] > summary").click()
 
 
@@ -221,7 +223,9 @@ def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems
     assert sheets > len(shown)
     assert shown[0] == "Break-evens"
     page.set_viewport_size({"width": 703, "height": 1000})  # A4 without its margins
-    page.evaluate("document.body.classList.add('paper')") if script else None
+    page.evaluate("dispatchEvent(new Event('beforeprint'))") if script else None
+    for lanes in page.locator(".lanes .picture").all():
+        assert lanes.locator("svg").bounding_box()["width"] <= lanes.bounding_box()["width"] + 1
     answer = page.locator(".answer").bounding_box()
     assert answer["y"] + answer["height"] < 1040
     for cell in page.locator("#r0-breakeven td:visible").all()[:40]:

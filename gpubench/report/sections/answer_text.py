@@ -83,7 +83,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
     timed = [
         result
         for result in analysis.shown_of(analysis.compared)
-        if result.device_kind == "software" and result.time is not None
+        if result.device_kind == "software" and result.time is not None and result.case.shared_with is None
     ]
     dtypes = len({result.case.dtype for result in timed}) > 1
     texts = []

@@ -383,11 +383,12 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
 
 
 def _legend(curves: Sequence[BreakEven]) -> str:
-    """Return the meanings of the cells in the table, with the reasons for `?`."""
+    """Return the meanings of the cells in the table, with the reasons for `?` and `> n`."""
     pairs = [(curve, threshold(curve)) for curve in curves]
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
     kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
     kinds |= {"at" for _, cell in pairs if cell.kind == "range" and cell.n is not None}
+    kinds |= {"above" for _, cell in pairs if cell.kind == "open" and cell.low and not cell.tied}
     opens = [
         (curve.op, why_text(cell.reason)) for curve, cell in pairs if cell.kind == "open" and not cell.tied
     ]
@@ -398,7 +399,7 @@ def _legend(curves: Sequence[BreakEven]) -> str:
     return "; ".join([
         where_legend(curve.case for curve in curves),
         *(words for kind, words in _WORDS.items() if kind in kinds),
-        *([f"?: {'; '.join(reasons)}"] if reasons else []),
+        *([f"not sure: {'; '.join(reasons)}"] if reasons else []),
         *(["K is 1024"] if any(size_unit_of(curve.case) == "elements" for curve in curves) else []),
     ])  # fmt: skip
 

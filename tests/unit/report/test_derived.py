@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse, means
 from gpubench.analysis.hybrid import hybrids
+from gpubench.analysis.machine import machine_line
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.samples import components
 from gpubench.analysis.speedup import about_equal, blas_text, cpu_limit, cpu_line, cpu_threads, earliest
@@ -99,6 +100,18 @@ def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
     assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
     others = (Blas(library="blis"), Blas(library="Accelerate", kernel="AMX"))
     assert [*map(blas_text, others)] == ["BLIS", "Accelerate (AMX)"]
+
+
+def test_gpus_that_nobody_detected_are_counted_once():
+    """Two of one backend are two; other backends, a split and a device group see the same ones."""
+    seen = [
+        *(replace(GPU, id=f"{kind}:{i}", backend=kind) for kind in ("cupy", "wgpu") for i in (0, 1)),
+        HYBRID,
+    ]
+    group = replace(GPU, id="group:cupy:0+1", backend="group", name="2 x Test GPU")
+    assert machine_line(run_of([], devices=(CPU, *seen, group), with_machine=False)).endswith(
+        "; 2 x Test GPU, 16 GiB"
+    )
 
 
 @pytest.mark.parametrize(("warnings", "said"), [

@@ -73,12 +73,15 @@
   }
   for (const table of all(document, ".details table")) sortable(table);
 
-  // Long tables are packed until somebody unfolds them.
+  // Long tables are packed until somebody unfolds them; printing waits for none.
   for (const place of all(document, "[data-table]")) {
-    place.closest("details, article").addEventListener("toggle", async () => {
+    const fold = place.closest("details, article");
+    const unpack = async () => {
       place.innerHTML = await embedded(place.dataset.table);
       sortable(place.querySelector("table"));
-    }, { once: true });
+    };
+    if (fold.matches(".printed")) await unpack();
+    else fold.addEventListener("toggle", unpack, { once: true });
   }
 
   // ---------------------------------------------------------------- drawings
@@ -165,7 +168,7 @@
     }
 
     fit() {
-      if (this.drawn) this.drawn.view.width(this.cell.clientWidth).run();
+      if (this.drawn) this.drawn.view.width(this.place.clientWidth).run();
     }
   }
 
@@ -296,6 +299,7 @@
       if (this.set.charts.length) {
         await load();
         for (const chart of this.set.charts) await this.chart(chart, state);
+        dispatchEvent(new Event("resize"));  // a chart that was drawn before its neighbour appeared is too wide
         document.getElementById(`${this.prefix}status`).textContent = `The charts show ${state.series}.`;
       }
       this.article.dataset.ready = String(Number(this.article.dataset.ready || 0) + 1);
