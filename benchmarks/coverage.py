@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # a script has its own folde
 
 from gpubench.analysis.samples import noise_findings
 from gpubench.curves import Threshold, TimedSizes, compare, fit, stats
+from gpubench.curves.threshold import OFFSETS_TOGETHER
 from gpubench.kernels.contract.op import Ladder
 
 SEED = 1
@@ -182,26 +183,22 @@ def truth(cpu: Curve, gpu: Curve) -> float:
 
 
 def simulated_blocks(
-    curve: Curve, sizes: Sequence[int], noise: Noise, rng: random.Random
+    curve: Curve, sizes: Sequence[int], noise: Noise, shift: float, rng: random.Random
 ) -> dict[int, list[list[float]]]:
     """Return the simulated times of a case, with one session of one block at each size, as a dict: size -> a
     list of sessions -> a list of seconds. `curve` gives the true ln(seconds) for ln(n), to which `noise` is
-    added."""
-    offsets = [rng.gauss(0, noise.session)]
+    added. `shift` is the shift that the session gives to all cases, in standard deviations."""
+    offset = noise.session * (
+        math.sqrt(OFFSETS_TOGETHER) * shift + math.sqrt(1 - OFFSETS_TOGETHER) * rng.gauss(0, 1)
+    )
     times: dict[int, list[list[float]]] = {}
     for n in sizes:
-        times[n] = []
-        for offset in offsets:
-            own = rng.gauss(0, noise.size)
-            seconds = []
-            for _ in range(1):
-                value = curve(math.log(n)) + offset + own + rng.gauss(0, noise.block)
-                if rng.random() < noise.tails:
-                    value += rng.uniform(0, math.log(3))
-                if noise.speeds > 1 and rng.random() < 0.5:
-                    value += math.log(noise.speeds)
-                seconds.append(math.exp(value))
-            times[n].append(seconds)
+        value = curve(math.log(n)) + offset + rng.gauss(0, noise.size) + rng.gauss(0, noise.block)
+        if rng.random() < noise.tails:
+            value += rng.uniform(0, math.log(3))
+        if noise.speeds > 1 and rng.random() < 0.5:
+            value += math.log(noise.speeds)
+        times[n] = [[math.exp(value)]]
     return times
 
 
@@ -245,9 +242,10 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
     centre = size * math.exp(rng.gauss(0, math.log(1.3)))
     near = [min(max(int(centre * f) // 64 * 64, LADDER[0]), LADDER[-1]) for f in NEAR]
     sizes = sorted({*LADDER, *near})
+    shift = rng.gauss(0, 1)
     series = {
-        "cpu": TimedSizes("cpu", simulated_blocks(cpu, sizes, noise, rng)),
-        "gpu": TimedSizes("waited", simulated_blocks(gpu, sizes, noise, rng)),
+        "cpu": TimedSizes("cpu", simulated_blocks(cpu, sizes, noise, shift, rng)),
+        "gpu": TimedSizes("waited", simulated_blocks(gpu, sizes, noise, shift, rng)),
     }
     fitted = fit(series)
     estimate = compare([fitted["gpu"]], [fitted["cpu"]])

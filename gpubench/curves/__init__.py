@@ -16,6 +16,7 @@ from gpubench.curves.threshold import (
     doubt,
     fastest,
     interval,
+    offset_apart,
     speedup_at,
     unsure,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "fastest",
     "fit",
     "interval",
+    "offset_apart",
     "kind_of",
     "speedup_at",
     "unsure",

@@ -101,10 +101,21 @@ def margin_at(case: Side, other: Side, x: float) -> Margin:
     """Return the comparison of both sides at x = ln(n): the logarithm of their ratio, its standard deviation,
     and the probability that `case` wins."""
     own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
-    offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
+    offsets = offset_apart(case, other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
     wins = sum(chance * normal(mean / deviation) for chance, mean in differences(own, others))
     return Margin(x, log_ratio, deviation, wins)
+
+
+def offset_apart(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> float:
+    """Return the variance of the shift by which the log ratio of both sides may differ in another run."""
+    own, others = (max(curve.offset for curve in side) for side in (case, other))
+    return own + others - 2 * OFFSETS_TOGETHER * math.sqrt(own * others)
+
+
+# The correlation between the offsets of a CPU and a GPU in one run, because the same CPU launches both and the
+# same neighbours slow them down (docs/statistics.md).
+OFFSETS_TOGETHER = 0.4
 
 
 def _settle(height: Height, case: Side, other: Side) -> Height:

@@ -467,7 +467,7 @@ class Passes:
             x = min(max((low + high) / 2, math.log(threshold.first)), math.log(threshold.last))
             case, base = _variance(own, x), _variance(cpu, x)
             total = case + base
-            offsets = max(curve.offset for curve in own) + max(curve.offset for curve in cpu)
+            offsets = curves.offset_apart(own, cpu)
             sides = [side.fitted for side, part in ((cpu, base), (own, case)) if part >= QUIET * total]
             timed = [
                 [n for n, times in rows.items() if any(name in times for name in names)] for names in sides
