@@ -7,11 +7,11 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import elementwise
+from gpubench.kernels import elementwise, linear
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates import winograd
 from gpubench.kernels.templates.formula import KNOWN, Arrays, trace
-from gpubench.kernels.templates.matmul import few_rows
+from gpubench.kernels.templates.matmul import Tile, few_rows, wgsl
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import WAITED, Case
 from tests.judging import compare
@@ -20,6 +20,7 @@ from tests.vulkan.computing import check_program, of_op
 
 pytestmark = pytest.mark.vulkan
 LINEAR = [kernels.load(name) for name in kernels.groups()["layers"] if name.startswith("linear")]
+GRAD = kernels.load("linear_grad_relu")
 NORMED = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
 CONVOLUTION = kernels.load("conv2d")
 DTYPES = ("float32", "float64", "float16")
@@ -38,8 +39,10 @@ def candidates(session, op, params, dtype):
         pytest.skip(error.detail)  # no exp or tanh in double precision
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@by_name(LINEAR)
+# Weights that are turned and those that are not in every dtype; the other layers differ from the first in the epilogue alone.
+@pytest.mark.parametrize(("op", "dtype"), [
+    (op, dtype) for op in LINEAR for dtype in DTYPES if dtype == "float32" or op in (LINEAR[0], GRAD)
+], ids=lambda value: getattr(value, "name", value))  # fmt: skip
 def test_few_rows(session, op, dtype):
     shapes = [(3, 256, 256), (5, 10, 33), (1, 256, 1024), (16, 257, 5), (1, 1, 1), (13, 8, 10)]
     for n, m, k in shapes if op is LINEAR[0] else shapes[:2]:
@@ -58,9 +61,9 @@ ROWS = [
 
 
 def kinds(session, op, params, dtype):
-    """Programs by name of few rows, of a tile, and of one that splits k: other tiles differ in what the layer alone has to do with."""
+    """Programs by name of few rows and of a tile: other tiles differ in what the layer alone has to do with."""
     found = candidates(session, op, params, dtype)
-    one_of_each = {(one.name == few_rows.NAME, "slices" in one.name): one for one in reversed(found)}
+    one_of_each = {one.name == few_rows.NAME: one for one in reversed(found)}
     return {one.name: one.build() for one in one_of_each.values()}
 
 
@@ -80,6 +83,14 @@ def test_norm_and_product(session, op, dtype):
                 alone |= {k} if len(program.passes) == 1 else set()
     assert ({1, 31, 256, 257, 300} if every else {256, 300}) <= alone, "these rows a group holds"
     assert 20_000 not in alone
+
+
+@pytest.mark.parametrize("several", ["slices", "splits"])
+def test_an_epilogue_is_applied_to_whole_sums(session, several):
+    op, params = kernels.load("linear_gelu"), {"n": 18, "m": 20, "k": 64}
+    product = linear.product(("x", "w"), False, linear.GELU, params, "float32")
+    program = wgsl.program(product, session.limits, Tile(16, 16, 8, 4, 4, **{several: 2}))
+    check_program(session, op, program, params, "float32")
 
 
 @pytest.mark.parametrize(("n", "m", "k"), [(3, 33, 300), (7, 10, 3)])  # of ROWS: nothing is compiled again
