@@ -79,7 +79,7 @@ def test_no_compiler_leaves_steps_out(session):
         session.run(launch)
         session.sync()
         # As long for both.
-        found = min(hardware.launch_seconds(session, launch, 1) for _ in range(48 // rounds))
+        found = min(hardware.launch_seconds(session, launch, 1) for _ in range(16 // rounds))
         session.free(launch.output)
         return found
 

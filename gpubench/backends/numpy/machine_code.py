@@ -24,6 +24,7 @@ from numba.core import config
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from gpubench.result.store.cache import note, user_cache
@@ -85,8 +86,9 @@ class FunctionCode(NullCache):  # type: ignore[misc]
         self._function = function.__qualname__
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        target_context.refresh()
         parts = self._module.load(f"{self._function} {sig}") if self._module else None
+        # Loaded code calls numba's runtime. `refresh` imports half a second more, for those who compile.
+        rtsys.initialize(target_context)
         return None if parts is None else CompileResult._rebuild(target_context, *parts)
 
     def save_overload(self, sig: Any, cres: Any) -> None:

@@ -6,7 +6,6 @@ import math
 import re
 from xml.etree import ElementTree
 
-import altair
 import pytest
 from msgspec.structs import replace
 
@@ -40,6 +39,12 @@ from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
 
 RATIOS = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def validate(spec):
+    import altair  # each worker of pytest would import it to collect this file
+
+    altair.Root.validate(spec)
 
 
 def rising_run():
@@ -78,7 +83,7 @@ def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
     analyses, specs = [*analysed(full_run, hybrid_run), analyse(THERE)], []
     for analysis in analyses:
         for chart in chart_set(analysis, RenderOptions()).charts:
-            altair.Root.validate(chart.spec)
+            validate(chart.spec)
             specs += [(chart.id, plots.draw_spec(chart, name)) for name in chart.rows]
     drawn = plots.plots(analyses, "svg")
     for (chart_id, spec), (name, svg) in zip(specs, [*drawn.items()][-len(specs) :], strict=True):
@@ -233,7 +238,7 @@ def tints(spec):
 def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_names():
     view = map_view(suite())
     whole = map_picture(view)
-    altair.Root.validate(whole)
+    validate(whole)
     assert [spec["title"]["text"] for spec in whole["hconcat"]] == ["data on the GPU", "copied at every call"]
     for spec in whole["hconcat"]:
         lanes = spec["encoding"]["y"]["scale"]["domain"]
@@ -260,7 +265,7 @@ def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
     (block,) = tints(spec)
     assert block["x"] <= 1024**2 <= block["x2"]
     view = viewed(answer_run(op_rows("own", {WAITED: {4096: 8.0}}), named={"own": [4096]}))
-    altair.Root.validate(map_picture(view))
+    validate(map_picture(view))
     (spec,) = map_picture(view)["hconcat"]
     (domain,) = {tuple(part["encoding"]["x"]["scale"]["domain"]) for part in spec["layer"]}
     assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), "it stands in the middle"

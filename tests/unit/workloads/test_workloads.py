@@ -228,7 +228,7 @@ def ready(session, folder, op, implementation="tuned", **params):
     return workspace, launch
 
 
-@pytest.mark.parametrize(("op", "more"), [("mlp_sgd", {}), ("inference", {"width": 24, "heads": 2}), ("", {})])
+@pytest.mark.parametrize(("op", "more"), [("mlp_sgd", {}), ("inference", {"width": 24, "heads": 6}), ("", {})])
 @pytest.mark.slow
 def test_a_chain_is_right_in_every_regime(session, op, more, tmp_path):
     """Of each kind of operands; tests/conformance/test_layers.py launches every workload once, at other shapes."""
@@ -519,7 +519,7 @@ def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
         x = weights["table"][sequence[:length]] + weights["positions"][:length]
         for layer in range(networks.LAYERS):
             own = [weights[f"{name}.{layer}"] for name in networks.BLOCK_WEIGHTS]
-            block = kernels.load("transformer_block").at({"n": length, "width": 24, "heads": 2})
+            block = kernels.load("transformer_block").at({**PARAMS, "n": length})
             x = block.reference(np, x, *own)
         rest = x[-1] - x[-1].mean()
         unit = rest / np.sqrt(np.mean(rest**2) + 1e-5)

@@ -92,11 +92,11 @@ def split():
 
 
 # Weights that are written in place; stages of many kinds. The others are chains of the same.
-@pytest.mark.parametrize("name", ["mlp_sgd", "transformer_block"])
-def test_a_workload_has_a_place_for_each_of_its_stages(split, tmp_path, name):
+@pytest.mark.parametrize(("name", "more"), [("mlp_sgd", {}), ("transformer_block", {"width": 24, "heads": 6})])
+def test_a_workload_has_a_place_for_each_of_its_stages(split, tmp_path, name, more):
     """On the CPU, on the GPU, and with each stage on another side than the one before it."""
     op = kernels.load(name)
-    case = Case(name, op.group, {"n": 3}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
+    case = Case(name, op.group, {"n": 3, **more}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
     assigned = split.for_op(op)
     workspace = ChainWorkspace(assigned, op, case, 1, "random", tmp_path)
     whole = two_sides.sides(op)["gpu"]
