@@ -15,17 +15,14 @@ from gpubench.base.errors import UsageError
 from gpubench.base.installation import install_command
 from gpubench.detect import inspection, picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.facts import ABSENT, Root, TouchedFiles, make_fact, parse_record
+from gpubench.detect.facts import Root, TouchedFiles, make_fact, parse_record
 from gpubench.detect.host import read_files
 from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.detect.pci import name_of
 from gpubench.result.machine import (
     NOT_PROBED,
-    Access,
     Cpu,
     CpuBlas,
-    Driver,
-    Gpu,
     Machine,
     MachineWarning,
     Provider,
@@ -302,31 +299,14 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant):
         assert [node["node"] for node in request.options["nodes"]] == [f"renderD{n}" for n in numbers]
 
 
-EXPOSED, NO_NODE = make_fact("present", "/dev/nvidia0"), make_fact("absent", "/dev/nvidiactl")
-HIDDEN = make_fact("CUDA_VISIBLE_DEVICES", "x")
-GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact("nvidia", "t")))
-
-
-@pytest.mark.parametrize(("node", "hiding", "failed", "usable", "codes", "source"), [
-    (EXPOSED, ABSENT, [], True, [], "/dev/nvidia0"), (NO_NODE, ABSENT, [], False, ["NOT_EXPOSED"], "/dev/nvidiactl"),
-    (make_fact("no_permission", "/dev/nvidia0"), ABSENT, [], False, ["NO_PERMISSION"], "/dev/nvidia0"),
-    (EXPOSED, ABSENT, ["DRIVER_MISMATCH"], False, ["DRIVER_MISMATCH"], "probe"),
-    (EXPOSED, HIDDEN, [], False, ["HIDDEN_BY_ENV"], "x"), (NOT_PROBED, NOT_PROBED, [], None, [], None),
-    (NO_NODE, HIDDEN, ["DRIVER_MISMATCH"], False, ["NOT_EXPOSED", "DRIVER_MISMATCH", "HIDDEN_BY_ENV"], "/dev/nvidiactl")])  # fmt: skip
-def test_usable_needs_every_door_open(node, hiding, failed, usable, codes, source):
-    gpu = inspection.judge_access(GPU, Access(device_node=node, hidden_by_env=hiding), failed, True)
-    assert (gpu.usable.value, gpu.why_not, gpu.usable.source) == (usable, codes, source)
-    gpu = inspection.judge_access(replace(GPU, apis=["wgpu:vulkan"]), gpu.access, failed, True)
-    assert gpu.why_not == [code for code in codes if code != "HIDDEN_BY_ENV"]  # WebGPU heeds no variable
-    assert (detect.lacks(Machine(gpus=[gpu]), "cupy") is None) == (hiding is not HIDDEN and not gpu.why_not)
-
-
 VULKAN = {"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"}
 GUEST = HOST | {"/proc/version": "Linux version 6.6-microsoft-WSL2", "/sys/bus/vmbus/devices": None}
 FIRST, SECOND = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2))
 NOUVEAU = HOST | pci("0000:01:00.0", "10de", "2330", "nouveau")
 LXC = {"/run/systemd/container": "lxc"}
-WHY, WHYS, REASON = "gpus.0.why_not", "gpus.*.why_not", "recommendation.reasons.0.code"
+WHY, WHYS, SOURCE = "gpus.0.why_not", "gpus.*.why_not", "gpus.0.usable.source"
+REASON, MASK = "recommendation.reasons.0.code", "CUDA_VISIBLE_DEVICES"
+LISTED = {"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}
 
 
 def shown(*minors):
@@ -334,7 +314,7 @@ def shown(*minors):
         f"/proc/driver/nvidia/gpus/0000:0{n + 1}:00.0/information": f"Device Minor: {n}" for n in minors}  # fmt: skip
 
 
-# Files, device nodes that are no present ones, how probes ended, what they list; the document, and what CuPy lacks.
+# Files, device nodes that are not present and variables, how probes ended, what they list; the document, and what CuPy lacks.
 LIVE = {
     **{f"{name} that ended with {status}": (HOST | FIRST, {}, {name: status}, [], {WHY: codes, "gpus.0.usable": not codes}, lack)
        for name, status, codes, lack in (
@@ -349,12 +329,17 @@ LIVE = {
     "nouveau": (NOUVEAU, {}, {}, [VULKAN], {WHY: []}, "NO_DRIVER"),
     "CuPy of ROCm": (HOST | pci("0000:01:00.0", "1002", "744c", "amdgpu"), {}, {}, [
         {"source": "hip", "bdf": "0000:01:00.0", "vendor_id": "1002"}], {WHY: []}, None),
-    # A process has numbers for those of its GPUs alone.
-    "a container with one of two": (
-        shown(1), {}, {"nvml": "ok"}, [{"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}], {WHYS: [["NOT_EXPOSED"], []]}, None),
+    "every door is open": (HOST | FIRST, {}, {}, [], {WHY: [], "gpus.0.usable": True, SOURCE: "/dev/nvidiactl"}, None),
+    "every door is closed": (
+        HOST | SECOND, {"/dev/nvidiactl": "absent", MASK: ""}, {"nvml": "mismatch"}, [LISTED],
+        {WHY: ["NOT_EXPOSED", "DRIVER_MISMATCH"], SOURCE: "/dev/nvidiactl"}, "/dev/nvidiactl is not here"),
+    # A variable hides a GPU from CUDA, not from WebGPU.
+    "a variable": (HOST | SECOND, {MASK: ""}, {"nvml": "ok"}, [LISTED], {WHY: ["HIDDEN_BY_ENV"], SOURCE: MASK}, f"{MASK} hides it"),
+    "a variable beside WebGPU": (HOST | FIRST, {MASK: ""}, {}, [VULKAN], {WHY: []}, f"{MASK} hides it"),
+    # A process has numbers for those of its GPUs alone: 0 is the first of those that it was given.
+    "a container with one of two": (shown(1), {MASK: "0"}, {"nvml": "ok"}, [LISTED], {WHYS: [["NOT_EXPOSED"], []]}, None),
     "a job of Slurm with one of two": (
-        shown(0, 1), {"/dev/nvidia0": "no_permission"}, {"nvml": "ok"}, [{"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}],
-        {WHYS: [["NO_PERMISSION"], []]}, None),
+        shown(0, 1), {"/dev/nvidia0": "no_permission", MASK: "0"}, {"nvml": "ok"}, [LISTED], {WHYS: [["NO_PERMISSION"], []]}, None),
     # CUDA makes this node itself, but not in a container.
     **{f"no node of CUDA's memory, {where}": (
         HOST | FIRST | tree, {"/dev/nvidia-uvm": "absent"}, {}, listed, {WHY: codes}, "/dev/nvidia-uvm is not here" if codes else None)
@@ -373,8 +358,7 @@ def test_what_a_process_can_use(plant, monkeypatch, name):
     tree, nodes, ended, listed, expected, lack = LIVE[name]
     monkeypatch.setattr(inspection, "node_status", lambda path: nodes.get(path, "present"))
     monkeypatch.setattr(inspection, "WSL_NODE", "/" if tree.keys() >= GUEST.keys() else "/dev/none")
-    if name.endswith("one of two"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the first of those that it was given
+    monkeypatch.setattr(inspection.os, "environ", {MASK: nodes[MASK]} if MASK in nodes else {})
     root = Root(str(plant(tree)))
     providers = [Provider(name=name, status=status) for name, status in ended.items()]
     records = [parse_record(record) for record in listed]

@@ -104,8 +104,9 @@ ON_PCI = {
     **{f"an adapter that only draws: {vendor}": (
         HOST | pci("0000:05:00.0", vendor, device), {"gpu_count": 0, "display_adapters.*.role": [role], CODES: ["DISPLAY_ONLY"]})
        for vendor, device, role in (("1a03", "2000", "bmc"), ("102b", "0538", "bmc"), ("1af4", "1050", "virtual"),
-                                    ("1414", "5353", "virtual"), ("10ec", "0001", "other"),
-                                    ("1002", "515e", "bmc"), ("19e5", "1711", "bmc"), ("1ab8", "4005", "virtual"))},
+                                    ("1414", "5353", "virtual"), ("10ec", "0001", "other"), ("1a03", "2001", "other"),
+                                    ("1b36", "0100", "virtual"), ("1234", "1111", "virtual"), ("15ad", "0405", "virtual"), ("80ee", "beef", "virtual"),
+                                    ("1002", "515e", "bmc"), ("19e5", "1711", "bmc"), ("1ab8", "4005", "virtual"), ("1013", "00b8", "virtual"))},
     "accelerators, and one that a GPU driver has": (
         HOST | pci("0000:05:00.0", "1bcf", "001c", "ve_drv", pci_class="0b40") | pci("0000:06:00.0", "1002", "74a1", "amdgpu", pci_class="1200")
         | pci("0000:07:00.0", "1da3", "1020", "habanalabs", pci_class="1200"),

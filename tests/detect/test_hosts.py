@@ -159,6 +159,7 @@ MEMORY = {
         HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "Node 255 MemTotal: 0 kB\nNode 255 MemFree: 0 kB"},
         {"memory.total_bytes": 8 * GIB, "memory.available_bytes": 6 * GIB, "numa.nodes.*.memory_bytes": [8 * GIB, 0]}),
     "a machine without memory is none": (HOST | {"/proc/meminfo": "MemTotal: 0 kB"}, {"memory.total_bytes": "invalid"}),
+    "a folder in place of a file": ({**HOST, "/proc/meminfo": None}, {"memory.total_bytes": "invalid"}),
     "a GPU's node that cannot be read costs the total": (
         HOST | GPU_NODE | {f"{NODE}/node255/meminfo": "nothing"},
         {"memory.total_bytes": "invalid", "memory.gpu_numa_bytes": "invalid", "memory.os_total_bytes": 8 * GIB}),

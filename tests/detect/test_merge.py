@@ -217,6 +217,8 @@ APART = {
         blind(bus(*TWINS)), listed(*TWINS), [(bdf, device, f"model {device}", size) for bdf, device, size in TWINS]),
     "identical GPUs of which the API tells no id": (
         bus(*TWINS), blind(listed(*TWINS)), [(bdf, device, f"model {device}", size) for bdf, device, size in TWINS]),
+    "a stranger takes no place of a record without an id": (
+        bus(FIRST), listed(SECOND) + blind(listed(FIRST)), [(FIRST[0], "2684", "model 2684", FIRST[2]), (None, *OWN[1][1:])]),
     # Without device ids the kind is what tells; the order of the bus would swap them.
     "a chip and a card": (bus(FIRST, kind="integrated") + bus(SECOND, kind="discrete"), CARD + CHIP, OWN),
     # Where nothing tells unlike GPUs apart nothing is guessed.
@@ -245,20 +247,6 @@ def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(plac
     assert [gpu.apis for gpu in machine.gpus] == [{}, {}]
     (warning,) = machine.warnings
     assert (warning.code, "any of 2" in warning.text) == ("UNMATCHED_ADAPTER", True)
-
-
-def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
-    machine = detect.inspect(records=bus(FIRST) + listed(SECOND) + blind(listed(FIRST)))
-    check(machine, {"gpus.*.device_id": ["2684", "2504"], SIZES: [24 << 30, 12 << 30]})
-
-
-@pytest.mark.parametrize(("ids", "role"), [
-    ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
-    ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
-    ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other")])  # fmt: skip
-def test_what_a_display_adapter_is_there_for(ids, role):
-    """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
-    assert merge.role_of_display(*ids) == role
 
 
 @pytest.mark.parametrize(("vendor", "number"), [
