@@ -74,7 +74,7 @@ def read_cpu(
         available=available, affinity=derive(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
         quota_cpus=quota, limited_by=limited_by, caches=blind or caches.fact,
         isa=derive(blocks, lambda _: proc.isa(info, cpus.online.value) if info else None),
-        governor=blind or clocks.merge(GOVERNOR, governor),
+        governor=blind or clocks.merge(GOVERNOR, lambda names: min(names) if len({*names}) == 1 else "mixed"),
         now_hz=clock if clock.value is not None else blind or clocks.merge(NOW, max),
         base_hz=blind or clocks.merge(BASE, max), max_hz=blind or clocks.merge(MOST, max),
     )  # fmt: skip
@@ -515,11 +515,6 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     grouped = any(folder.startswith(f"{CPUS}/cpufreq/") for folder, _ in policies)
     place = f"{CPUS}/cpufreq/policy*" if grouped else f"{CPUS}/cpu*/cpufreq"
     return Frequencies(tables, frozenset(invalid), place)
-
-
-def governor(names: Collection[str]) -> str:
-    """Return the governor that all CPUs have, or "mixed" if they have different ones. `names` is not empty."""
-    return "mixed" if len(set(names)) > 1 else next(iter(names))
 
 
 def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:

@@ -124,17 +124,15 @@ def assemble(
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
     gpus = build_gpus(merged.devices, context)
-    reach: list[tuple[Access, list[str]]] = [(Access(), [])] * len(gpus)
     if live and gathered.root is not None:
         contained = files.platform.container.value is not None
-        reach = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root), contained)
-        judged = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
+        gpus = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root), contained)
+        judged = [judge_access(gpu, live) for gpu in gpus]
         hiding = hidden([gpu for gpu in judged if _UNNUMBERED.isdisjoint(gpu.why_not)], os.environ)
-        reach = [
-            (replace(access, hidden_by_env=hiding.get(gpu.id, ABSENT)), failed)
-            for gpu, (access, failed) in zip(gpus, reach, strict=True)
+        gpus = [
+            replace(gpu, access=replace(gpu.access, hidden_by_env=hiding.get(gpu.id, ABSENT))) for gpu in gpus
         ]
-    gpus = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
+    gpus = [judge_access(gpu, live) for gpu in gpus]
     sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices)]
     count = missing("absent", None, "no folder of the system lists all GPUs")
     # In a guest of Windows, no folder lists the GPUs behind this node.
@@ -231,8 +229,9 @@ def gather(
     )
     cuda = max((answer.message.cuda_driver or 0 for answer in answers), default=0)
     bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
-    archs = {record.value("compute.arch") or "" for record in records}
-    warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None, archs)
+    archs = [re.fullmatch(r"sm_(\d{2,3})", record.value("compute.arch") or "") for record in records]
+    capabilities = [int(match[1]) for match in archs if match]
+    warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None, capabilities)
     return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
 
@@ -403,18 +402,18 @@ _UNNUMBERED = {"NO_DRIVER", "PASSED_THROUGH", "NOT_EXPOSED", "NO_PERMISSION", "G
 _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
 
-def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
-    """Return the GPU with its fields `usable`, `why_not` and `access`. `failed` holds the codes for `why_not`
-    that `read_access` found. Any reason in `why_not` makes the GPU unusable. Without one, the GPU is usable if an
-    API lists it or its device node can be opened. An environment variable is no reason if WebGPU, which heeds
-    none, lists the GPU. If `live` is False, the machine is a recorded one, and
-    `usable` is False or not probed."""
-    driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
+def judge_access(gpu: Gpu, live: bool) -> Gpu:
+    """Return the GPU with its field `usable`, and in `why_not` also the reasons that its driver, its compute mode
+    and its access give. Any reason makes the GPU unusable. Without one, the GPU is usable if an API lists it or
+    its device node can be opened. An environment variable is no reason if WebGPU, which heeds none, lists the
+    GPU. If `live` is False, the machine is a recorded one, and `usable` is False or not probed."""
+    driver, mode = gpu.driver.name, gpu.compute.mode
+    node, hiding = gpu.access.device_node, gpu.access.hidden_by_env
     doors = (
         ("NO_DRIVER", driver, (driver.value or "").endswith("fb") or (driver.status == "absent" and driver.source)),
         ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
-        *((code, NOT_PROBED, True) for code in (*gpu.why_not, *failed)),
+        *((code, NOT_PROBED, True) for code in gpu.why_not),
         ("HIDDEN_BY_ENV", hiding, hiding.value and not _by_webgpu(gpu)),
         ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
     )  # fmt: skip
@@ -427,20 +426,20 @@ def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) ->
     elif live:
         sources = [*gpu.apis, *([node.source] if node.value == "present" else [])]
         usable = make_fact(True, sources[0]) if sources else ABSENT
-    return replace(gpu, usable=usable, why_not=list(closed)[::-1], access=access)
+    return replace(gpu, usable=usable, why_not=list(closed)[::-1])
 
 
 def read_access(
     providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str], contained: bool,
-) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return, for each GPU, its access with only the device node filled in, and the codes for `why_not` that
-    follow from the answers of the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds
-    the names of the render nodes, by PCI address. `contained` tells that this process runs in a container."""
+) -> list[Gpu]:  # fmt: skip
+    """Return the GPUs with their device nodes, and in `why_not` also the reasons that follow from the answers of
+    the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds the names of the render
+    nodes, by PCI address. `contained` tells that this process runs in a container."""
     statuses = {provider.name: provider.status for provider in providers}
     nvml = statuses.get("nvml")
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
-    reach = []
+    described = []
     for gpu, device in zip(gpus, devices, strict=True):
         nvidia = gpu.vendor.value == "nvidia"
         node = _node_state(gpu, device, nodes, shown)
@@ -454,8 +453,9 @@ def read_access(
             failed = ["GPU_LOST"]
         if nvidia and (code := _BY_CUDA.get(statuses.get("cuda", "ok"))) and not _by_webgpu(gpu):
             failed = failed or [code]
-        reach.append((Access(device_node=node), failed))
-    return reach
+        access = Access(device_node=node)
+        described.append(replace(gpu, access=access, why_not=[*gpu.why_not, *failed]))
+    return described
 
 
 def _by_webgpu(gpu: Gpu) -> bool:
@@ -503,17 +503,17 @@ def render_nodes(root: Root) -> Mapping[Address | None, str]:
 # ---------------------------------------------------------------- what measuring needs and is not installed
 
 
-def runtime_warnings(nvidia: bool, cuda: int | None, archs: Collection[str]) -> list[MachineWarning]:
+def runtime_warnings(nvidia: bool, cuda: int | None, capabilities: Collection[int]) -> list[MachineWarning]:
     """Return a warning if Numba is not installed, and one if CuPy is not installed although `nvidia` is True:
     NVIDIA's driver is present. The latter names the extra for `cuda`, the newest CUDA version that the driver
-    supports, such as 13000, or both extras if that is None. CUDA 13 serves no GPU older than sm_75; `archs` holds
-    the architectures of the GPUs."""
+    supports, such as 13000, or both extras if that is None. `capabilities` holds the compute capabilities of the
+    GPUs, such as 75 for 7.5: CUDA 13 serves none below that, and CUDA 12 none below 50."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
-    if nvidia and importlib.util.find_spec("cupy") is None:
-        old = any(re.fullmatch(r"sm_([1-6]\d|7[0-4])", arch) for arch in archs)
+    if nvidia and max(capabilities, default=50) >= 50 and importlib.util.find_spec("cupy") is None:
+        old = min(capabilities, default=75) < 75
         remedy = install_command("cuda12" if old or cuda < 13000 else "cuda13") if cuda else cupy_commands()
         if cuda and cuda < 12000:
             remedy = f"update NVIDIA's driver, which is too old for CUDA 12, then {remedy}"
@@ -529,11 +529,11 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWarning]:
     """Return a warning with an installation command for each vendor (AMD, Intel) whose PyTorch is missing. Only
     discrete GPUs that are not known to be unusable count. Integrated GPUs are left out, because the vendor's
-    PyTorch may not drive them, and so are Macs, which have none. `wsl` tells that this is WSL, which needs the
-    wheels that the vendor has for Windows."""
-    vendors = {
-        gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
-    } & (_TORCH.keys() if sys.platform != "darwin" else set())
+    PyTorch may not drive them, and so are Macs and the models of AMD that ROCm does not serve. `wsl` tells that
+    this is WSL, which needs the wheels that the vendor has for Windows."""
+    fit = [gpu for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False]
+    served = {gpu.vendor.value for gpu in fit if not re.match("gfx([678]|101)", gpu.compute.arch.value or "")}
+    vendors = served & _TORCH.keys() if sys.platform != "darwin" else set()
     version = _torch_version() if vendors else ""
     warnings = []
     for vendor, (name, mark) in _TORCH.items():

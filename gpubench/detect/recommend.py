@@ -475,20 +475,18 @@ def lacks(machine: Machine, target: str) -> Lack | None:
         blocked = [lack for gpu in fit if (lack := _explain_block(machine, gpu, cupy=cupy))]
         if len(fit) - len(blocked) > int(number or 0):
             return None
-        return blocked[0] if blocked else _why_none(machine)
+        if blocked:
+            return blocked[0]
+        if machine.gpus:
+            return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
+        reason = no_gpu(machine)
+        return Lack(f"{reason.code}: {reason.text}", "run on a machine with a GPU and its driver")
     for gpu in machine.gpus:
         if target in (gpu.id, gpu.bdf.value, gpu.uuid.value):
             return _explain_block(machine, gpu)
     ids = [gpu.id for gpu in machine.gpus]
     hint = suggest(target, ids) or "see gpus[].id of `gpubench detect --json`"
     return Lack(f"no device has this id; there are: {', '.join(ids) or 'none'}", hint)
-
-
-def _why_none(machine: Machine) -> Lack:
-    if machine.gpus:
-        return Lack("no GPU here has this number or vendor", "`gpubench detect` lists the GPUs")
-    reason = no_gpu(machine)
-    return Lack(f"{reason.code}: {reason.text}", "run on a machine with a GPU and its driver")
 
 
 def _explain_block(machine: Machine, gpu: Gpu, *, cupy: bool = False) -> Lack | None:

@@ -424,7 +424,7 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
 @pytest.mark.parametrize(("driver", "cuda", "arch", "words"), [
     ("nvidia", None, "sm_80", ["cuda13", "cuda12"]), (None, 12090, "sm_120", ["cuda12"]), (None, 13000, "sm_75", ["cuda13"]), (None, None, "", []),
     (None, 13000, "sm_61", ["cuda12"]), (None, 13000, "sm_72", ["cuda12"]),  # the last driver of Pascal and Volta, which CUDA 13 does not serve
-    (None, 11040, "sm_35", ["cuda12", "update NVIDIA's driver"])])  # fmt: skip
+    (None, 11040, "sm_52", ["cuda12", "update NVIDIA's driver"]), (None, 11040, "sm_35", [])])  # which no newer driver serves  # fmt: skip
 def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, arch, words):
     monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
     document, _ = machine(0, driver=driver, cuda=cuda, arch=arch)

@@ -112,11 +112,6 @@ def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
     )
 
 
-def _is_hip(cupy: Any) -> bool:
-    """Tell whether this CuPy was built for ROCm."""
-    return bool(getattr(cupy.cuda.runtime, "is_hip", False))
-
-
 def _library() -> Any:
     with require("CuPy", cupy_commands()):
         import cupy
@@ -127,7 +122,7 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     table = cupy.cuda.runtime.getDeviceProperties(index)
     identity = table.get("uuid")
     bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
-    hip = _is_hip(cupy)
+    hip = getattr(cupy.cuda.runtime, "is_hip", False)  # whether this CuPy was built for ROCm
     chip = text(table.get("gcnArchName")) or ""  # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up
     arch = chip.partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
     record: dict[str, Any] = {
@@ -301,18 +296,6 @@ def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
         os.close(handle)
 
 
-def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
-    """Return the facts in struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises
-    struct.error."""
-    units, flags = struct.unpack_from("=I", info, 48)[0], struct.unpack_from("=Q", info, 136)[0]
-    vram = struct.unpack_from("=Q", memory, 0)[0]
-    fused = bool(flags & _AMD_FUSION)
-    return {
-        "kind": "integrated" if fused else "discrete", "memory.unified": fused,
-        "compute.units": fact(units or None, "absent"), "memory.dedicated_bytes": fact(vram or None, "absent"),
-    }  # fmt: skip
-
-
 def request(direction: int, number: int, size: int) -> int:
     """Return the ioctl number of a DRM command. `direction` is _WRITE or _READ_WRITE, `number` is the number of
     the command, and `size` is the size of its argument in bytes. command, and `size` the size of its argument
@@ -321,8 +304,8 @@ def request(direction: int, number: int, size: int) -> int:
 
 
 def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Ask the driver amdgpu, by two queries of DRM_IOCTL_AMDGPU_INFO, and return the facts of the GPU. Raises
-    OSError."""
+    """Ask the driver amdgpu, by two queries of DRM_IOCTL_AMDGPU_INFO, and return the facts of the GPU: those of
+    struct drm_amdgpu_info_device and of struct drm_amdgpu_memory_info. Raises OSError."""
 
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
@@ -330,7 +313,13 @@ def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
         ioctl(handle, request(_WRITE, 0x05, len(command)), command)
         return answer.tobytes()
 
-    return amd_facts(ask(_AMD_DEV_INFO), ask(_AMD_MEMORY))
+    info, (vram,) = ask(_AMD_DEV_INFO), struct.unpack_from("=Q", ask(_AMD_MEMORY), 0)
+    (units,), (flags,) = struct.unpack_from("=I", info, 48), struct.unpack_from("=Q", info, 136)
+    fused = bool(flags & _AMD_FUSION)
+    return {
+        "kind": "integrated" if fused else "discrete", "memory.unified": fused,
+        "compute.units": fact(units or None, "absent"), "memory.dedicated_bytes": fact(vram or None, "absent"),
+    }  # fmt: skip
 
 
 def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gpubench.base.installation import (
 )
 from gpubench.detect import inspection
 from gpubench.detect.facts import make_fact
-from gpubench.result.machine import Gpu
+from gpubench.result.machine import Compute, Gpu
 
 INDEX = "--index-url https://download.pytorch.org/whl/"
 
@@ -70,8 +70,9 @@ def test_a_command_of_the_package_index_is_located_once(command, platform, monke
     assert locate(f"pip install {command}").count("located") == 1
 
 
-def gpu(vendor, kind="discrete"):
-    return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"))
+def gpu(vendor, kind="discrete", arch="gfx1030"):
+    compute = Compute(arch=make_fact(arch, "x"))
+    return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"), compute=compute)
 
 
 @pytest.mark.parametrize(("vendor", "version", "names"), [
@@ -83,7 +84,8 @@ def test_a_gpu_without_its_pytorch_is_told(vendor, version, names, monkeypatch):
     told = inspection.torch_warnings([gpu(vendor)])
     assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)
     assert all(names in one.text for one in told)
-    assert inspection.torch_warnings([gpu(vendor, "integrated")]) == []
+    unserved = [gpu(vendor, "integrated"), *(gpu("amd", arch=arch) for arch in ("gfx803", "gfx1010"))]
+    assert inspection.torch_warnings(unserved) == []
     # WSL takes AMD's wheels for Windows, and a Mac has none.
     told = inspection.torch_warnings([gpu(vendor)], wsl=True)
     assert all(("index-url" in one.text) == (vendor == "intel") for one in told)
