@@ -25,6 +25,7 @@ from gpubench.kernels.templates import (
     Storage,
     ceil_div,
     elements,
+    group_threads,
     kernel_pass,
     lanes,
     log2,
@@ -218,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * STEP) gpubench_transpose(
 
 _BINDINGS = ("x", "out")
 _SHADER = partial(shader, params="rows columns step_x step_y")
-_SIDE, _SIDE_ROWS = 32, 8
+_SIDE = 32
 
 
 _TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of vectors
@@ -234,7 +235,7 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
     side = storage.width * threads or _SIDE
     grid, step_x, step_y = _grid(ceil_div(columns, side), ceil_div(rows, side), limits)
     uniform = (rows, columns, step_x, step_y)
-    text = _vector_source(storage, threads) if threads else _element_source(dtype)
+    text = _vector_source(storage, threads) if threads else _element_source(dtype, limits)
     return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=uniform),))
 
 
@@ -326,31 +327,31 @@ def _vector_source(storage: Storage, side: int) -> str:
     return _SHADER({"x_": storage.unit, "out_": storage.unit}, side**2, body, before=shared)
 
 
-def _element_source(dtype: str) -> str:
+def _element_source(dtype: str, limits: Limits) -> str:
     """Return the text for any size: a 32 x 32 tile in workgroup memory, which is read along rows and written
     along columns.
 
     The rows of the tile are one element longer, so that the elements of a column are in different memory banks.
     """
-    storage = elements(dtype)
+    storage, rows = elements(dtype), group_threads(limits) // _SIDE
     shared = f"var<workgroup> tile: array<array<{storage.stored}, {_SIDE + 1}>, {_SIDE}>;"
     body = f"""
   let x = (group.x + group.z * p.step_x) * {_SIDE}u;
   let y = (group.y + group.z * p.step_y) * {_SIDE}u;
-  for (var i = local.y; i < {_SIDE}u; i += {_SIDE_ROWS}u) {{
+  for (var i = local.y; i < {_SIDE}u; i += {rows}u) {{
     if (y + i < p.rows && x + local.x < p.columns) {{
       tile[i][local.x] = x_[(y + i) * p.columns + x + local.x];
     }}
   }}
   workgroupBarrier();
-  for (var i = local.y; i < {_SIDE}u; i += {_SIDE_ROWS}u) {{
+  for (var i = local.y; i < {_SIDE}u; i += {rows}u) {{
     if (x + i < p.columns && y + local.x < p.rows) {{
       out_[(x + i) * p.rows + y + local.x] = tile[local.x][i];
     }}
   }}
 """
     buffers = {"x_": storage.stored, "out_": storage.stored}
-    return _SHADER(buffers, f"{_SIDE}, {_SIDE_ROWS}", body, before=shared)
+    return _SHADER(buffers, f"{_SIDE}, {rows}", body, before=shared)
 
 
 def sides(params: Params) -> tuple[int, int]:

@@ -35,7 +35,7 @@ BYTES = {
 limits = st.builds(
     Limits, max_buffer_bytes=st.just(2**40), max_binding_bytes=st.sampled_from([2**27, 2147483644, 2**31, 2**34]),
     max_workgroup_bytes=st.sampled_from([16384, 32768, 49152, 65536]),
-    max_workgroup_threads=st.sampled_from([256, 512, 1000, 1024]),
+    max_workgroup_threads=st.sampled_from([128, 256, 512, 1024]),
     max_groups_per_dimension=st.sampled_from([65535, 2**31 - 1]),
     multiprocessors=st.one_of(st.none(), st.integers(1, 300)), software=st.booleans(), float16=st.just(True),
     float64=st.just(True), binding_alignment=st.sampled_from([16, 32, 256]),
@@ -232,7 +232,9 @@ def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
 def test_wgsl_of_matrices_fits_any_device(name, dtype, n, m, k, device):
     op, params = OPS[name], {"n": n, "m": m, "k": k}
     for kernel in op.tuned["wgpu"]:
-        check_program(kernel.build(params, dtype, device), op, params, dtype, device)
+        program = built(kernel, params, dtype, device, re.compile("256 threads a group exceed 128"))
+        if program is not None:
+            check_program(program, op, params, dtype, device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -21,6 +21,7 @@ from gpubench.kernels.templates import (
     ceil_div,
     elements,
     fold,
+    group_threads,
     real_dtype,
     require_bindings,
     require_dtype,
@@ -44,7 +45,6 @@ from gpubench.kernels.templates.matmul import (
 )
 
 _PAD_THREADS = 64
-_SUM_THREADS = 256
 # A GPU reads at most this many bytes of weights, in columns of at most this length, in less time than a launch
 # takes. Tiles gain nothing there (on an H200 none of 15 products of up to 4 rows chose one), so there are no
 # trials.
@@ -203,7 +203,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
 
 def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
     """Return the pass that adds up the splits of C, element by element."""
-    count, stored = layout.m * layout.n, elements(layout.dtype).stored
+    count, stored, threads = layout.m * layout.n, elements(layout.dtype).stored, group_threads(limits)
     value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
     buffers = {"in_": layout.real, "out_": stored, **{f"{name}_with": stored for name in product.beside}}
     before = ""
@@ -213,11 +213,11 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
         value = f"finish({', '.join((value, *reads))})"
         before = f"alias V = {layout.real};\n{product.epilogue.finish()}"
     body = f"""
-  let i = (group.y * groups.x + group.x) * {_SUM_THREADS}u + thread;
+  let i = (group.y * groups.x + group.x) * {threads}u + thread;
   if (i < {count}u) {{ out_[i] = {stored}({value}); }}
 """
-    text = shader(buffers, _SUM_THREADS, body, before=before)
-    grid = fold(ceil_div(count, _SUM_THREADS), limits)
+    text = shader(buffers, threads, body, before=before)
+    grid = fold(ceil_div(count, threads), limits)
     return WgslPass(text, grid, ("partials", "out", *product.beside))
 
 
