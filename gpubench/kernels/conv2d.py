@@ -351,6 +351,7 @@ OPS = (
         reference=_reference,
         blas=("numpy",),  # of PyTorch it is oneDNN
         split=Split({"x": 0}, counted_by("n")),
+        terms=lambda params: {"x": 1, "w": 1},
         slow=SLOW_HALVES,
         tuned=by_backend(_cpu, _cuda, wgsl.chosen_from(_wgsl)),
     ),

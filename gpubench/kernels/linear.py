@@ -237,6 +237,10 @@ def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
 _NORM = kernels.load("layernorm")
 _ROW = row_formula(_NORM.name, _NORM.inputs, layernorm)
 _NORM_FLOPS = 7  # operations of the norm for each element
+# With x = 0 the norm is c, so the product adds up terms of c and w.
+_NORM_TERMS: dict[str, Any] = {
+    "terms": lambda params: {"x": 1, "g": 0, "c": 0, "w": 0}, "zero_terms": ("x", "g"),
+}  # fmt: skip
 _NORMED = "normed"  # name of the array between the norm and the product, if they are two launches
 _NAMES = (_NORMED, "w")
 
@@ -263,7 +267,7 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
         params=plain.params, options=plain.options, sizes=plain.sizes,
         dtypes=plain.dtypes, inputs=(*normed, *weights), output=Operand("out", rows_out),
         flops=partial(_normed_flops, plain), split=Split({x.name: 0}, counted_by("n")),
-        tf32=plain.tf32, blas=plain.blas, slow=plain.slow,
+        tf32=plain.tf32, blas=plain.blas, slow=plain.slow, **_NORM_TERMS,
         expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
         library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_normed_scale, plain, slope)),
@@ -507,6 +511,7 @@ OPS = (
         expr=_last_expr,
         library={"torch": lambda torch, x, g, c, w: _NORM.library["torch"](torch, x[-1:], g, c) @ w},
         tolerance=Tolerance(16, scale=_last_scale),
+        **_NORM_TERMS,
         tuned=by_backend(
             _last_cpu,
             lambda params, dtype, limits: CudaProgram(

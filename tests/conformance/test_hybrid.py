@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends import hybrid
 from gpubench.backends.contract import Transfers
 from gpubench.backends.hidden.fake.session import FakeSession, FakeStream
-from gpubench.backends.hybrid import SplitSession
+from gpubench.backends.hybrid import SplitSession, cpu_arrays
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
 from gpubench.measure import conformance
 from gpubench.measure.worker.operands import Operands
@@ -103,6 +104,18 @@ def narrow(op, n):
 ])  # fmt: skip
 def test_other_shapes_are_right_too(session, name, params, tmp_path):
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu")
+
+
+def test_a_single_element_that_neither_side_adds_is_found(session, tmp_path, monkeypatch):
+    """It is far less than the error that a sum of halves may have."""
+
+    def lose_first(launch):
+        (x,) = cpu_arrays(launch)
+        return [np.concatenate((0 * x[:1], x[1:]))]
+
+    monkeypatch.setattr(hybrid, "cpu_arrays", lose_first)
+    with pytest.raises(WrongResult, match="a term is missing"):
+        check_everywhere(session, OPS["sum"], "float16", {"n": 5005}, tmp_path, "hybrid:fake:gpu", (0.5,))
 
 
 @pytest.mark.parametrize("name", ["sum", "transpose"])

@@ -374,7 +374,7 @@ def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
     The terms of each output are whole numbers from 1 to 4 with random signs, whose sum is 3 or -3. So a term
     that is left out or added twice changes the sum by at least 1, which is more than the tolerance in every
     dtype. Partial sums stay so small that they are exact. If the op takes the largest term, that is the last
-    one, and all others are negative. Inputs without terms are ones.
+    one, and all others are negative. Inputs without terms are ones, and those in `zero_terms` are zeros.
     """
     import numpy as np
 
@@ -390,7 +390,7 @@ def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
         ends = np.broadcast_to(np.array(end, np.int8), (rows, len(end)))
         return np.concatenate((values, -np.roll(values, half // 3, -1), ends), -1).ravel()
 
-    first, *others = (x for x in op.inputs if x.name in axes)
+    first, *others = (x for x in op.inputs if x.name in axes and x.name not in op.zero_terms)
     count = first.shape(case.params)[axes[first.name]]
     rest = (count - 1) % _TERM_BLOCK + 1
     balanced = blocks(_PERIOD // _TERM_BLOCK, _TERM_BLOCK // 2 - 1, (1, 2, -3))
@@ -405,10 +405,9 @@ def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
         shape, stored = operand.form(case.params, case.dtype)
         if operand.name not in axes:
             return (np.ones(shape, host_dtype(stored)),) * 2
-        axis, short = axes[operand.name], np.array([_JOINED if operand is first else 1], np.int8)
-        vectors = [signs(side) for side in shape]
-        both = []
-        for vectors[axis] in (along[operand.name], short):
+        single = _JOINED if operand is first else int(operand.name in along)
+        axis, vectors, both = axes[operand.name], [signs(side) for side in shape], []
+        for vectors[axis] in (along.get(operand.name, 0 * terms), np.array([single], np.int8)):
             both.append(functools.reduce(np.multiply.outer, vectors).astype(host_dtype(stored)))
         return both[0], both[1]
 

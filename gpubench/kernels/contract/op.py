@@ -360,6 +360,7 @@ class Op(msgspec.Struct, frozen=True):
     # `terms(params)` returns the axis of each input along which an output adds up terms, or takes the largest, if
     # the op is linear in each of these inputs. Then the gate also finds a single missing term (`Workspace.check_terms`)
     terms: Callable[[Params], Mapping[str, int]] | None = None
+    zero_terms: tuple[str, ...] = ()  # inputs in `terms` in which it is not linear: this check sets them to 0
     # its kernels by backend; the first one is measured, the others are variants that a user may name
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     options: Mapping[str, str] = {}  # further params that a user may give, with their meanings

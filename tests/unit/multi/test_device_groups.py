@@ -13,7 +13,8 @@ from gpubench import backends, kernels
 from gpubench.backends.contract import Links
 from gpubench.backends.cupy import links, whole_uuid
 from gpubench.backends.cupy.links import AVERAGE, FLOAT32, SUM, CudaLinks
-from gpubench.backends.shared.sides import HostLinks, granule
+from gpubench.backends.shared import sides
+from gpubench.backends.shared.sides import HostLinks, granule, split_array
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong, gate, kind_of, refusal
@@ -71,6 +72,17 @@ def test_what_ranks_compute_of_their_shares_is_the_whole(name, monkeypatch):
     assert [thread.name for thread in threading.enumerate()].count("gpubench-beside") == ranks - 1
     session.close()
     assert "gpubench-beside" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_single_element_that_no_rank_adds_is_found(tmp_path, monkeypatch):
+    def lose_last(operand, array, split, start, stop):
+        part = split_array(operand, array, split, start, stop).copy()
+        part[-1:] *= start == 0
+        return part
+
+    monkeypatch.setattr(sides, "split_array", lose_last)
+    with pytest.raises(Wrong, match="a term is missing"):
+        trained(tmp_path, 3, "sum", {"n": 5005}, dtype="float16")
 
 
 def test_a_device_group_shows_its_members_backends():
@@ -187,11 +199,11 @@ def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
 SEQUENCES = {"n": 32, "width": 12, "heads": 3, "tokens": 8}
 
 
-def trained(tmp_path, ranks, name, params, session=None):
-    """A checked launch of three steps on a device group, and its workspace."""
+def trained(tmp_path, ranks, name, params, session=None, dtype="float32"):
+    """A checked launch on a device group, of three steps of a training, and its workspace."""
     op, device = kernels.load(name), f"group:numpy:{ranks}"
     session = session or backends.load("group").open(device, 1)
-    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", device)
+    asked = Case(op.name, op.group, params, dtype, "tuned", "resident-waited", device)
     assert refusal(session, op, asked) is None
     workspace = kind_of(op)(session, op, asked, 1, "random", tmp_path)
     return gate(workspace, asked, lambda phase: None).launch, workspace
