@@ -12,17 +12,8 @@ from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.templates.matmul import (
-    SOFTWARE_TILE,
-    TILES,
-    WIDE_TILES,
-    Tile,
-    able,
-    promising,
-    rank,
-    sequence,
-    split,
-)
+from gpubench.kernels.templates import matmul
+from gpubench.kernels.templates.matmul import TILES, WIDE_TILES, Tile, able, promising, rank, sequence, split
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 from tests.shapes import WEBGPU
@@ -197,7 +188,8 @@ def test_the_tiles_worth_a_trial(tile, groups, tried):
 def test_the_default_is_the_first_tile_with_enough_groups(m, n, first):
     tiles = [LARGE, BLOCK, PLAIN, SMALL]
     assert rank(m, n, 1, tiles, EIGHT) == [first, *(tile for tile in tiles if tile is not first)]
-    assert rank(m, n, 1, tiles, msgspec.structs.replace(EIGHT, software=True)) == [SOFTWARE_TILE, *tiles[::-1]]
+    software = msgspec.structs.replace(EIGHT, software=True)
+    assert rank(m, n, 1, tiles, software) == [matmul.SOFTWARE_TILE, *tiles[::-1]]
     assert rank(m, n, 1, [THIN, *tiles], EIGHT) == [THIN, *tiles]
 
 
