@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from gpubench.backends.shared.sides import (
     join_partials,
     side_case,
 )
-from gpubench.base import group_by
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Collective, Implementation, Op, Shape, Stored, each
@@ -44,6 +43,7 @@ from gpubench.result.run import Check, Device, Staging
 
 # The numbers of ranks for which there is a device group in host memory.
 _SOFTWARE = ("2", "3", "4", "8")
+_FEW = 8  # most GPUs of which every choice is a group
 
 
 class GroupSession(
@@ -243,12 +243,12 @@ class GroupBackend(Backend):
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
         ranks = {device_group.id: group_ranks(device_group.id) for device_group in device_groups}
-        usual = group_sizes(max(map(len, ranks.values()), default=0))
-        first = min(ranks.values(), default=())[:1]
+        firsts = {len(numbers): id for id, numbers in reversed(ranks.items())}
+        usual = [firsts.get(size) for size in group_sizes(max(firsts, default=0))]
         self.default_devices = tuple(
             id.removeprefix(f"{DEVICE_GROUP}:")
             for id, numbers in ranks.items()
-            if len(numbers) in usual and (len(numbers) == 2 or numbers[:1] == first)
+            if id in usual or len(numbers) == 2
         )
         for name in backends.hidden_names():
             device_groups += make_device_groups(_members(name))
@@ -285,20 +285,17 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend: all ordered pairs, and every 3, 4, ... GPUs that follow
-    each other, among all GPUs or among those of one model. A group's id is made of the numbers in the ids of its
-    GPUs, not of positions in `members`, where a GPU that does not answer is missing."""
+    """Return the groups of these GPUs of one backend: all ordered pairs, then every choice of 3, 4, ... GPUs. More
+    than eight GPUs have too many choices: then only GPUs that follow each other. A group's id is made of the
+    numbers in the ids of its GPUs, not of positions in `members`, where a GPU that does not answer is missing."""
     count = len(members)
-    chosen: list[tuple[int, ...]] = [(i, j) for i in range(count) for j in range(count) if i != j]
+    chosen: list[tuple[int, ...]] = [*permutations(range(count), 2)]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
-    models = group_by(range(count), lambda rank: members[rank].name)
-    chosen += [
-        tuple(ranks[i : i + size])
-        for ranks in (range(count), *models.values())
-        for size in range(3, len(ranks) + 1)
-        for i in range(len(ranks) - size + 1)
-    ]
-    return [make_device_group([members[rank] for rank in ranks]) for ranks in dict.fromkeys(chosen)]
+    for size in range(3, count + 1):
+        choices = combinations(range(count), size)
+        near = (tuple(range(i, i + size)) for i in range(count - size + 1))
+        chosen.extend(choices if count <= _FEW else near)
+    return [make_device_group([members[rank] for rank in ranks]) for ranks in chosen]
 
 
 def _name_device_group(backend: str, word: str) -> Device:
