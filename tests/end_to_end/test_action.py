@@ -63,7 +63,7 @@ class Runner:
 
         git("init", "--bare", "origin.git")
         git("clone", "origin.git", "a workspace")
-        for version in ("base", "new"):
+        for version in ("older", "base", "new"):
             (self.workspace / "version").write_text(version)
             git("add", "version", cwd=self.workspace)
             git("commit", "-m", version, cwd=self.workspace)
@@ -154,6 +154,7 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner):
         ("base", str(runner.kept / "base-tree"), "-m pip install --quiet ."),
     ]
     assert (runner.kept / "base-tree" / "version").read_text() == "base"
+    assert not (runner.workspace / ".git" / "shallow").exists(), "later steps have the whole history"
 
 
 def test_a_base_file_stands_in_for_a_ref(runner):

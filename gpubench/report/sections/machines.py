@@ -26,7 +26,7 @@ from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
-from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
+from gpubench.compare.judge import MOST_RUNS, STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
 from gpubench.report.charts import ChartRow, quantity, short, word
 from gpubench.report.layout import RenderOptions, Section
@@ -180,9 +180,9 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
             span = f"{side.runs[0].run.started_at} to {side.runs[-1].run.started_at}"
             tables.append(_history(side, rows, f"{letter(i)}: {len(side.runs)} runs, {span}", options))
     line = (
-        "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. A change is sure "
-        f"where the runs before and behind it tell, {STEP_LEAST} on each side at least (compare's test, a run being "
-        "one observation)."
+        "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. Looked for "
+        f"are changes of {APART:.0%} or more among the newest {MOST_RUNS} runs, with {STEP_LEAST} on each side at least; "
+        "a change is sure by compare's test, a run being one observation."
     )
     named_above = MACHINES in options.sections and len(sides) > 1
     whose = [] if named_above else names(sides)
