@@ -45,9 +45,9 @@ from gpubench.report.wording import (
     ratio_text,
     seconds_text,
     series_name,
-    size_text,
     time_text,
     where_legend,
+    with_params,
     with_text,
 )
 from gpubench.result.case import DEVICE_GROUP, RESIDENT, WAITED, Case, beside_size, group_ranks, parse_case_id
@@ -507,7 +507,7 @@ def _state_text(gain: Weak) -> str:
 def pays_text(gain: GroupFrom, counted: SizeUnit) -> str:
     """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
     4096² (group:cupy:0+1)`."""
-    what = " ".join((gain.op, gain.dtype, *(f"{name}={value}" for name, value in gain.params.items())))
+    what = with_params(f"{gain.op} {gain.dtype}", gain.params)
     last = thresholds.size_text(gain.last, counted)
     between = thresholds.range_text(gain.lo or 0, gain.hi or 0, counted)
     how = {
@@ -534,7 +534,8 @@ def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Tabl
 def _cells(gain: Strong, unit: str) -> tuple[Cell, ...]:
     share = Interval(gain.efficiency_lo, gain.efficiency, gain.efficiency_hi, gain.interval.kind)
     return cells(
-        series_name(gain.row.case), size_text(gain.row), data_text(gain.row.case), time_text(gain.single.time, unit),
+        series_name(gain.row.case), format_size(gain.row.n), data_text(gain.row.case),
+        time_text(gain.single.time, unit),
         time_text(gain.row.time, unit) + mark(gain.row.label), ratio_text(gain.interval),
         f"{gain.efficiency:.2f} {interval_text(share)}",
         "" if gain.weak is None else f"{gain.weak:.2f}",

@@ -181,8 +181,8 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
             tables.append(_history(side, rows, f"{letter(i)}: {len(side.runs)} runs, {span}", options))
     line = (
         "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. Looked for "
-        f"are changes of {APART:.0%} or more among the newest {MOST_RUNS} runs, with {STEP_LEAST} on each side at least; "
-        "a change is sure by compare's test, a run being one observation."
+        f"are changes of {APART:.0%} or more among the newest {MOST_RUNS} runs, with {STEP_LEAST} on each side at "
+        "least; a change is sure by compare's test, a run being one observation."
     )
     named_above = MACHINES in options.sections and len(sides) > 1
     whose = [] if named_above else names(sides)
