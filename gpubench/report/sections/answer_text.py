@@ -425,7 +425,11 @@ def raising_functions(run: Run) -> list[str]:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and (
             case.backend == "numpy" or (case.device_id in on_gpu and case.op not in timed)
         ):  # fmt: skip
-            smallest[case.op] = min(smallest.get(case.op, skip), skip, key=_of_cpu_first)
+            smallest[case.op] = min(
+                smallest.get(case.op, skip),
+                skip,
+                key=lambda entry: (entry.case.backend != "numpy", entry.case.params["n"]),
+            )
     names = own_names(run.selection.ops)
     texts = [
         printable(
@@ -444,10 +448,6 @@ def _without_middle(text: str) -> str:
     """Return at most about 220 characters of an error: its begin and its end, because arrays stand between."""
     text = text.rstrip(".")
     return text if len(text) <= 220 else f"{text[:80]} ... {text[-130:]}"
-
-
-def _of_cpu_first(skip: Skip) -> tuple[bool, int]:
-    return skip.case.backend != "numpy", skip.case.params["n"]
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:

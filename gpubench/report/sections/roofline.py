@@ -115,14 +115,12 @@ def _missing(peaks: Sequence[Peaks]) -> list[str]:
         if any(lacking):
             lacks.setdefault(words[lacking], []).append(peak)
     return [
-        f"{name} not measured on {', '.join(_place(peak) for peak in lacking_peaks)}: {HINT} --dtypes "
+        f"{name} not measured on "
+        + ", ".join(f"{'+'.join(peak.device_ids)} {peak.dtype}" for peak in lacking_peaks)
+        + f": {HINT} --dtypes "
         + ",".join(dict.fromkeys(peak.dtype for peak in lacking_peaks))
         for name, lacking_peaks in lacks.items()
     ]
-
-
-def _place(peak: Peaks) -> str:
-    return f"{'+'.join(peak.device_ids)} {peak.dtype}"
 
 
 def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:

@@ -371,14 +371,12 @@
   }
 
   // Paper is narrower than a screen: the lanes are drawn anew for it.
-  addEventListener("beforeprint", () => {
-    document.body.classList.add("paper");
-    for (const page of pages) for (const lanes of page.lanes) lanes.fit();
-  });
-  addEventListener("afterprint", () => {
-    document.body.classList.remove("paper");
-    for (const page of pages) for (const lanes of page.lanes) lanes.fit();
-  });
+  for (const event of ["beforeprint", "afterprint"]) {
+    addEventListener(event, () => {
+      document.body.classList.toggle("paper", event === "beforeprint");
+      for (const page of pages) for (const lanes of page.lanes) lanes.fit();
+    });
+  }
 
   for (const article of all(document, "[data-run]")) pages.push(new Page(article));
   for (const figure of canDraw ? all(document, "[data-drawing]") : []) await show(figure);
