@@ -37,8 +37,8 @@ __all__ = [
     "fastest",
     "fit",
     "interval",
-    "offset_apart",
     "kind_of",
+    "offset_apart",
     "speedup_at",
     "unsure",
 ]  # fmt: skip
