@@ -134,14 +134,16 @@ class _Process:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers: list[threading.Thread] = []
+        self._reaper: threading.Thread | None = None
+        self._reaping = threading.Lock()  # whoever reaps the process or signals its group holds it
         if own_session and hasattr(os, "killpg"):
-            self._begin(self._end_group)
+            self._reaper = self._begin(self._end_group)
         self._begin(read, self._process.stdout)
         self._begin(_drain, self._process.stderr, self.errors)
 
-    def _begin(self, function: Callable[..., None], *arguments: object) -> None:
-        """Start a thread that reads or writes a pipe or waits for the process. If no thread can be started, kill
-        the process and raise OSError."""
+    def _begin(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Start a thread that reads or writes a pipe or waits for the process, and return it. If no thread can be
+        started, kill the process and raise OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -149,24 +151,39 @@ class _Process:
             self.kill()
             raise OSError(errno.EAGAIN, find_limit(error) or str(error)) from error
         self._readers.append(thread)
+        return thread
 
     def _end_group(self) -> None:
         """Wait for the end of the process, then end the rest of its group, if the process is a Child or has
         failed. Processes that a user's file started would otherwise run on and keep the pipes open, and the end
         of the pipes is the sign of a crash. A command that succeeds may leave a daemon, as git does. SIGTERM
-        does not end the tracker of multiprocessing, which still frees shared memory."""
-        if self._process.wait() or isinstance(self, Child):
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGTERM)
+        does not end the tracker of multiprocessing, which still frees shared memory.
+
+        The process is reaped last and by no other thread, since its number may then become that of a stranger's
+        group."""
+        process = self._process
+        try:
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            failed = ended.si_status if ended else 0
+        except (AttributeError, ChildProcessError):  # macOS before Python 3.13; SIGCHLD is ignored
+            failed = process.wait()
+        with self._reaping:
+            if failed or isinstance(self, Child):
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
 
     @property
     def alive(self) -> bool:
         """Whether the process is running."""
-        return self._process.poll() is None
+        return self.wait(0) is None
 
     def wait(self, limit_s: float) -> int | None:
         """Return the exit status. A negative status is the negated number of the signal that ended the process.
         Returns None if it still runs after `limit_s` seconds."""
+        if self._reaper is not None:
+            self._reaper.join(max(0.0, limit_s))
+            return self._process.returncode
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(0.0, limit_s))
         return None
@@ -187,8 +204,8 @@ class _Process:
 
     def _send(self, number: int) -> None:
         """Send a signal to the process and its group. On Windows every signal kills them."""
-        if self.alive:
-            with contextlib.suppress(OSError):
+        with self._reaping, contextlib.suppress(OSError):
+            if self._process.returncode is None:
                 if self._own_session and hasattr(os, "killpg"):
                     os.killpg(self._process.pid, number)
                 elif self._own_session:

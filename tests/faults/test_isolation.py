@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpubench.base import processes
@@ -203,11 +204,17 @@ def test_a_worker_that_ends_itself_is_told_with_its_own_status(tmp_path, monkeyp
     assert (listing.reason, "exited with status 7" in listing.detail) == ("worker-crashed", True)
 
 
-def test_the_shared_memory_of_a_worker_is_freed():
+def test_the_shared_memory_of_a_worker_is_freed(monkeypatch):
+    """Its group gets the signal while the number of the worker is still its own, and no stranger's."""
+    own, killpg = [], os.killpg
+    monkeypatch.setattr(
+        os, "killpg", lambda pid, number: (own.append(psutil.pid_exists(pid)), killpg(pid, number))
+    )
     text = "import os; from multiprocessing.shared_memory import SharedMemory as M; m = M(create=True, size=9)"
     command = [sys.executable, "-c", f"{text}; print(m.name, flush=True); os._exit(7)"]
     child = processes.Child(command, framed=False)
     name = child.lines.get(timeout=PATIENCE_S).decode().strip()
     child.settle(time.monotonic() + PATIENCE_S)
+    assert (own, child.wait(0)) == ([True], 7)
     with pytest.raises(FileNotFoundError):
         SharedMemory(name)
