@@ -70,7 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 # Version of the way of measuring (docs/measuring.md). Results of different versions are not compared.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 def words(text: str, option: str) -> list[str]:

@@ -80,8 +80,8 @@ class Runtime(msgspec.Struct, frozen=True):
 SHORTEST_DEADLINE_S = 1.0
 # Pauses before throttled samples are taken again: each case has three tries in a session.
 PAUSES_S = (0.05, 0.25, 1.0)
-# Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
-# goes before it is forgotten in no time makes a block of its own, without a warm-up.
+# Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch of LONG_S makes a
+# block of its own.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
 # Launches of a case with one sample: those of the reference, the first one, the sample, and the last check.
@@ -457,7 +457,7 @@ class CaseRun:
             monitor.watch(self.case.device_id)
         reply = self._ask_of_session(
             protocol.Sample, round=number, position=position, samples=samples, warmup_s=self._warmup_s,
-            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())), warm_up=self._loops or not self._long,
+            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())), warm_up=not self.sample_s,
         )  # fmt: skip
         read = monitor.rest() if monitor is not None else []
         if not isinstance(reply, protocol.Sampled):

@@ -446,7 +446,7 @@ Scaling = Literal["weak", "strong", "both"]
 class Settings(Record, frozen=True, kw_only=True):
     """The settings of the measurement (docs/measuring.md)."""
 
-    protocol: int = 3  # the meaning of a time; results of different protocols are never compared
+    protocol: int = 4  # the meaning of a time; results of different protocols are never compared
     preset: Literal["quick", "default", "rigorous"] = "default"  # the defaults of the others
     sessions: int = 3  # the number of sessions
     min_samples: int = 10  # the least number of samples of a case in a session

@@ -29,6 +29,8 @@ from gpubench.result.run import Block, Check, Staging
 # Least seconds of a sample on the device clock, whose steps are half a microsecond.
 HOT_SAMPLE_S = 0.25e-3
 LONGEST_REPEAT = 1 << 20
+# A block begins with so many launches that do not count, or as many as fill WARM_S: large caches fill slowly.
+WARM_LAUNCHES, WARM_S = 4, 0.01
 # If a launch takes longer than this, hot and cold device samples are taken in turns.
 IN_TURNS_S = 0.25
 LONGEST_HOT_REPEAT = 1 << 11
@@ -427,9 +429,9 @@ def calibrate_hot(timer: Timer) -> int | None:
 def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
-    """Take one block: warm up, or run one launch that does not count, then take samples of about `target_s`
-    seconds. A first sample that is far too short raises the repeat count and is taken again. No sample begins
-    after `request.limit_s` seconds.
+    """Take one block: warm up by seconds or by some launches, then take samples of about `target_s` seconds. A
+    first sample that is far too short raises the repeat count and is taken again. No sample begins after
+    `request.limit_s` seconds.
 
     If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always` record
     their steps. The observers read after each sample. `since` is the time by `perf_counter` at which the
@@ -507,14 +509,16 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for `warmup_s` seconds. If that is 0, run one launch, and lower a predicted repeat count that is
-    far too high for its time."""
+    """Warm up for `warmup_s` seconds. If that is 0, run WARM_LAUNCHES launches at most (one if caches are flushed
+    before each), and lower a predicted repeat count that is far too high for the time of the last one."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
-    launch_s = timer.seconds(1)
+    cycles_s: list[float] = []
+    while len(cycles_s) < (WARM_LAUNCHES if timer.flush is None else 1) and sum(cycles_s) < WARM_S:
+        cycles_s.append(timer.seconds(1) * (timer.case.calls or 1))
     if not timer.settled and target:
-        timer.repeat = min(timer.repeat, count(SLOW * target, launch_s * (timer.case.calls or 1)))
+        timer.repeat = min(timer.repeat, count(SLOW * target, cycles_s[-1]))
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:

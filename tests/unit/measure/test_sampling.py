@@ -121,16 +121,17 @@ def test_a_case_that_is_warmed_up_keeps_those_samples_apart():
 
 
 @rows("timed, changes, repeat, asked", {
-    "one launch is thrown away": (Predicted(1e-4, 20), {}, 20, [1, 20, 20, 20, 20]),
+    "four launches are thrown away": (Predicted(1e-4, 20), {}, 20, [1, 1, 1, 1, 20, 20, 20, 20]),
+    "or as many as fill ten milliseconds": (Predicted(4e-3, 1), {}, 1, [1] * (3 + 4)),
     "of a long launch none is": (Predicted(1e-1, 1), {"warm_up": False, "samples": 1}, 1, [1]),
     "a count far too high is lowered by it": (Predicted(1e-4, 1 << 20), {}, timer.SLOW * TARGET / 1e-4, None),
     "a slow first launch leaves no short samples": (Predicted(1e-5, 200, first_s=1.0), {}, 200, [1, 1, 200, 200, 200, 200]),
     "a count that was found stays": (Predicted(1e-4, 1 << 10, settled=True), {}, 1 << 10, None),
     "but for a fifth of what it should be": (Predicted(1e-4, 3, settled=True), {}, 20, None),
     "which a quarter is not": (Predicted(1e-4, 5, settled=True), {}, 5, None),
-    "one that is far too low is raised before a sample counts": (Predicted(1e-4, 2), {}, 20, [1, 2, 20, 20, 20, 20]),
+    "one that is far too low is raised before a sample counts": (Predicted(1e-4, 2), {}, 20, [1, 1, 1, 1, 2, 20, 20, 20, 20]),
     "with that of the device's clock": (Predicted(1e-4, 1, hot_repeat=1), {}, 20, None),
-    "after a flush it is one": (Predicted(1e-6, 1, flush=lambda: None), {}, 1, None),
+    "after a flush it is one": (Predicted(1e-6, 1, flush=lambda: None), {}, 1, [1] * (1 + 4)),
 })  # fmt: skip
 def test_a_block_has_as_many_launches_as_make_a_sample(timed, changes, repeat, asked):
     block = timed.block(**changes)
