@@ -7,9 +7,9 @@ import dis
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
@@ -206,32 +206,37 @@ GPU_LIBRARIES = {
 }  # fmt: skip
 
 
-def gpu_library(program: Callable[..., Any]) -> str:
-    """Return the library of GPU_LIBRARIES that a GPU program uses, or an empty text if it names none.
-
-    It is the library that compiled the program, or the first one whose objects the program names or imports.
-    If there is none, the functions that the program calls are asked in the same way, the nearest first.
-    """
+def libraries(program: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of the packages that a program uses, the nearest first: those of its class and its bases, those
+    whose objects it names or imports, then in the same way those of each function that it names."""
     reached: list[Any] = [program]  # it grows while it is read
     for value in reached:
         while isinstance(value, functools.partial):
             value = value.func
         places = [base.__module__ for base in type(value).__mro__]
         plain = inspect.unwrap(value)
-        code, variables = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
-        for step in dis.get_instructions(code) if code is not None else ():
-            if step.opname == "IMPORT_NAME":
-                places.append(str(step.argval))
-            elif step.opname == "LOAD_GLOBAL" and step.argval in variables:
-                named = variables[step.argval]
-                places.append(str(getattr(named, "__module__", None) or getattr(named, "__name__", "")))
-                if isinstance(named, FunctionType) and not any(named is other for other in reached):
-                    reached.append(named)
+        variables, codes = getattr(plain, "__globals__", {}), [getattr(plain, "__code__", None)]
+        for code in codes:
+            if code is None:
+                continue
+            codes += [
+                part for part in code.co_consts if isinstance(part, CodeType)
+            ]  # such as a loop in brackets
+            for step in dis.get_instructions(code):
+                if step.opname == "IMPORT_NAME":
+                    places.append(str(step.argval))
+                elif step.opname == "LOAD_GLOBAL" and step.argval in variables:
+                    named = variables[step.argval]
+                    places.append(str(getattr(named, "__module__", None) or getattr(named, "__name__", "")))
+                    if isinstance(named, FunctionType) and not any(named is other for other in reached):
+                        reached.append(named)
         for place in places:
-            library = place.partition(".")[0].replace("jaxlib", "jax")
-            if library in GPU_LIBRARIES:
-                return library
-    return ""
+            yield place.partition(".")[0].replace("jaxlib", "jax")
+
+
+def gpu_library(program: Callable[..., Any]) -> str:
+    """Return the nearest library of GPU_LIBRARIES that a GPU program uses, or an empty text if it uses none."""
+    return next((name for name in libraries(program) if name in GPU_LIBRARIES), "")
 
 
 # False in a child process: a call of `bench` or `run` in the user's file then measures nothing.

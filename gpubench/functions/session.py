@@ -8,7 +8,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 from gpubench.backends.contract import Launch, Session, WrappedSession
 from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
-from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library
+from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries
 from gpubench.functions.loading import (
     columns,
     differences,
@@ -227,24 +227,22 @@ def _shares_memory(value: Any, host: Any) -> bool:
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
     """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
 
-    It is the first library other than NumPy whose objects the program refers to, from which one of `inputs`
-    comes, or of which the program is an object. If there is neither such a library nor NumPy, return the name of
-    the program.
+    It is the library of a program that is a library's own, or else the nearest one that the program uses, or else the
+    one from which one of `inputs` comes. Python's own library, NumPy and the user's package do not count. If there is
+    no library, return the name of the program.
     """
     program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
-    code, variables = getattr(program, "__code__", None), getattr(program, "__globals__", None)
-    named = [*type(program).__mro__]  # of numba's functions the type says whose they are
-    if code is not None and variables is not None:
-        named = [variables.get(name) for name in code.co_names]
-    places = [str(getattr(x, "__module__", None) or getattr(x, "__name__", "")) for x in named]
-    places += [type(value).__module__ for value in inputs]
-    libraries = [place.partition(".")[0] for place in places]
-    own = getattr(program, "__module__", "")
-    none = ("", "builtins", "numpy", "gpubench", own if code is not None else "")
-    others = [library for library in libraries if library not in none]
-    if code is None:  # an object of the user's own class, such as a PyTorch module
-        others.sort(key=lambda library: library == own.partition(".")[0])
-    return next(iter(others), None if "numpy" in libraries else function.name)
+    module = getattr(program, "__module__", None) or ""
+    file, package = getattr(sys.modules.get(module), "__file__", None) or "", module.partition(".")[0]
+    own = {"", "numpy", "gpubench", *sys.stdlib_module_names, package * ("-packages" not in file)}
+
+    def used() -> Iterator[str]:
+        yield package
+        yield from libraries(program)
+        yield from (type(value).__module__.partition(".")[0] for value in inputs)
+
+    other = next((name for name in used() if name not in own), None)
+    return other or (None if "numpy" in used() else function.name)
 
 
 def session_of(session: Session, op: Op) -> Session:
