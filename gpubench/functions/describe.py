@@ -66,6 +66,7 @@ class Description(msgspec.Struct, frozen=True):
     low: int  # the smallest size at which the function works
     high: int  # the largest size of a search
     dtypes: list[Dtype]  # the dtypes to measure
+    inputs_s: Points = []  # the seconds of making the inputs, by n
     pair: bool = False  # whether the function has two programs
     backends: list[str] | None = None  # the backends to measure; None means all
     one_of: list[str] = []  # backends of which the first that drives a GPU here measures the GPU program
@@ -166,6 +167,9 @@ def make_op(description: Description, code: Code) -> Op:
     def seconds(params: Params) -> float:
         return extrapolate(description.seconds, params["n"])
 
+    def inputs_s(params: Params) -> float:
+        return extrapolate(description.inputs_s, params["n"])
+
     flops, only = description.flops, tuple(description.backends or ())
     if description.operations is not None:
         names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a keyword of WGSL
@@ -182,7 +186,7 @@ def make_op(description: Description, code: Code) -> Op:
         )  # fmt: skip
         return msgspec.structs.replace(
             op, name=description.id, sizes=ladder, digest=description.digest, only=only, reference=None,
-            split=None if description.own_inputs else op.split, seconds=seconds,
+            split=None if description.own_inputs else op.split, seconds=seconds, inputs_s=inputs_s,
         )  # fmt: skip
     first, *others = description.results
     # Several results are downloaded as one.
@@ -199,7 +203,7 @@ def make_op(description: Description, code: Code) -> Op:
         output=operand(together if others else first), between=(operand(beside),),
         flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,
         expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
-        only=only, one_of=tuple(description.one_of), seconds=seconds,
+        only=only, one_of=tuple(description.one_of), seconds=seconds, inputs_s=inputs_s,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ from gpubench.result.case import LONG_DTYPES, SHORT_DTYPES
 # call takes more than TELLING_S, which shows how the time grows. Each size takes the fastest of CALLS calls.
 LOWEST = (64, 128, 256, 512, 1024)
 FACTOR, SHORT_S, SMALL_BYTES, TELLING_S, MOST_SIZES, CALLS = 4, 0.1, 16 * 2**20, 2e-3, 8, 4
-# The largest seconds of an import or of the trial of one function, and the seconds after which a search tries
+# The largest seconds of an import or of the trial of a function at one size, and the seconds after which a search tries
 # no larger size.
 TRIAL_S, MOST_S = 60.0, 0.25
 # The limits SHORT_S and SMALL_BYTES of the first call are this many times larger, because one size alone shows
@@ -95,6 +95,7 @@ class Trial(msgspec.Struct):
     n: int  # the size n of the op
     inputs: list[Any]  # the inputs of the call
     results: list[tuple[str, Any]]  # the results, each with its name
+    inputs_s: float  # the seconds of making the inputs
     seconds: float  # the seconds of the fastest call
     peak: int  # the bytes that a call used in addition to its inputs and results
 
@@ -130,7 +131,7 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
         summary=doc.splitlines()[0] if doc else f"{name}({', '.join(arguments)})",
         inputs=shown, results=results, peak=[(t.n, t.peak) for t in trials],
         seconds=[(t.n, t.seconds) for t in trials], low=first.n, high=_highest(trials, request),
-        dtypes=_dtypes(function), pair=function.gpu is not None,
+        dtypes=_dtypes(function), inputs_s=[(t.n, t.inputs_s) for t in trials], pair=function.gpu is not None,
         backends=_backends(function), one_of=one_of(function),
         flops=[(t.n, _flops(function.flops, t.n)) for t in trials] if function.flops else None,
         operations=operations, untraced=untraced, own_inputs=function.make is not None,
@@ -185,7 +186,7 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
     steps = [first.n * FACTOR**k for k in range(1, MOST_SIZES)]
     for count, n in enumerate([n for n in sizes if n > first.n][:2] if sizes else steps, 1):
         times = SECOND if count == 1 else 1
-        if last.seconds > times * SHORT_S or last.peak > times * SMALL_BYTES:
+        if max(last.seconds, last.inputs_s) > times * SHORT_S or last.peak > times * SMALL_BYTES:
             return
         if count >= 3 and (last.seconds > TELLING_S or time.perf_counter() - began > MOST_S):
             return
@@ -205,8 +206,9 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     import numpy as np
 
     limit_s = None if again else request.limit_s
-    inputs = _inputs(function, n, request)
-    if not again and not equal([plain(x) for x in inputs], [plain(x) for x in _inputs(function, n, request)]):
+    inputs, inputs_s = _inputs(function, n, request)
+    same, inputs_s = (inputs, inputs_s) if again else _inputs(function, n, request)
+    if not equal([plain(x) for x in inputs], [plain(x) for x in same]):
         raise PluginError("its inputs differ from call to call: draw them from rng alone")
     arguments = _copies(inputs)
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
@@ -250,12 +252,12 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
         if not equal(result, second):
             raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
         if not again and (limit_s is None or 3 * first_s <= limit_s):
-            _require_fresh(call, result, inputs, _inputs(function, n, request, seed=2))
+            _require_fresh(call, result, inputs, _inputs(function, n, request, seed=2)[0])
     results = leaves(result)
     if not results:
         raise PluginError("it returns nothing")
     # The inputs were allocated before.
-    return Trial(n, inputs, results, seconds, max(0, peak - sum(size(value) for _, value in results)))
+    return Trial(n, inputs, results, inputs_s, seconds, max(0, peak - sum(size(value) for _, value in results)))
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
@@ -299,13 +301,15 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
         raise PluginError(f"its inputs cannot be copied: {error_text(error)}") from error
 
 
-def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> list[Any]:
+def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
+    """Return the inputs, and the seconds of making them. Raises PluginError."""
     # A trial needs memory for the inputs twice, for a copy of them and for the function.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:
         raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
+    began = time.perf_counter()
     try:
-        return make_inputs(function, function.arguments, n, request.dtype, seed)
+        return make_inputs(function, function.arguments, n, request.dtype, seed), time.perf_counter() - began
     except PluginError:
         raise
     except Exception as error:
@@ -349,7 +353,8 @@ def _highest(trials: list[Trial], request: TrialRequest) -> int:
         (t.n, 3 * t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))
         for t in trials
     ]
-    seconds: Points = [(t.n, max(t.seconds, 1e-5)) for t in trials]
+    # A function is called several times with the inputs of a size.
+    seconds: Points = [(t.n, max(t.seconds, t.inputs_s / 4, 1e-5)) for t in trials]
     low = high = trials[0].n
     while high * 2 <= max(HIGHEST, low):
         if extrapolate(held, 2 * high) > request.most_bytes or extrapolate(seconds, 2 * high) > LONGEST_S:
@@ -378,7 +383,7 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
         try:
             for description in describe(name, loaded.functions[name], request):
                 report.partial = msgspec.structs.replace(description, file_digest=loaded.file_digest)
-                tell()
+                _limit(tell, request.limit_s or TRIAL_S)
         except PluginError as error:
             report.wrong[name] = str(error)
         except BaseException as error:
@@ -388,11 +393,11 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
         report.partial = None
 
 
-def _limit(tell: Callable[[], None]) -> None:
-    """Call `tell`, and start a timer that ends this process after TRIAL_S seconds, even inside a library
+def _limit(tell: Callable[[], None], limit_s: float = TRIAL_S) -> None:
+    """Call `tell`, and start a timer that ends this process after `limit_s` seconds, even inside a library
     call."""
     tell()
-    faulthandler.dump_traceback_later(TRIAL_S, exit=True, file=2)
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=2)
 
 
 def main(text: str) -> NoReturn:

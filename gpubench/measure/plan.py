@@ -76,7 +76,7 @@ class Workload(msgspec.Struct, frozen=True):
     @property
     def call_s(self) -> float:
         """The seconds of a launch that the op declares, or 0 if it declares none."""
-        return self.op.seconds(self.params) if self.op.seconds else 0.0
+        return self.op.seconds(self.params)
 
     @property
     def slow_s(self) -> float:
@@ -143,7 +143,7 @@ class Series(msgspec.Struct, frozen=True):
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
-        timed = round(SLOW_BYTES * self.op.seconds(params)) if self.op.seconds else 0
+        timed = round(SLOW_BYTES * self.op.seconds(params))
         return max(self.op.flops(params), self.op.bytes(params, self.dtype), timed)
 
 

@@ -86,8 +86,8 @@ class Rungs:
 
     def _is_cheap(self, n: int) -> bool:
         op, params = self.series.op, self.series.params(n)
-        seconds = op.seconds(params) if op.seconds else op.flops(params) / SLOW_FLOPS
-        return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, seconds) <= CHEAP_S
+        seconds = (op.seconds(params) or op.flops(params) / SLOW_FLOPS, op.inputs_s(params))
+        return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, *seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
         """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
@@ -404,7 +404,7 @@ class CostModel:
         for n, names in slots.items():
             total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
             total_s += self._launches_s(series, n, names, blocks - 1)
-            total_s += self.byte_s * self._size(series, n)[0]
+            total_s += self.byte_s * self._size(series, n)[0] + series.op.inputs_s(series.params(n))
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
@@ -433,7 +433,7 @@ class CostModel:
         its work or bytes."""
         times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
-            said_s = series.op.seconds(series.params(n)) if series.op.seconds else 0.0
+            said_s = series.op.seconds(series.params(n))
             return max(self._cpu_s(series, n), default=said_s) if name[0] in self._cpu else 0.0
         if (launch_s := between(times, n)) is not None:
             return launch_s

@@ -210,8 +210,12 @@ class Runner:
             open_curves(self.spec), alone(self.spec.constraints), self.recorder, self.search_left_s,
             whole=self.spec.whole,
         )  # fmt: skip
-        # Calls that are known to be long would take the time of the start.
-        first = [item for item in self._schedule.beginning(search) if item.call_s < ONCE_S]
+        # Calls and inputs that are known to take long would take the time of the start.
+        first = [
+            item
+            for item in self._schedule.beginning(search)
+            if item.call_s + item.op.inputs_s(item.params) < ONCE_S
+        ]
         self._open_all(pool, index, first)
         self._budget.once_s += pool.once_s
         if self._begun == 1:

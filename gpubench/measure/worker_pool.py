@@ -397,17 +397,9 @@ class WorkerPool:
         began, first = time.monotonic(), own - self._called
         patience = budget.longest if own else budget
         self._called |= own
-        inputs: dict[str, list[protocol.WorkerRequest]] = {}
-        for cases in workloads:
-            firsts = [
-                (device_id, chosen[0]) for device_id, chosen in cases.items() if device_id in self.workers
-            ]
-            for place, (device_id, case) in enumerate(firsts):
-                number = self.workers[device_id].next_id
-                inputs.setdefault(device_id, []).append(
-                    protocol.Load(id=number, case=case, reference=not place)
-                )
-        self._ask_all(inputs, patience)
+        if own and not first:  # inputs compile nothing, and the file is imported
+            self._make_inputs(workloads, budget, reference=False)
+        self._make_inputs(workloads, patience, reference=True)
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}
         for cases in workloads:
@@ -424,6 +416,18 @@ class WorkerPool:
                 self._ask_all({device_id: [choice]}, budget)
         if choosing and not budget.over:
             self._build(undecided, budget)
+
+    def _make_inputs(self, workloads: Sequence[Cases], budget: Budget, *, reference: bool) -> None:
+        """Make the inputs of the workloads on all their devices at the same time. With `reference`, the first
+        device of each workload also makes its reference."""
+        requests: dict[str, list[protocol.WorkerRequest]] = {}
+        for cases in workloads:
+            firsts = [(name, chosen[0]) for name, chosen in cases.items() if name in self.workers]
+            for place, (name, case) in enumerate(firsts):
+                number = self.workers[name].next_id
+                load = protocol.Load(id=number, case=case, reference=reference and not place)
+                requests.setdefault(name, []).append(load)
+        self._ask_all(requests, budget)
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
         """Build these cases at the same time. Returns the cases whose kernels must be chosen by trials."""

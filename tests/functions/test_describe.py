@@ -42,7 +42,7 @@ from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.points import Rungs
 from gpubench.measure.targets import DeviceSelection
-from gpubench.measure.worker.functions import CallWorkspace
+from gpubench.measure.worker.functions import CallOperands, CallWorkspace
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case
 from gpubench.result.run import Check, Device
@@ -135,15 +135,17 @@ def test_a_shape_is_told_in_n(extents, text):
     assert shape_text(Shown("x", extents, [])) == text
 
 
-def test_a_search_begins_at_a_size_that_takes_little():
-    seconds = [(64, 2e-4), (256, 1.3e-2), (1024, 0.37)]
+@pytest.mark.parametrize("slow", ["seconds", "inputs_s"])
+def test_a_search_begins_at_a_size_that_takes_little(slow):
+    times = {"seconds": [(64, 1e-6)], slow: [(64, 2e-4), (256, 1.3e-2), (1024, 0.37)]}
     shown = [Shown("x", [[(64, 64), (256, 256), (1024, 1024)]], [(64, 256), (256, 1024), (1024, 4096)])]
-    op = make_op(Description("options", "pairwise", "", "", shown, shown, [], seconds, 64, 2048, ["float32"]),
-                 Code(lambda xp, x: x))  # fmt: skip
+    about = Description("o", "f", "", "", shown, shown, [], low=64, high=2048, dtypes=["float32"], **times)
+    op = make_op(about, Code(lambda xp, x: x))
     rungs = Rungs(Series(op, "float32"), Constraints((), None, None))
     rungs.sizes, rungs.left = [64, 128, 256, 512, 2048], [64, 128, 256, 512, 2048]
     assert rungs.next() == [64, 128]
-    assert rungs.series.work(2048) / rungs.series.work(1024) == pytest.approx(2**2.5, rel=1e-3)
+    growth = rungs.series.work(2048) / rungs.series.work(1024)
+    assert growth == pytest.approx(2**2.5 if slow == "seconds" else 2, rel=1e-3)
 
 
 def test_several_results_are_downloaded_as_one():
@@ -189,9 +191,11 @@ Frame.__module__ = "pandas.core.frame"
 
 
 @pytest.mark.parametrize(("program", "inputs", "library"), [
-    (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
+    (lambda x: sorted_there(Fraction(x)), [1.0], "cupy"), (lambda frame: frame.sum(), [Frame()], "pandas"),
+    (lambda x: [numba.prange(x) for _ in x], [1.0], "numba"), (lambda x: np.exp(time.time() * x), [1.0], None),
+    (scipy.sparse.csr_matrix.dot, [1.0], "scipy"),
     (numba.njit(sum_of), [[1.0]], "numba"), (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
-    (functools.partial(sum_of), [Frame()], "pandas"), (type("Own", (SimpleNamespace,), {"__call__": sum_of})(), [1.0], "types")])  # fmt: skip
+    (functools.partial(sum_of), [Frame()], "pandas"), (type("Own", (Frame,), {"__call__": sum_of})(), [1.0], "pandas")])  # fmt: skip
 def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 
@@ -501,11 +505,26 @@ def test_a_size_beyond_the_memory_is_not_tried(usable_bytes):
         list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 
 
-def test_the_search_ends_where_memory_does():
+def drawn_slowly(n):
+    time.sleep(1e-7 * n * n)
+    return np.ones(n)
+
+
+@pytest.mark.parametrize(("function", "usable_bytes", "high"), [
+    (UserFunction(lambda xp, x: x + bytearray(1000 * x.size)[0]), 6 * 2**20, 1024),
+    (UserFunction(lambda xp, x: x * 2, inputs=drawn_slowly), None, 4096)])  # fmt: skip
+def test_the_search_ends_where_memory_or_time_does(function, usable_bytes, high):
     """Three times the peak of a call is held: the float64 reference takes twice as much."""
-    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), usable_bytes=6 * 2**20)
-    *_, told = trial.describe("hungry", UserFunction(lambda xp, x: x + bytearray(1000 * x.size)[0]), request)
-    assert 512 <= told.high <= 2048
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"), usable_bytes=usable_bytes)
+    *_, told = trial.describe("own", function, request)
+    assert high / 2 <= told.high <= 2 * high
+
+
+def test_the_answer_takes_as_long_as_its_inputs_too(tmp_path):
+    case = Case("mine.f", "function", {"n": 1000}, "float32", "library", "resident", "numpy:0")
+    function = UserFunction(sum_of, sum_of, inputs=drawn_slowly)
+    op = SimpleNamespace(calls=function, inputs=[SimpleNamespace(name="values")], digest="")
+    assert CallOperands(op, 1, "random", tmp_path).answer(case)[2] >= 0.1
 
 
 @pytest.mark.parametrize(("text", "told"), [

@@ -403,8 +403,10 @@ class Op(msgspec.Struct, frozen=True):
     only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
     # Backends that would run the same program: the first that drives a GPU in the run measures it.
     one_of: tuple[str, ...] = ()
-    # returns the approximate seconds of a call on NumPy, as a trial measured them; None: there was no trial
-    seconds: Callable[[Params], float] | None = None
+    # return the approximate seconds of a call on NumPy, and those of making its inputs, as a trial measured them; 0
+    # without a trial
+    seconds: Callable[[Params], float] = lambda params: 0.0
+    inputs_s: Callable[[Params], float] = lambda params: 0.0
 
     @property
     def collective(self) -> Collective | None:

@@ -63,6 +63,7 @@ class CallOperands(Operands):
     """The inputs of a function, and its reference: the result that it returns on NumPy in float64."""
 
     _made_at: tuple[str, list[Any]] | None = None
+    _made_s = 0.0  # the seconds in which the inputs were made
     # the error if the function's results or times are not those of its calls, else None
     false: Wrong | None = None
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
@@ -70,7 +71,9 @@ class CallOperands(Operands):
     def inputs(self, case: Case) -> list[Any]:
         """Return the host objects that the user's `inputs` makes for the case."""
         if self._made_at is None or self._made_at[0] != case.workload:
+            began = time.perf_counter()
             self._made_at = case.workload, self.make(case)
+            self._made_s = time.perf_counter() - began
         return self._made_at[1]
 
     def make(self, case: Case, others: int = 0) -> list[Any]:
@@ -91,7 +94,7 @@ class CallOperands(Operands):
         return self._others[1]
 
     def answer(self, case: Case) -> tuple[Any, Allowed, float]:
-        """Return the reference result, the allowed relative errors, and the seconds that the reference took.
+        """Return the reference result, the allowed relative errors, and the seconds that it and its inputs took.
         The result is that of NumPy in float64, or of the CPU's program if the function is a pair of
         programs."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
@@ -99,9 +102,9 @@ class CallOperands(Operands):
             with file.open("rb") as stream:
                 stored: tuple[Any, Allowed, float] = pickle.load(stream)
             return stored
-        began = time.perf_counter()
-        want, allowed = answer(self.op.calls, self.inputs(case), case.dtype)
-        reference = want, allowed, time.perf_counter() - began
+        inputs, began = self.inputs(case), time.perf_counter()
+        want, allowed = answer(self.op.calls, inputs, case.dtype)
+        reference = want, allowed, self._made_s + time.perf_counter() - began
         with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
             write_whole(file, pickle.dumps(reference, protocol=5))
         return reference

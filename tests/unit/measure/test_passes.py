@@ -409,11 +409,13 @@ def test_an_op_without_a_time_takes_what_it_says():
     """A function that fails at each size has no times, and its top took the time of all others."""
     simulation = Simulation(["add"])
     add = simulation.series[0]
-    slow = Series(msgspec.structs.replace(add.op, seconds=lambda params: 2.0), "float32")
+    slow = Series(msgspec.structs.replace(add.op, seconds=lambda _: 2.0, inputs_s=lambda _: 5.0), "float32")
     slots = {2**20: {(CPU, "library", "resident")}}
     model = CostModel(simulation.passes.points, simulation.constraints)
     assert (model.known, cost_model(1)[0].known) == (False, True)
-    assert model.of(slow, slots) - model.of(add, slots) == pytest.approx((LAUNCHES + REFERENCE_LAUNCHES) * 2.0)
+    assert model.of(slow, slots) - model.of(add, slots) == pytest.approx(
+        5.0 + (LAUNCHES + REFERENCE_LAUNCHES) * 2.0
+    )
 
 
 if __name__ == "__main__":
