@@ -263,9 +263,12 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         parents, top = f"{top.name}.{parents}", top.parent
     sys.path[:0] = [str(path.parent), str(top)]
     text = path.read_bytes()
-    # The package may import the file by its own name as well. A child of a user's pool finds the plain name alone.
-    relative = re.search(rb"^\s*from\s*\.", text, re.M)
-    name = f"{parents}_gpubench_{path.stem}" if relative or path.stem in sys.modules else path.stem
+    name = path.stem if path.stem not in sys.modules else f"_gpubench_{path.stem}"
+    if parents and re.search(rb"^\s*from\s*\.", text, re.M):
+        name = f"{parents}{path.stem}"  # a child of a user's pool finds the module by no other name
+        importlib.import_module(parents[:-1])
+        if name in sys.modules:  # the package imports it
+            return sys.modules[name], _short_digest(text)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ImportError(f"{path.name} is no Python file")

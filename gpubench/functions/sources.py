@@ -237,5 +237,8 @@ def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.En
 
 def _end(ended: processes.Ended) -> str:
     if ended.status is None or "Timeout (" in ended.errors:  # a message of faulthandler
-        return f"did not end within {TRIAL_S:g} s"
-    return f"ended the process, which {processes.ending(ended.status)}"
+        how = f"did not end within {TRIAL_S:g} s"
+    else:
+        how = f"ended the process, which {processes.ending(ended.status)}"
+    errors = re.findall(r"^\w*(?:Error|Exception): .*", ended.errors, re.MULTILINE)
+    return "; the last error that it printed: ".join([how, *errors[-1:]])

@@ -75,7 +75,8 @@ def polynomial(xp, x):
 
 
 @pytest.mark.parametrize(("trying", "why"), [
-    ("slow", "slow is left out: its first call did not end within 60 s"), ("", "did not end within 60 s")])  # fmt: skip
+    ("slow", "slow is left out: its first call did not end within 60 s"),
+    ("", "did not end within 60 s; the last error that it printed: ValueError: of a pool")])  # fmt: skip
 def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     (tmp_path / "mine.py").write_text("", encoding="utf-8")
     reports = [trial.TrialReport(known=["slow"], trying=trying), trial.TrialReport(known=["slow"], trying=None)]
@@ -83,7 +84,8 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     def run_all(commands):
         report = reports.pop(0)
         status = None if reports else 0
-        return [processes.Ended(status, msgspec.json.encode([report]).decode(), "", 60.0)]
+        errors = "" if trying else "KeyError: 1\nProcess 2:\nValueError: of a pool\nTimeout (0:01:00)!\n"
+        return [processes.Ended(status, msgspec.json.encode([report]).decode(), errors, 60.0)]
 
     monkeypatch.setattr(processes, "run_all", run_all)
     monkeypatch.setattr(sources, "add_to_manifest", lambda *_: None)

@@ -198,8 +198,9 @@ def test_functions_of_a_package_in_the_working_folder_are_measured(tmp_path):
     (folder / "__init__.py").write_text("from .steps import plain")
     (folder / "parts.py").write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
     text = "import gpubench\nfrom . import parts\ndef plain(xp, x):\n    return parts.twice(xp.sort(x))\n"
+    text += "assert __name__ == 'package.steps'  # as a child of a pool imports it\n"
     (folder / "steps.py").write_text(text + "declared = gpubench.function(plain)\n", encoding="utf-8")
-    text = "import gpubench\nassert __name__ == 'alone'  # as a child of a pool imports it\n"
+    text = "import gpubench\nassert __name__ == 'alone'\n"
     (folder / "alone.py").write_text(f"{text}f = gpubench.function(lambda xp, x: x.sum())\n", encoding="utf-8")
     ran = ["True", "True", "steps.declared", "alone.f"]
     assert python(tmp_path, "-c", IN_A_PACKAGE)[0].split() == ran
