@@ -392,7 +392,11 @@ def _measure(options: Any, began: float) -> Result:
             spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
             finished = runner.run(spec, display, lambda _: None)
         if finished.exit_reason == "interrupted":
-            warnings.warn("the run was interrupted: its result has what was measured until then", stacklevel=3)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")  # an error would lose the result
+                warnings.warn(
+                    "the run was interrupted: its result has what was measured until then", stacklevel=3
+                )
         return Result(delivery.read_back(finished))
     finally:  # an interrupted run ignores further signals
         for restore in restorers:

@@ -292,7 +292,7 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
     its n, and no n if the first array has several. Raises UsageError for a mapping without n, and for anything
     that is no shape.
     """
-    if type(shape) is int:  # the usual case, before any slower question
+    if type(shape) is int and shape >= 0:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
     try:
@@ -304,7 +304,8 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
         arrays = value if value and isinstance(value[0], Sequence) else (value,)
         shapes = tuple(tuple(map(_whole, extents)) for extents in arrays)
     except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):  # the last is PyTorch's
-        raise UsageError("no-size", f"{repr(value)[:60]} names no size") from None
+        why = "n and the lengths of axes are whole numbers from 0 on"
+        raise UsageError("no-size", f"{repr(value)[:60]} names no size", why=why) from None
     return _find_params(op, shapes)
 
 

@@ -190,7 +190,7 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
-            "page_locked": str(run.settings.page_locked is True),
+            "page_locked": "yes" if run.settings.page_locked is True else "no",
         }
         for run in (base, new)
     ]
@@ -354,9 +354,9 @@ def _not_comparable(message: str, why: str, hint: str) -> InputError:
 
 
 def _list(differences: Sequence[Difference]) -> str:
-    """Return the first four differences as text, such as
-    `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
+    """Return the first four differences as text, such as `cpu: A against B; usable cpus: 2 against 4`."""
     texts = [
-        f"{difference.field}: {difference.base!r} against {difference.value!r}" for difference in differences
+        f"{item.field.removesuffix('_s').replace('_', ' ')}: {item.base or 'none'} against {item.value or 'none'}"
+        for item in differences
     ]
     return truncate(list(dict.fromkeys(texts)), 4, between="; ")

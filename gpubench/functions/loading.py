@@ -18,6 +18,7 @@ import os
 import random
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -289,16 +290,17 @@ def _place(error: BaseException, source: CodeSource) -> str:
 
 
 def where(error: BaseException, function: UserFunction) -> str:
-    """Return the text of an error and the last line that it reached in the file of the function.
+    """Return the beginning of the text of an error and the last line that it reached in the file of the function.
 
-    An example is `NameError: ... (options.py, line 7)`.
+    An example is `NameError: ... (options.py, line 7)`. Compilers write pages, which numba begins with its own step.
     """
     try:
         file = inspect.getsourcefile(function.cpu) or ""
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return error_text(error) + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
+    text = textwrap.shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
+    return text + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
 
 
 # ---------------------------------------------------------------- its inputs

@@ -286,6 +286,7 @@ def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, 
     (AttributeError("module 'array_api_compat.torch' has no attribute 'ptp'"), "bad-function", "torch has no ptp"),
     (AttributeError("a Tensor has no attribute 'foo'"), "bad-function", "it raises AttributeError: a Tensor"),
     (ValueError("module 'torch' has no attribute 'ptp'"), "bad-function", "it raises ValueError: module"),
+    (ValueError("Failed in nopython mode pipeline (step: a)\nUnknown" + 99 * " x"), "bad-function", "it raises ValueError: Unk"),
     (MemoryError(), "out-of-memory", "no memory"), (RuntimeError("CUDA out of memory"), "out-of-memory", "CUDA out of memory"),
     (Unsupported("as it is"), "unsupported", "as it is"), (KeyboardInterrupt(), None, ""),
 ], ids=repr)  # fmt: skip
@@ -296,6 +297,7 @@ def test_what_a_call_raises_is_the_reason_of_a_skip(error, reason, text):
 
     told = raised(BackendError if reason else KeyboardInterrupt, call)
     assert (getattr(told, "reason", None), str(told)[: len(text)]) == (reason, text)
+    assert len(str(told)) < 280, "a compiler writes pages"
 
 
 def test_an_input_is_refilled_in_the_array_that_is_there():

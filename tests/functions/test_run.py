@@ -163,6 +163,7 @@ Numbers = dataclasses.make_dataclass("Numbers", ["all"])
 numbers = gpubench.function(lambda xp, x: Numbers([x.sum(), len(x), x.max()]))
 lonely = gpubench.function(lambda xp: xp.arange(9.0))
 negative = gpubench.function(lambda xp, x: xp.log(-x))
+endless = gpubench.function(lambda xp, x: xp.sort(x / 0))
 strange = gpubench.function(lambda xp, x: x, backends="numpy,cudda")
 hidden = gpubench.function(lambda xp, x: np.ma.masked_greater(x, 1))
 class Scale:
@@ -186,7 +187,7 @@ def misspelt(xp, x): return x
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = "add counts by_scalar wide missing numbers lonely hidden called ordered of_n swapped levels codes".split()
+    sound = "add counts by_scalar wide missing numbers endless lonely hidden called ordered of_n swapped levels codes".split()
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}

@@ -443,7 +443,7 @@ def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
 
 @pytest.mark.parametrize(("words", "why"), [
     *(({"shape": shape}, "names no size") for shape in (
-        None, "1M", "1024", 2.5, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5})),
+        None, "1M", "1024", 2.5, -3, float("inf"), [3, (1, 2)], [(1, 2), 3], (-4, -4), {"n": "1k"}, {"m": 4}, {"n": 4, "m": 2.5})),
     *(({"shape": 1024, "regime": regime}, "there is no situation") for regime in ("hot", *(f"transfer-once{end}" for end in ("", "-0", "-x", "--1")))),
 ])  # fmt: skip
 def test_what_is_no_shape_or_regime_is_refused(words, why):
