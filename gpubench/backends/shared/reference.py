@@ -110,10 +110,13 @@ def fill(array: Array, value: float) -> None:
 ANSWER_SAMPLES = 16  # elements of each output that a file stores
 
 
+LARGEST = 1e99  # the largest number of a result file, and 1 / the smallest one
+
+
 def samples_of(outputs: Iterable[Array]) -> list[float]:
     """Return some elements of each numeric output as float64, evenly spaced from its beginning to its end.
-    Complex numbers give their real parts, NaN gives 0, and an infinity the largest number of its sign. A
-    bfloat16 output gives none."""
+    Complex numbers give their real parts. A bfloat16 output gives none. What a result file cannot hold becomes the
+    nearest number that it can, and NaN becomes 0."""
     import numpy as np
 
     samples: list[float] = []
@@ -121,11 +124,15 @@ def samples_of(outputs: Iterable[Array]) -> list[float]:
         flat = np.ravel(output)
         if flat.dtype.kind in "biufc" and flat.size:
             places = np.linspace(0, flat.size - 1, min(ANSWER_SAMPLES, flat.size)).astype(np.int64)
-            values = flat[places]
-            samples += np.nan_to_num(
-                (values.real if flat.dtype.kind == "c" else values).astype(np.float64)
-            ).tolist()
+            values = np.nan_to_num(flat[places].real.astype(np.float64)).clip(-LARGEST, LARGEST)
+            samples += np.where(np.abs(values) < 1 / LARGEST, 0.0, values).tolist()
     return samples
+
+
+def storable(error: float) -> float | None:
+    """Return an error as a result file holds it: None for infinity, NaN and what is too large, 0 for what is too
+    small."""
+    return (error if error * LARGEST > 1 else 0.0) if error < LARGEST else None
 
 
 class Reference(NamedTuple):
@@ -466,7 +473,7 @@ def judge(
     shape = np.shape(want)
     place = [int(i) for i in np.unravel_index(where, shape)] if shape and want_flat.size else []
     return Check(
-        ok=same_size and worst <= limit, max_error=worst if np.isfinite(worst) else None, limit=limit,
+        ok=same_size and worst <= limit, max_error=storable(worst), limit=limit,
         scale="value" if scale is None else "terms", index=place,
     )  # fmt: skip
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from gpubench.backends.contract import Buffer, Launch, Session
-from gpubench.backends.shared.reference import samples_of
+from gpubench.backends.shared.reference import samples_of, storable
 from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
@@ -231,9 +230,8 @@ class CallWorkspace(Workspace):
                 discrepancy = compare(got, want, allowed)
         except Unreadable as unreadable:
             raise Unsupported(str(unreadable), reason="bad-function") from unreadable
-        error = discrepancy.error if math.isfinite(discrepancy.error) else None
         check = Check(
-            ok=discrepancy.right, max_error=error, limit=discrepancy.limit, scale="value",
+            ok=discrepancy.right, max_error=storable(discrepancy.error), limit=discrepancy.limit, scale="value",
             index=discrepancy.place,
         )  # fmt: skip
         if not discrepancy.right:

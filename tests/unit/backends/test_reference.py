@@ -190,7 +190,10 @@ def test_a_reference_in_slices_is_the_formula_of_the_whole(name, params, tmp_pat
 
 def test_sixteen_elements_of_each_numeric_output_stand_for_it_from_its_first_to_its_last():
     numbers, few = np.arange(76.0).reshape(4, 19), np.array([1 + 2j, math.nan])
-    assert reference.samples_of([numbers, few, np.array(["text"]), np.zeros(0)]) == [*range(0, 76, 5), 1.0, 0.0]
+    odd = np.array([math.inf, -1e200, 1e-200])  # a result file has no such numbers
+    outputs = [numbers, few, np.array(["text"]), np.zeros(0), odd]
+    assert reference.samples_of(outputs) == [*range(0, 76, 5), 1.0, 0.0, 1e99, -1e99, 0.0]
+    assert [reference.storable(x) for x in (math.nan, 1e200, 1e-200, 1e-9)] == [None, None, 0.0, 1e-9]
 
 
 @pytest.mark.parametrize("n", [100, 2 * host.SLICE])
