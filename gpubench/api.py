@@ -302,6 +302,8 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     from gpubench.cli import selection
 
     began = time.monotonic()
+    if callable(ops):
+        raise _bad_value("ops", ops, "names of ops and files; gpubench.bench measures a function")
     words = [ops] if isinstance(ops, str | os.PathLike) else ops
     text = None if words is None else ",".join(map(str, words))
     return _measure(selection.with_functions(_options(text, settings)), began)

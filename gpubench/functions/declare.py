@@ -149,7 +149,7 @@ def _require_plain(program: Any) -> None:
     if not callable(program):
         raise UsageError(
             "bad-function", f"{program!r} is not a function", why="gpubench measures what can be called",
-            hint="decorate a function, or give gpubench.pair two of them",
+            hint="decorate a function, give gpubench.pair two of them, or name a file to gpubench.run",
         )  # fmt: skip
     if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
         kind = "async" if inspect.iscoroutinefunction(program) else "a generator"

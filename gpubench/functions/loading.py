@@ -299,8 +299,9 @@ def where(error: BaseException, function: UserFunction) -> str:
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    place = "" if file.startswith("<") else f"{os.path.basename(file)}, "  # cloudpickle drops it
     text = textwrap.shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
-    return text + (f" ({os.path.basename(file)}, line {own[-1].lineno})" if own else "")
+    return text + (f" ({place}line {own[-1].lineno})" if own else "")
 
 
 # ---------------------------------------------------------------- its inputs

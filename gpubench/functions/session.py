@@ -142,6 +142,10 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             # The scripted device stores its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
+        if self._inner.device.backend == "torch" and self.function.gpu is None and _has_array(result.value):
+            raise Unsupported(
+                "it computes with NumPy: call the library that is its first argument", reason="bad-function"
+            )
 
     def _fetch(self, result: Any) -> Any:
         if self.function.to_cpu is not None and self._inner.device.kind != "cpu":
@@ -212,6 +216,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
+
+
+def _has_array(value: Any) -> bool:
+    import numpy as np
+
+    return any(isinstance(leaf, np.ndarray) for _, leaf in leaves(value))
 
 
 def _shares_memory(value: Any, host: Any) -> bool:

@@ -250,7 +250,10 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     if function.same is None:
         _require_readable(result)
         if not equal(result, second):
-            raise PluginError("two calls give different results: draw random numbers in `inputs`, or say same=")
+            raise PluginError(
+                "two calls give different results: draw random numbers in `inputs`, call eval() of a network, or say"
+                " same="
+            )
         if not again and (limit_s is None or 3 * first_s <= limit_s):
             _require_fresh(call, result, inputs, _inputs(function, n, request, seed=2)[0])
     results = leaves(result)

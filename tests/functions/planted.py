@@ -165,6 +165,7 @@ plant("writes_into_the_other", lambda xp, a, b: a + b, lambda xp, a, b: (a + b, 
 plant("returns_its_input_changed", line, lambda xp, x: changed(x, slice(None), line(xp, x)), "it changes x")
 plant("returns_nothing", line, lambda xp, x: None, "which is no array")
 plant("returns_what_is_no_array", line, lambda xp, x: object(), "which is no array")
+plant("computed_by_numpy", line, lambda xp, x: 2 * np.asarray(x) + 1, "computes with NumPy|Implicit conversion")
 plant("raises", line, raises, "it raises RuntimeError: no kernel")
 plant("raises_at_a_later_call", line, raises_at_a_later_call, "it raises RuntimeError: the third")
 

@@ -120,7 +120,10 @@ def test_detect_is_called_and_stays_a_package():
 def test_an_interrupt_returns_what_there_is_and_stays_possible(monkeypatch):
     monkeypatch.setattr("gpubench.measure.runner.Runner.sessions", lambda _: signal.raise_signal(signal.SIGINT))
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.warns(match="interrupted"), warnings.catch_warnings(action="error"):  # which would lose the result
+    with (
+        pytest.warns(match="interrupted"),
+        warnings.catch_warnings(action="error"),
+    ):  # which would lose the result
         result = gpubench.run("add", sizes="1k", devices="fake:cpu")
     assert (result.run.exit_reason, signal.getsignal(signal.SIGINT)) == ("interrupted", handler)
 
