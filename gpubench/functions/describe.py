@@ -164,12 +164,7 @@ def make_op(description: Description, code: Code) -> Op:
     parent."""
     ladder = Ladder(description.low, description.high)
 
-    def seconds(params: Params) -> float:
-        return extrapolate(description.seconds, params["n"])
-
-    def inputs_s(params: Params) -> float:
-        return extrapolate(description.inputs_s, params["n"])
-
+    seconds, inputs_s = map(_by_params, (description.seconds, description.inputs_s))
     flops, only = description.flops, tuple(description.backends or ())
     if description.operations is not None:
         names = [f"{shown.name}_in" for shown in description.inputs]  # a name may be a keyword of WGSL
@@ -205,6 +200,10 @@ def make_op(description: Description, code: Code) -> Op:
         expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
         only=only, one_of=tuple(description.one_of), seconds=seconds, inputs_s=inputs_s,
     )  # fmt: skip
+
+
+def _by_params(points: Points) -> Callable[[Params], float]:
+    return lambda params: extrapolate(points, params["n"])
 
 
 def worker_alone(*_: object) -> Array:

@@ -142,7 +142,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             # The scripted device stores its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
-        if self._inner.device.backend == "torch" and self.function.gpu is None and _has_array(result.value):
+        by_numpy = any(type(leaf).__module__ == "numpy" for _, leaf in leaves(result.value))
+        if self._inner.device.backend == "torch" and self.function.gpu is None and by_numpy:
             raise Unsupported(
                 "it computes with NumPy: call the library that is its first argument", reason="bad-function"
             )
@@ -218,12 +219,6 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._inner.time(launch, repeat, cold=cold)
 
 
-def _has_array(value: Any) -> bool:
-    import numpy as np
-
-    return any(isinstance(leaf, np.ndarray) for _, leaf in leaves(value))
-
-
 def _shares_memory(value: Any, host: Any) -> bool:
     """Return whether an object is `host` or a view of it. An array that only the GPU can read is not."""
     import numpy as np
@@ -246,13 +241,13 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
     file, package = getattr(sys.modules.get(module), "__file__", None) or "", module.partition(".")[0]
     own = {"", "numpy", "gpubench", *sys.stdlib_module_names, package * ("-packages" not in file)}
 
-    def used() -> Iterator[str]:
+    def find() -> Iterator[str]:
         yield package
         yield from libraries(program)
         yield from (type(value).__module__.partition(".")[0] for value in inputs)
 
-    other = next((name for name in used() if name not in own), None)
-    return other or (None if "numpy" in used() else function.name)
+    other = next((name for name in find() if name not in own), None)
+    return other or (None if "numpy" in find() else function.name)
 
 
 def session_of(session: Session, op: Op) -> Session:

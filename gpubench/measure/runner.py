@@ -211,11 +211,8 @@ class Runner:
             whole=self.spec.whole,
         )  # fmt: skip
         # Calls and inputs that are known to take long would take the time of the start.
-        first = [
-            item
-            for item in self._schedule.beginning(search)
-            if item.call_s + item.op.inputs_s(item.params) < ONCE_S
-        ]
+        first = self._schedule.beginning(search)
+        first = [item for item in first if item.call_s + item.op.inputs_s(item.params) < ONCE_S]
         self._open_all(pool, index, first)
         self._budget.once_s += pool.once_s
         if self._begun == 1:

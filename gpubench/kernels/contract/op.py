@@ -403,9 +403,9 @@ class Op(msgspec.Struct, frozen=True):
     only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
     # Backends that would run the same program: the first that drives a GPU in the run measures it.
     one_of: tuple[str, ...] = ()
-    # return the approximate seconds of a call on NumPy, and those of making its inputs, as a trial measured them; 0
-    # without a trial
+    # returns the approximate seconds of a call on NumPy, as a trial measured them; 0 without a trial
     seconds: Callable[[Params], float] = lambda params: 0.0
+    # returns the approximate seconds of making the inputs of a call, as a trial measured them; 0 without a trial
     inputs_s: Callable[[Params], float] = lambda params: 0.0
 
     @property
