@@ -443,8 +443,8 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 
 
 def _note(curve: BreakEven) -> str:
-    """Return a note on the break-even as text: the largest measured size, the range of one that is not decided,
-    or why there is none."""
+    """Return a note on the break-even as text. It says up to which size it was measured, in which range a
+    break-even without an exact size lies, or why there is none."""
     unit: SizeUnit = "elements" if size_unit_of(curve.case) == "elements" else "plain"
     last = size_text(curve.last, unit)
     if curve.verdict == "at":

@@ -244,7 +244,7 @@ def _cause(error: BaseException) -> tuple[str, str]:
     return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
 
 
-class Kind(NamedTuple):
+class FolderRules(NamedTuple):
     """The rules for finding the user's folder for one kind of file on each system."""
 
     windows: str  # environment variable with the folder on Windows
@@ -253,15 +253,15 @@ class Kind(NamedTuple):
     default: str  # folder below the home folder, used if the variable is not set
 
 
-CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
-DATA = Kind("LOCALAPPDATA", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
-CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
+CONFIGURATION = FolderRules("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
+DATA = FolderRules("LOCALAPPDATA", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
+CACHE = FolderRules("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 
-def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
+def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) -> Path | None:
     """Return gpubench's folder for this kind of file, without creating it. `platform` is a value of
-    sys.platform. Return None if the environment does not name it: on Windows by the variable of `kind`, on macOS
-    by a home, elsewhere by either."""
+    sys.platform. The environment names it: on Windows in the variable of `kind`, on macOS in HOME, elsewhere in
+    either. Return None if it does not."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)

@@ -1,8 +1,8 @@
 """The list of messages: each reason, warning and error by its code, with a sentence and a remedy.
 
-A message of `detect` about a mode or a GPU is a single text with both. A code never changes, because result
-files and scripts contain it. The program, the report and docs/troubleshooting.md use these tables. A test finds
-codes in the source that have no entry. This module imports nothing of gpubench.
+A message of `detect` about a mode or a GPU has the sentence and the remedy in a single text. A code never
+changes, because result files and scripts contain it. The program, the report and docs/troubleshooting.md use
+these tables. A test finds codes in the source that have no entry. This module imports nothing of gpubench.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Output:
 
 
 def command(line: str) -> None:
-    """Write a line that a CI runner obeys to standard error."""
+    """Write to standard error a line that a CI runner executes as a command."""
     stream = sys.stderr
     if isinstance(stream, Stream):
         stream.command(line)
@@ -212,7 +212,7 @@ _JSON_HIDDEN = "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206
 _JSON_COMMAND = rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)"
 
 
-def json_in_order(text: bytes) -> bytes:
+def inert_json(text: bytes) -> bytes:
     """Return a JSON text in UTF-8 without invisible characters and CI commands. Its values do not change.
 
     Direction marks, control characters, invisible characters and the first `#` of a command are escaped. All
@@ -266,6 +266,7 @@ NARROWEST_WRAP = 16
 
 
 def columns(text: str) -> int:
+    """Return the width of the text in columns of a terminal."""
     return len(text) if text.isascii() else len(_widen(text))
 
 

@@ -1,5 +1,5 @@
-"""Quantities as text: parsing of what users type, and formatting with only those digits that the precision
-allows.
+"""Numbers with units as text: the sizes, durations and percentages that users type, and the times, bytes, rates
+and sizes that reports show. Options, reports and messages use these functions.
 
 The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e6`, `1_000`, `1.5k`:
 
@@ -7,8 +7,8 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
     number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-Suffixes are powers of 1024, with or without `i`, in upper or lower case. The value is rounded to a whole
-number. The item "auto" is treated by the caller, because it depends on the ladder of the op.
+`k`, `M` and `G` are powers of 1024, with or without `i`, in upper or lower case. The value is rounded to a
+whole number. The caller handles the item "auto", because it stands for the sizes of the op's ladder.
 """
 
 from __future__ import annotations

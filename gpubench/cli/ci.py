@@ -159,7 +159,7 @@ def messages(outcome: CiOutcome) -> Iterator[str]:
 
 def escape_command(text: str) -> str:
     """Return `text` escaped for a command of a CI runner. Percent signs and line ends become percent codes, and
-    what could begin another command is disarmed."""
+    text that would begin another command gets a blank."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
     return inert(visible(text))
@@ -222,7 +222,8 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
-    """Return the options as checked values. Raises UsageError if an option is wrong."""
+    """Return the places to write to, from the options and the variables of a CI runner. Raises UsageError if an
+    option is wrong."""
     annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
@@ -287,11 +288,11 @@ def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gate
 
     return Gates(
         min_speedups=tuple(map(_min_speedup, min_speedups or ())),
-        fail_on=failing(fail_on, FAIL_ON),
+        fail_on=parse_fail_on(fail_on, FAIL_ON),
     )
 
 
-def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
+def parse_fail_on(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
     """Return the names that --fail-on lists, in the order of `names`. None means none. Raises UsageError for a
     word that is not among `names`."""
     words = [require_choice(word, names, "--fail-on") for word in units.split_words(text)]

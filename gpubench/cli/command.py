@@ -382,7 +382,8 @@ def read_settings(
 
 
 def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
-    """Return the effective values of the options of `command` as TOML, each with its source."""
+    """Return the effective values of the options of `command` as TOML, each with its source. `context` is the
+    parser's context with the values, and `configured` has those from files and variables."""
     lines = [f"[{command}]"]
     for key, option in configurable(commands()[command]).items():
         value = context.params.get(option.name)

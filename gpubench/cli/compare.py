@@ -31,8 +31,8 @@ class ComparisonPlan(NamedTuple):
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:
-    """Check the options that can be checked without a result. Raises UsageError if an option is wrong, and
-    InputError if a named file cannot be used."""
+    """Return the options as checked values, as far as they can be checked without a result. Raises UsageError
+    if an option is wrong, and InputError if a named file cannot be used."""
     from gpubench.cli import ci, delivery
     from gpubench.report.comparison import FORMATS
     from gpubench.result import store
@@ -92,7 +92,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     # A threshold for some cases outweighs one for all, wherever it stands.
     thresholds.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
-        fail_on=None if options.fail_on is None else ci.failing(options.fail_on, GATES),
+        fail_on=None if options.fail_on is None else ci.parse_fail_on(options.fail_on, GATES),
         min_speedups=ci.parse_gates(options.min_speedup, None).min_speedups, thresholds=tuple(thresholds),
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,

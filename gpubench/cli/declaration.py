@@ -27,7 +27,7 @@ class Declaration(NamedTuple):
     long_name: str | None = None  # the name on the command line; None means the name of the field
     # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
     # value.
-    answer: str | None = None
+    plan_field: str | None = None
     listing: Callable[[], str] = str  # returns the end of `help`; called only when `--help` is shown
     configurable: bool = True  # whether configuration files and environment variables may set the option
     name: str = ""  # name of the field

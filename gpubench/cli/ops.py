@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
-from gpubench.base.streams import fill, json_in_order, visible
+from gpubench.base.streams import fill, inert_json, visible
 from gpubench.cli.options import PRESETS, OpsOptions
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
     document = OpList(ops=ops, broken=left_out)
-    return json_in_order(msgspec.json.format(msgspec.json.encode(document))).decode()
+    return inert_json(msgspec.json.format(msgspec.json.encode(document))).decode()
 
 
 def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:

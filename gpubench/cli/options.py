@@ -90,54 +90,54 @@ class SelectionOptions(CommandOptions):
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), health (is a GPU as fast as its like) or claims (docs/claims.md). "
-        "Default: vector,matmul,activation; health with --cluster.", answer="ops",
+        "Default: vector,matmul,activation; health with --cluster.", plan_field="ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
-        "found by a search inside the budget.", answer="sizes",
+        "found by a search inside the budget.", plan_field="sizes",
         brief="1k,4k or 1k:64M:x4, where 1k is 1024.")
     params: list[str] | None = option("[OP:]NAME=LIST", WHAT, "Shapes beside the size: columns=256,1024 or "
         "matmul:m=64,k=4k; repeatable, each adds its shapes. See `gpubench ops`.",
-        answer="params")
+        plan_field="params")
     dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
-        default="float32", answer="dtypes", brief="f64, f32, f16, bf16. Default: f32.")
+        default="float32", plan_field="dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu torch hybrid; `cupy?` may be absent.",
-        default="auto", answer="backends", brief="numpy, cupy, wgpu, torch, hybrid. Default: all.",
+        default="auto", plan_field="backends", brief="numpy, cupy, wgpu, torch, hybrid. Default: all.",
         listing=_installed_backends)
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
-        answer="devices")
+        plan_field="devices")
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
-        "also each op split over both, each workload's stages; or what `detect` says.", answer="mode",
+        "also each op split over both, each workload's stages; or what `detect` says.", plan_field="mode",
         brief="CPU alone, with GPUs, also split over both.")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.")
     implementations: str | None = option("LIST", WHAT, "library,tuned, or all: implementations that a backend lacks "
-        "are then listed as skipped. Default: what there is.", answer="implementations")
+        "are then listed as skipped. Default: what there is.", plan_field="implementations")
     variant: list[str] | None = option("LIST", WHAT, "Named kernels, measured beside the best: naive,tiled; "
-        "repeatable.", answer="variants")
+        "repeatable.", plan_field="variants")
     allow_tf32: bool = option(None, RARE, "Measure cupy's float32 matmul once more, with TF32 inputs.",
-        answer="variants")
+        plan_field="variants")
     no_autotune: bool = option(None, RARE, "Take the default kernels; time and remember no candidates.",
-        answer="autotune")
+        plan_field="autotune")
     no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.")
     regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
         "resident: both of the first. Or waited, queued, copied. By name alone: streamed, copies overlap; in-place "
         "(in-place-mapped,in-place-managed), the GPU computes in host memory. Default: the first four, on a GPU whose "
         "memory is the host's in-place-mapped in place of copies; with --ops roofline resident-queued.",
-        answer="regimes")
+        plan_field="regimes")
     calls: int = option("N", WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
-        answer="calls")
+        plan_field="calls")
     threads: int | None = option("N", WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
-        answer="threads")
+        plan_field="threads")
     filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.",
-        answer="filter")
+        plan_field="filter")
     skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.",
-        answer="skip")
+        plan_field="skip")
 
     @classmethod
     def measuring(cls) -> list[str]:
         """Return the names of the options that choose cases or say how to measure them, including those of
         wings."""
         own = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
-        return [name for name, declared in cls.declared.items() if name in own or declared.answer]
+        return [name for name, declared in cls.declared.items() if name in own or declared.plan_field]
 
     def more_settings(self) -> dict[str, Any]:
         """Return the settings that options of wings add. Raises UsageError if such an option is wrong."""
@@ -156,22 +156,22 @@ class SelectionOptions(CommandOptions):
 class SamplingOptions(CommandOptions):
     """The options for the time and the precision of measurements."""
 
-    quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="preset",
+    quick: bool = option(None, LONG, "1 session, precision 5 %.", plan_field="preset",
         brief=True)
-    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", answer="preset",
+    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", plan_field="preset",
         brief=True)
     sessions: int | None = option("N", LONG, "Sessions of fresh workers. Default: 1; more are what "
         "compare judges by.", least=1, most=1000)
     min_samples: int | None = option("N", LONG, "Per case and session.", least=2,
-        answer="min_samples")
+        plan_field="min_samples")
     max_samples: int | None = option("N", LONG, "Per case and session.", least=2,
-        answer="max_samples")
+        plan_field="max_samples")
     max_time: str | None = option("TIME", LONG, "Sampling time per case and session.",
-        answer="max_time_s")
+        plan_field="max_time_s")
     precision: str | None = option("PCT", LONG, "Target half-width of the interval.",
-        answer="precision")
+        plan_field="precision")
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
-        answer="case_timeout_s")
+        plan_field="case_timeout_s")
     budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s "
         "without --sizes (90s beside overheads or splits, a quarter more in the first run on a machine), and less "
         "where all is sharp before; else none. Each 100s are another session, three at most.",
@@ -182,14 +182,14 @@ class ConditionOptions(CommandOptions):
     """The options for conditions of measurements, such as the order of cases and the state of caches."""
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
-        answer="order")
-    seed: int = option("N", RARE, "Seeds inputs and order.", default=1, answer="seed")
+        plan_field="order")
+    seed: int = option("N", RARE, "Seeds inputs and order.", default=1, plan_field="seed")
     inputs: str = option("random|zeros|ones", RARE, "Anything but random only shows an effect.",
-        default="random", answer="inputs")
+        default="random", plan_field="inputs")
     cache: str = option("warm|cold", RARE, "cold: caches are flushed before every sample.", default="warm",
-        answer="cache")
+        plan_field="cache")
     page_locked: bool = option(None, RARE, "The arrays that GPUs copy from and to are page-locked, as a program's "
-        "are that reuses them.", answer="page_locked")
+        "are that reuses them.", plan_field="page_locked")
 
 
 class SavingOptions(CommandOptions):
@@ -302,18 +302,18 @@ class RunOptions(
     dry_run: bool = option(None, WHAT, "Print the plan and stop.", brief=True)
     check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
         "middle and top of the ladder. Only a --budget ends it early, with exit code 124.",
-        answer="check_only")
+        plan_field="check_only")
     append: str | None = option("FILE", OUTPUT, "Add sessions to FILE, with its own plan; finish it if it was "
         "interrupted; create it if it is absent.")
     like: str | None = option("FILE", OUTPUT, "Start a new file with FILE's plan, settings, repeat counts and "
         "seed.")
     lock_timeout: str = option("TIME", RARE, "Wait so long for another run that writes the same file, then "
         "exit 4.", default="10s")
-    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", answer="label")
+    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", plan_field="label")
     tag: list[str] | None = option("TEXT", OUTPUT, "Stored with the result; repeatable.",
-        answer="tags")
+        plan_field="tags")
     context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.",
-        answer="context")
+        plan_field="context")
     full: bool = FULL
     by_device: bool = BY_DEVICE
     as_json: bool = JSON

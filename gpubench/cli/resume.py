@@ -213,8 +213,8 @@ def _require_same_functions(stored: Run, option: str) -> None:
 
 def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     """Raise UsageError for the first typed option that contradicts the plan of the file."""
-    claims = [name for name in sorted(options.explicit) if options.declared[name].answer]
-    if not claims:
+    typed = [name for name in sorted(options.explicit) if options.declared[name].plan_field]
+    if not typed:
         return
     if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
@@ -232,13 +232,13 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
         "mode": "auto" if options.mode == "auto" else _mode_of(plan), "check_only": False, "label": plan.label,
         "tags": plan.tags, "context": plan.environment.context,
     }  # fmt: skip
-    for name in claims:
-        answer = options.declared[name].answer or ""
-        if _in_order(answer, wish) != _in_order(answer, there):
+    for name in typed:
+        field = options.declared[name].plan_field or ""
+        if _in_order(field, wish) != _in_order(field, there):
             flag = f"--{options.declared[name].key}"
             raise UsageError(
                 "contradicts-file", f"{flag} contradicts {source}",
-                why=f"the file's plan has {_text(there[answer])}, and the option asks for {_text(wish[answer])}",
+                why=f"the file's plan has {_text(there[field])}, and the option asks for {_text(wish[field])}",
                 hint=f"leave {flag} out: the plan is the file's; or start another file",
             )  # fmt: skip
 

@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def schema(options: SchemaOptions) -> None:
-    """Print the JSON Schema of a document; of events, that of one line."""
+    """Print the JSON Schema of a document, or of one line of events."""
     name = options.name if options.name.startswith(_PREFIX) else _PREFIX + options.name
     require_choice(name, documents(), "NAME")
     import msgspec

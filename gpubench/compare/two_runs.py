@@ -311,7 +311,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float  # the significance level of the tests
     permutations: int  # the number of permutations, with their mirror images
     false_alarm_share: float  # the share of permutations with a case called SLOWER at a threshold of 5 %
-    raised_alarm_share: float  # `alarm_share` at the thresholds of `cases`, which come from the same sessions
+    # `false_alarm_share` at the thresholds of `cases`, which come from the same sessions
+    raised_alarm_share: float
     cases: tuple[NoisyCase, ...]  # the noise of each case
     left_out: tuple[str, ...] = ()  # ids of cases with too few sessions or implausible numbers
 

@@ -33,9 +33,9 @@ FARTHEST = 100.0
 class Interval(NamedTuple):
     """An estimate with its interval, in the unit of the values."""
 
-    low: float  # at most `estimate`
+    low: float  # the low end, at most `estimate`
     estimate: float  # the mean
-    high: float  # at least `estimate`
+    high: float  # the high end, at least `estimate`
     kind: IntervalKind  # "sessions", or "prior" if a prior is used because there are too few sessions
 
     def around(self, estimate: float) -> Interval:

@@ -37,7 +37,7 @@ class Threshold(NamedTuple):
     # at: the case surely loses at some size and wins at the largest; always: it surely wins at all sizes; never:
     # it surely loses at the largest size; unsure: none of these is sure
     state: State
-    n: float  # the size n of the op
+    n: float  # the size from which the case more likely wins; 0: at all sizes, infinity: at none
     low: float  # the low end of its 95 % interval; 0 if the end is open
     high: float  # the high end of its 95 % interval; infinity if the end is open
     first: float  # the smallest size that both sides share
@@ -141,13 +141,11 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds). Its
-    step is that of the fastest curve.
-
-    The distribution is a minimum, computed for two curves at a time (Clark 1961). The curves that are known
-    around x count. If there are none, all curves that were timed on both sides of x count, and if there are
-    none of these either, the nearest curve does, at its nearest size.
-    """
+    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds).
+    Its step is that of the fastest curve. The distribution is a minimum, computed for two curves at a time
+    (Clark 1961). It is taken over the curves that are known around x or, without any, over all curves with
+    timed sizes on both sides of x. If there are none of these either, it is the nearest curve at its nearest
+    size."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another

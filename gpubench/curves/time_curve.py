@@ -216,8 +216,7 @@ class LaunchTime:
 
 
 class Deviating:
-    """A process that deviates from a `common` process like the independent process `own` deviates from its own
-    mean."""
+    """The sum of the process `common` and the deviation of the independent process `own` from its mean."""
 
     def __init__(self, common: Process, own: Process) -> None:
         self._common, self._own = common, own

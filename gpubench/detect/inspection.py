@@ -149,9 +149,9 @@ def assemble(
 
 
 def to_json(machine: Machine) -> str:
-    from gpubench.base.streams import json_in_order
+    from gpubench.base.streams import inert_json
 
-    return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
+    return inert_json(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
 
 # The time limits of probes. A driver that is not in use is loaded first. On nodes with several NVIDIA GPUs

@@ -375,7 +375,7 @@ VIRTIO_GPU = (0x1AF4, 0x1050)
 
 
 class Sorted(NamedTuple):
-    """Records sorted by the kind of device."""
+    """Records by the kind of device that they describe."""
 
     gpus: list[DeviceRecord]  # the records of GPUs
     partitions: list[DeviceRecord]  # the records of partitions of GPUs

@@ -104,7 +104,7 @@ def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommen
 
 def at_least(size: int, gib: int) -> bool:
     """Tell whether a device with `size` bytes of memory counts as one with `gib` GiB. It may lack a little: the
-    bound is NOMINAL times `gib`. that do."""
+    bound is NOMINAL times `gib`."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -442,7 +442,7 @@ def about(code: str, gpu: Gpu) -> str:
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
     """Tell whether the provider's result is of use on this machine. It always is, except if NVML found no
-    driver and no NVIDIA GPU is known: NVML is probed even then. it found no driver then, it does not."""
+    driver and no NVIDIA GPU is known: NVML is probed even then."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     # Older chips with a GPU of NVIDIA have no NVML.
     cards = (gpu for gpu in machine.gpus if gpu.kind.value != "integrated")

@@ -90,7 +90,7 @@ def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
     """Return the files with only the content that detection reads. Names of users, pods and containers are
-    replaced by numbers. replaced by numbers."""
+    replaced by numbers."""
     numbers = Numbers()
     # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))

@@ -241,7 +241,7 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
     """Return the kind of an NVIDIA GPU: discrete, or not_probed if the GPU may share the memory of the CPU.
-    `soc` is the name of a chip whose GPU does, as the firmware states it."""
+    `soc` is the firmware's name of a chip whose GPU shares it."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}

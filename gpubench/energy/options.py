@@ -14,7 +14,7 @@ class EnergyOptions(SelectionOptions):
     """The option `--energy`, which measures the energy of calls."""
 
     energy: bool = option("", WHAT, "Joules of a call at the sizes named: about seven seconds for each case "
-        "(docs/energy.md).", answer="energy")
+        "(docs/energy.md).", plan_field="energy")
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:

@@ -139,9 +139,9 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the engine's nodes, and how each node answered, or that they were interrupted. The
-    messages of the nodes are kept in a temporary folder and then removed. Raises RequiredUnavailable if too few
-    nodes can be asked."""
+    """Return the inventory of the engine's nodes, and how each node answered. If Ctrl-C ends this early, the
+    second result has the interrupt. The messages of the nodes are kept in a temporary folder and then removed.
+    Raises RequiredUnavailable if too few nodes can be asked."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -187,8 +187,8 @@ def tell_end(end: NodeEnd) -> None:
 
 
 def engine_at(address: str) -> Engine:
-    """Return the engine for `address`, the value of `--cluster`. Raises UsageError for an address that has
-    another form, and RequiredUnavailable if the cluster cannot be reached."""
+    """Return the engine for `address`, the value of `--cluster`. Raises UsageError unless it is `local`, `auto`
+    or HOST:PORT, and RequiredUnavailable if the cluster cannot be reached."""
     if address.startswith("ray://"):
         raise UsageError(
             "bad-value", "--cluster: a client's address is not taken",

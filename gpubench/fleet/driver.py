@@ -114,7 +114,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How the run of a node ended."""
 
     name: str  # the name of the node
-    reason: NodeReason | None  # the reason why the node is not whole; None if its result arrived
+    reason: NodeReason | None  # why the node has no complete result; None if it arrived
     error: str | None  # the reason in words; None if its result arrived
     last_event: str | None = None  # the last event that the node reported; None if there was none
     cut: Cut | None = None  # the reason why the driver ended the run; None if it did not
@@ -393,7 +393,7 @@ class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: str  # the time of the line, in UTC
     node: str  # the name of the node
     event: msgspec.Raw | None = None  # the event as the node reported it; None at the end of its run
-    ended: str | None = None  # at the end of its run: `ok`, or why the node is not whole; else None
+    ended: str | None = None  # at the end of its run: `ok`, or why there is no complete result; else None
     error: str | None = None  # the reason in words; None without a reason
 
 

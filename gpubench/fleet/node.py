@@ -155,9 +155,9 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the child process, made from `environ`, this process's one. GPUs are named by
-    UUID instead of by number, because libraries may number them differently. Without NVML the numbers are kept.
-    """
+    """Return the environment variables for the child process: those of this process, without options that say
+    what the node does. The GPUs in `environ`'s CUDA_VISIBLE_DEVICES are named by UUID instead of by number,
+    because libraries may number them differently. Without NVML the numbers are kept."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
@@ -182,6 +182,8 @@ def _uuids(numbers: Sequence[int]) -> list[str]:
 
 
 class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster as the engine lists it."""
+
     id: str  # the engine's id of the node
     host: str  # its host name
     cpus: float = 0  # the number of CPUs as the engine counts them

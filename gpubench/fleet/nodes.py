@@ -326,11 +326,11 @@ def _different(who: str, field: str, value: object, other: object) -> InputError
 
 NAME, VERSION = "gpubench-fleet", 4
 EMBEDDED_NODES = 64  # the results of larger fleets are files beside it
-# Why a node is not whole. `partial`: some cases failed or were not reached; `unusable`: its file cannot be
-# used; `missing`: it has no file. The others are reasons of `run --cluster`. `died`: its process ended too
-# early; `hung`: it stopped sending messages; `busy`: it did not begin in time; `unreachable`: the cluster does
-# not know it; `version-skew`: it runs other code; `too-few-gpus`: it has too few GPUs; `failed`: its run left
-# no result.
+# Why a node has no complete result. `partial`: some cases failed or were not reached; `unusable`: its file
+# cannot be used; `missing`: it has no file. The others are reasons of `run --cluster`. `died`: its process
+# ended too early; `hung`: it stopped sending messages; `busy`: it did not begin in time; `unreachable`: the
+# cluster does not know it; `version-skew`: it runs other code; `too-few-gpus`: it has too few GPUs; `failed`:
+# its run left no result.
 NodeReason = Literal[
     "partial", "unusable", "missing", "died", "hung", "busy", "unreachable", "version-skew", "too-few-gpus", "failed",
 ]  # fmt: skip
@@ -357,7 +357,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str  # made of its fingerprint, its GPUs' digests and its names; without a result, its name
     status: Literal["ok", "failed"]  # `ok` if there is a result, else `failed`
     label: str | None = None  # the name given by `--context node=`
-    reason: NodeReason | None = None  # the reason why the node is not whole; null if it is whole
+    reason: NodeReason | None = None  # why the node has no complete result; null if it has one
     error: str | None = None  # the reason in words; null without a reason
     result: Run | None = None  # the newest result; null if there is none, or if it is in `files`
     others: list[Run] = []  # older results in which device ids mean other GPUs than in `result`

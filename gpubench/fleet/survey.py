@@ -1,6 +1,6 @@
-"""Summaries of the nodes of a fleet. The report (`gpubench-fleet-report`, version 1) says which nodes are
-whole, which GPUs are slow and which software differs. The inventory (`gpubench-inventory`, version 1) lists the
-hardware of the nodes. Both depend only on the nodes' files, not on their order.
+"""Summaries of the nodes of a fleet. The report (`gpubench-fleet-report`, version 1) says which nodes have a
+complete result, which GPUs are slow and which software differs. The inventory (`gpubench-inventory`, version 1)
+lists the hardware of the nodes. Both depend only on the nodes' files, not on their order.
 
 A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's
 median by more than the tolerance, and by more than the spread of the group makes likely. It is slow if two
@@ -142,7 +142,7 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
     it."""
 
     node: str  # the name of the node
-    gpu: str  # the digest of the GPU's UUID
+    gpu: str  # the key of the GPU in the fleet, as in `gpu_keys`
     device: str  # the id of the device in the run
     reason: str  # the reason why the GPU was not compared
 
@@ -380,8 +380,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # the name to show
     key: str  # the key of the node in the fleet
-    word: NodeWord  # `complete`, or why the node is not whole
-    why: str | None  # the reason why the node is not whole, in words; null if it is whole
+    word: NodeWord  # `complete`, or why the node has no complete result
+    why: str | None  # the reason in words; null if the node is complete
     gpus: int  # the number of GPUs in its results
 
 
@@ -392,8 +392,8 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1  # the version of the document's format
     nodes_expected: int  # the expected number of nodes
     nodes_collected: int  # how many nodes brought a result
-    nodes_complete: int  # how many nodes are whole
-    complete: bool  # whether as many nodes as expected are whole
+    nodes_complete: int  # how many nodes have a complete result
+    complete: bool  # whether as many nodes as expected have a complete result
     gpus: int  # the number of GPUs in all results
     peers: Peers  # the comparison of the GPUs
     expected_by_chance: float  # the number of suspects to expect by chance in all groups

@@ -115,8 +115,8 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The shortest beginning of the repeated text that ends with a whole word and has at least the requested
-    number of tokens."""
+    """The shortest beginning of the built-in text, repeated if needed, that ends with a whole word and has at
+    least the requested number of tokens."""
 
     size: int  # number of its bytes
     beside: int  # bytes of the tokens of its last word that exceed the requested number of tokens
@@ -124,8 +124,8 @@ class Beginning(NamedTuple):
 
 @cache
 def beginning(count: int) -> Beginning:
-    """Return the shortest beginning of the repeated text that ends with a whole word and has at least `count`
-    tokens."""
+    """Return the shortest beginning of the built-in text, repeated if needed, that ends with a whole word and
+    has at least `count` tokens."""
     text = _text()
     times, rest = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once

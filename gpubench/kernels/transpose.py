@@ -83,7 +83,8 @@ _SHORT_BYTES, _LONG_BYTES = 128, 2048
 
 
 def _numba_source(dtype: str, down: int, across: int, streaming: bool) -> str:
-    """Return the module that transposes x in rectangles of `down` rows by `across` columns."""
+    """Return the Python text of the module that transposes x in rectangles of `down` rows by `across`
+    columns."""
     side = min(16, 64 // ITEMSIZE[dtype])
     by_columns, by_rows = f"j in range(left, whole_columns, {side})", f"i in range(top, whole_rows, {side})"
     outer, inner = (by_rows, by_columns) if down > across else (by_columns, by_rows)

@@ -54,7 +54,8 @@ class Budget:
 
     @property
     def longest(self) -> Budget:
-        """A copy without a remembered once-only time, whose limit is `most_once_s` longer."""
+        """A copy of the budget as if all of `most_once_s` were spent: its limit is longer by that, and nothing
+        else stays uncounted."""
         return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
 
     @property

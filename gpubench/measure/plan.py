@@ -84,8 +84,8 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed. They are in calls that copy, in splits, and
-        in all cases of a device that has no calls that copy. They are not in calls in place."""
+        """Return whether the parts of the case's calls are timed: in calls that copy, in splits, and, on a
+        device without calls that copy, in all cases except calls in place."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -138,8 +138,7 @@ class Series(msgspec.Struct, frozen=True):
 
     def work(self, n: int) -> int:
         """Return the largest of the launch's FLOPs, its bytes and, if the op declares its seconds, the bytes
-        that a slow machine moves in that time. Returns 0 if the op does not allow the size. its seconds, the
-        bytes that a slow machine moves in that time. Returns 0 if the op does not allow the size."""
+        that a slow machine moves in that time. Returns 0 if the op does not allow the size."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -178,8 +177,8 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return, in a list, the workload with only the chosen cases, without skips and not `explained`. The list
-    is empty if no case is chosen."""
+    """Return, in a list, the workload with only the chosen cases, without skips and with `explained` False. The
+    list is empty if no case is chosen."""
     cases = tuple(filter(chosen, item.cases))
     return [replace(item, cases=cases, skips=(), explained=False)] if cases else []
 

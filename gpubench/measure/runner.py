@@ -181,8 +181,8 @@ class Runner:
     def _one_session(
         self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
-        """Run one session with new workers and return its record. `steps` yields its steps, from its index and
-        the search.
+        """Run one session with new workers and return its record. `steps` takes the index of the session and
+        the search for sizes, and yields the steps of the session.
 
         `repeats` is the index of the session that this one repeats, or None. A repeat counts only once
         `_repeat` has chosen it.

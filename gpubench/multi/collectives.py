@@ -350,11 +350,11 @@ def group_sentences(analysis: Analysis) -> tuple[str, ...]:
     )
 
 
-def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, SizeUnit]) -> str:
+def _strong_sentence(rows: Sequence[GroupFrom], size_units: Mapping[str, SizeUnit]) -> str:
     """Return a text such as `2 GPUs with data on the GPU beat one: matmul from 1229² and sum from 268 M; not
     softmax.`"""
     wins = [
-        f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, extents[gain.op])}"
+        f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, size_units[gain.op])}"
         for gain in rows
         if gain.verdict != "no-size"
     ]

@@ -237,8 +237,9 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """Return all groups of GPUs, those of hidden backends too, and of host memory. Set `default_devices` to the
-        pairs, the first 4, 8, ... GPUs and all GPUs; other groups are used only on request."""
+        """Return all groups of GPUs of the built-in backends, including hidden ones, and the groups of ranks in
+        host memory. Set `default_devices` to the pairs, the first 4, 8, ... GPUs and all GPUs; other groups are
+        used only on request."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
@@ -322,8 +323,8 @@ CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the begin and the end of each rank's share of `units`. The shares are whole granules and as equal
-    as possible. Raises ValueError if there are fewer granules than ranks."""
+    """Return the begin and the end of each rank's share of `units`. The shares are multiples of a step
+    (`granule`) and as equal as possible. Raises ValueError if there are fewer steps than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:

@@ -14,9 +14,9 @@ class ScalingOptions(SelectionOptions):
 
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
         "once, strong shares it out among device groups of them. "
-        "Default: off; weak for --ops health.", answer="scaling")
+        "Default: off; weak for --ops health.", plan_field="scaling")
     ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
-        answer="ranks")
+        plan_field="ranks")
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:

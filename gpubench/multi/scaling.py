@@ -267,7 +267,7 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
     late_lo: float  # the lower end of the interval of late
     late_hi: float  # the upper end of the interval of late
     least_id: str  # the id of the GPU with the lowest rate in the late part, as a share of its rate alone
-    least_share: float  # that share
+    least_share: float  # the rate of that GPU in the late part / its rate alone
     failed: tuple[str, ...] = ()  # the ids of the GPUs that have no times
     conditions: tuple[Conditions, ...] = ()  # the state of each GPU in each part, if it was read
     case: Case  # the case on one of the GPUs
@@ -504,15 +504,15 @@ def _state_text(gain: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
-def pays_text(gain: GroupFrom, counted: SizeUnit) -> str:
+def pays_text(gain: GroupFrom, size_unit: SizeUnit) -> str:
     """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
     4096² (group:cupy:0+1)`."""
     what = with_params(f"{gain.op} {gain.dtype}", gain.params)
-    last = thresholds.size_text(gain.last, counted)
-    between = thresholds.range_text(gain.lo or 0, gain.hi or 0, counted)
+    last = thresholds.size_text(gain.last, size_unit)
+    between = thresholds.range_text(gain.lo or 0, gain.hi or 0, size_unit)
     how = {
-        "at": f"beat one from {thresholds.size_text(round(gain.n or 0), counted)} ({between}), measured up to {last}",
-        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(gain.first, counted)} to {last}",
+        "at": f"beat one from {thresholds.size_text(round(gain.n or 0), size_unit)} ({between}), measured up to {last}",
+        "all-sizes": f"beat one at every size measured, from {thresholds.size_text(gain.first, size_unit)} to {last}",
         "no-size": f"do not beat one at the largest size measured, {last}",
     }[gain.verdict]
     return printable(f"{what} {with_text(gain.regime)}: {gain.ranks} GPUs {how} ({gain.device_id})")

@@ -90,7 +90,8 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, with the names of the devices left out if needed."""
+    """Return the candidates as a table. The names of the devices are left out if it would be wider than
+    `width`."""
     columns = heads(
         "device", "implementation", number("one call"), "interval",
         Column("basis", least=20),

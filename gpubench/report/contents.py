@@ -63,8 +63,9 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run with the sections of `options.sections`. Empty sections are left out. With
-    `several` runs, the sections that the overview of all runs has are left out, too."""
+    """Return the report of one run with the sections of `options.sections`, without empty ones. With `several`
+    runs, the sections that the overview of all runs has are left out, too. If the run measured only peaks, the
+    roofline comes first."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
     if several:  # what the overview has drawn
@@ -178,8 +179,8 @@ class AnswerSoFar:
         self._known: dict[str, tuple[Sequence[Outcome], Analysis]] = {}
 
     def lines(self, run: Run, width: int) -> list[str]:
-        """Return the line of both sides and the table, at most `width` columns wide. Return an empty list until
-        the first cell is known."""
+        """Return the line that names the CPU and the GPU, and the table of the answer, at most `width` columns
+        wide. Return an empty list until the first cell is known."""
         summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
         if not (summary.rows if compared else summary.implementations):

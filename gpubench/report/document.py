@@ -108,8 +108,8 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs. The option `ascii_only` changes the encoding but no value. A named
-    section of another package adds its rows. No other option has an effect."""
+    """Return one document for all runs, as JSON. `ascii_only` escapes all other characters. A section of
+    another package adds its rows if `options.sections` names it. No other option has an effect."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 

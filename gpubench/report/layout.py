@@ -15,7 +15,7 @@ import msgspec
 from gpubench.base import streams
 from gpubench.base.errors import require_choice
 from gpubench.base.plugins.sections import usual
-from gpubench.base.streams import json_in_order, printable
+from gpubench.base.streams import inert_json, printable
 from gpubench.base.table import Line, Table
 
 
@@ -157,8 +157,8 @@ def json_text(data: Any, options: RenderOptions) -> str:
     if options.ascii_only:
         import json
 
-        return json_in_order(json.dumps(plain, indent=2).encode()).decode() + "\n"
-    return json_in_order(msgspec.json.format(msgspec.json.encode(plain))).decode() + "\n"
+        return inert_json(json.dumps(plain, indent=2).encode()).decode() + "\n"
+    return inert_json(msgspec.json.format(msgspec.json.encode(plain))).decode() + "\n"
 
 
 def json_line(data: Any) -> str:
@@ -167,7 +167,7 @@ def json_line(data: Any) -> str:
     import json
 
     text = json.dumps(round_numbers(msgspec.to_builtins(data)), separators=(",", ":"))
-    return json_in_order(text.encode()).decode() + "\n"
+    return inert_json(text.encode()).decode() + "\n"
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:

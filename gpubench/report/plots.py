@@ -142,7 +142,8 @@ def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> dict[str, bytes]:
     """Return pictures of the map and of every chart of every series, by file name. The same files give the same
-    bytes. `format` is one of `report.PICTURES`.
+    bytes. `format` is one of `report.PICTURES`, and `sections` are the keys of the sections (None: the usual
+    ones).
 
     If there are several runs, file names from the second run on begin with the number of the run. One more
     picture shows the maps of all machines. Raises GpubenchError if the library cannot draw.

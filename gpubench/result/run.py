@@ -25,7 +25,7 @@ class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float = 0.0  # the seconds that the calls took
     calls: int = 0  # the number of calls in the window
     power_w: float | None = None  # the mean power between the counter's first and last step in the window
-    steps: int = 0  # the number of steps of the counter between these
+    steps: int = 0  # the number of steps of the counter in the window, after its first one
     idle_w: list[float] = []  # the power of the device without calls, before and after the window
     sensor_w: float | None = None  # the mean reading of the power sensor in the window
     reason: str | None = None  # the reason why there is no power
@@ -70,7 +70,7 @@ class Peak(Record, frozen=True, kw_only=True):
     flops_per_s: float | None = None  # the rate of arithmetic
     upload_bytes_per_s: float | None = None  # the rate of the link from page-locked memory
     download_bytes_per_s: float | None = None  # the rate of the link to page-locked memory
-    own: bool = False  # whether other backends on the device, which may use tensor cores, have another peak
+    own: bool = False  # whether the peak is this backend's alone: others may use the device's tensor cores
     reason: str | None = None  # the reason why there is no peak
 
 

@@ -41,9 +41,8 @@ class AssignmentCosts(NamedTuple):
     up_s: Mapping[str, float]  # the seconds of one copy of a value to the GPU, by the value's name
     down_s: Mapping[str, float]  # the seconds of one copy back to the host, by the value's name
     enter_s: float  # the seconds of an empty launch and its wait
-    initial_sides: Mapping[
-        str, str
-    ]  # the letters of the sides on which each value is at first: `c`, `g` or `cg`
+    # the letters of the sides that have a value at first (`c`, `g` or `cg`), by the value's name
+    initial_sides: Mapping[str, str]
     host_values: Sequence[str]  # the names of the values that must end on the host
 
     def without_copies(self) -> AssignmentCosts:
@@ -129,8 +128,8 @@ class StageChain:
         return seconds, valid & ~step.replaced | step.written
 
     def least_s(self) -> list[dict[str, float]]:
-        """Return a lower bound, for each stage, of the seconds that all stages after it take. Copies are not
-        counted. The bounds of a stage are given by the side that ran it."""
+        """Return, for each stage, a lower bound of the seconds that all later stages take, without copies. Each
+        stage has two bounds, by the side that runs it, because the GPU after the CPU costs a launch."""
         bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
@@ -210,7 +209,7 @@ def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = N
 LEAST = 0.1
 
 
-def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
+def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
     """Return `steps_s`, the seconds of a chain's steps, reduced so that they add up to `whole_s`, the seconds
     of the same chain without clock readings. A clock reading costs the same after every step, so the same
     number of seconds is taken off each step, but no step becomes negative. The rest is then scaled so that its
@@ -229,8 +228,8 @@ def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]
     left_s = max(median(assignment_times.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))
-    gpu_s = iter(adding_up(on_gpu, left_s))
+    gpu_s = iter(fit_to_sum(on_gpu, left_s))
     return (
-        adding_up([median(times) for times in assignment_times.cpu_s], median(assignment_times.cpu_whole_s)),
+        fit_to_sum([median(times) for times in assignment_times.cpu_s], median(assignment_times.cpu_whole_s)),
         [next(gpu_s) if times else None for times in assignment_times.gpu_s],
     )

@@ -27,7 +27,7 @@ from gpubench.report.charts import Chart, ChartRow
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
-from gpubench.workloads.assignment import adding_up
+from gpubench.workloads.assignment import fit_to_sum
 
 # How far the sum of the stages may miss the whole, as a share and in seconds.
 SHARE, LEAST_S = 0.10, 20e-6
@@ -153,7 +153,7 @@ def _without_readings(
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
     plain = dict.fromkeys(read, 0.0) | {each: read[each] for each in hosts}
-    for each, seconds in zip(readings, adding_up(shares, min(left_s, sum(shares))), strict=True):
+    for each, seconds in zip(readings, fit_to_sum(shares, min(left_s, sum(shares))), strict=True):
         plain[each] += seconds
     return list(plain.values())
 

@@ -122,7 +122,7 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
     return values
 
 
-def swing(op_name: str, value: str) -> Callable[..., Array]:
+def training_slack(op_name: str, value: str) -> Callable[..., Array]:
     """Return a function that computes the slack of `value`, a margin that is added to its tolerance.
 
     The sign of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient
@@ -214,13 +214,13 @@ def _training(
 def _perceptron(*, name: str, moments: Mapping[str, Values] | None = None, **declared: Any) -> Op:
     # 8 units for each stage on the longest path through a step: hidden, logits, loss, grad_h, grad_w1, update.
     judged: dict[str, Any] = {
-        value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=swing(name, value))
+        value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=training_slack(name, value))
         for value in _name_results(MLP_WEIGHTS)
     }
     return _training(
         name=name, params=MLP_PARAMS, sizes=MLP_SIZES, weights=MLP_WEIGHTS,
         stages=(*FORWARD[:2], *LOSS, *BACKWARD), classes=lambda params: CLASSES, moments=moments,
-        judged={_LAST: swing(name, _LAST), **judged}, **declared,
+        judged={_LAST: training_slack(name, _LAST), **judged}, **declared,
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def runner(**options: Any) -> Any:
 
 
 def scalar(function: Any) -> Any:
-    """Decorate a function of one element. LLVM inlines it, and it keeps its own flags."""
+    """Decorate a function of one element. LLVM inlines it, and it keeps its own floating-point flags."""
     return njit(fastmath=BODY, **_INLINED)(function)
 
 

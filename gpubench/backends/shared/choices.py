@@ -89,7 +89,7 @@ class Choices:
             FILE_NAME, msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1) + b"\n"
         )
 
-    def outlives(self, choice: Chosen) -> bool:
+    def needs_new_trials(self, choice: Chosen) -> bool:
         """Return whether the choice was made on a loaded machine and the machine is quieter now."""
         if choice.load <= _LOADED or self._opened is None or (now := processes.read_cpu_times()) is None:
             return False
@@ -179,7 +179,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
     if earlier is not None and earlier.name in trials.names:
-        settled = earlier.load <= _LOADED if busy else not choices.outlives(earlier)
+        settled = earlier.load <= _LOADED if busy else not choices.needs_new_trials(earlier)
         if settled:
             return earlier.name
     elif case.n not in op.sizes.rungs() and (near := _nearest(case, trials, choices)):

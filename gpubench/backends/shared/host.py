@@ -424,9 +424,9 @@ def repeat_values(values: Array, count: int) -> Array:
 
 def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
     """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
-    made of the op, the operand, the params other than the size, the dtype and `seed`. If the operand is no
-    activation, its shape replaces the params. Values follow each other in the order of memory, so that a larger
-    array begins with the values of a smaller one.
+    made of the op, the operand, the params other than the size, the dtype and `seed`. For an operand that is no
+    activation, the seed has its shape in place of the params. Values follow each other in the order of memory,
+    so that a larger array begins with the values of a smaller one.
 
     `kind` is how values are drawn: "random" (as the operand declares), "zeros", "ones" or "normal". "zeros" and
     "ones" keep ids in their range, and "normal" replaces only uniform values.

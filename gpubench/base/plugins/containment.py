@@ -126,7 +126,7 @@ def _restorers() -> list[Callable[[], Any]]:
 
 
 def handler_restorers() -> list[Callable[[], Any]]:
-    """Return functions that set the handlers of all signals to those of now."""
+    """Return functions that each restore the present handler of one signal."""
     return [partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()]
 
 

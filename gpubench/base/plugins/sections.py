@@ -141,8 +141,10 @@ def section(
     None.
 
     `order` sorts the sections. The sections of gpubench have multiples of ten. `usual=False` shows the section
-    only if the user chooses it, and `usual="end"` also shows it at the end of a run. The arguments are read
-    from the text of the file, so they must be literals in this order, with `key` and `order` first.
+    only if the user chooses it, and `usual="end"` also shows it at the end of a run. `choice=False` shows it
+    whenever it has content. With `together`, the function draws several files. `help` is a line for the list of
+    sections. The arguments are read from the text of the file, so they must be literals in this order, with
+    `key` and `order` first.
     """
 
     def register(make: F) -> F:

@@ -298,8 +298,7 @@ def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
 
 def request(direction: int, number: int, size: int) -> int:
     """Return the ioctl number of a DRM command. `direction` is _WRITE or _READ_WRITE, `number` is the number of
-    the command, and `size` is the size of its argument in bytes. command, and `size` the size of its argument
-    in bytes."""
+    the command, and `size` is the size of its argument in bytes."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
 
 

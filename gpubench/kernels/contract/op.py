@@ -327,7 +327,8 @@ def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
 
 
 def start_in(room: Callable[[Params], int]) -> Operand:
-    """Return the input `start`: the first of n places in a buffer that has `room(params)` places."""
+    """Return the input `start`, one index: the first of n neighbouring places in a buffer of `room(params)`
+    places."""
     return Operand(
         "start", lambda params: (1,), Ids(lambda params: room(params) - params["n"] + 1), dtype="int32"
     )

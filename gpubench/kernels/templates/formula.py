@@ -368,8 +368,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return f"__device__ __forceinline__ real {name}({arguments}) {{ {lines} }}"
 
     def wgsl_functions(self) -> list[str]:
-        """Return the texts of the f32 functions that the formula calls and WGSL lacks. A formula that needs one
-        cannot work on vectors."""
+        """Return the texts of the f32 functions that the formula calls and WGSL lacks. They take scalars, so a
+        formula that calls one cannot work on vectors."""
         return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
 
     def python_imports(self) -> str:

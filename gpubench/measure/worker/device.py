@@ -87,7 +87,7 @@ class PreparedWorkload:
         self.timers[case_id] = timer
 
     def release(self) -> None:
-        """Free all memory."""
+        """Free the memory of the timers and of the workspace."""
         for timed in self.timers.values():
             timed.release()
         if self._workspace is not None:

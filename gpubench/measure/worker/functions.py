@@ -53,8 +53,8 @@ FRESH_ANSWERS = 8
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
-    """Return the classes of operands and workspaces for the op. A user's function of any objects has its
-    own."""
+    """Return the classes of operands and workspaces for the op: `CallOperands` and `CallWorkspace` for a user's
+    function that takes objects other than arrays."""
     return (Operands, kind_of(op)) if op.calls is None else (CallOperands, CallWorkspace)
 
 

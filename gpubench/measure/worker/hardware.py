@@ -435,8 +435,8 @@ class OverheadTimer(Timed):
 
     @functools.cached_property
     def _memory(self) -> ReadyBuffers:
-        """Allocates and frees buffers: from the pool in the tuned implementation, from the driver in the
-        library implementation."""
+        """Return a source of buffers: the pool for the tuned implementation, the driver for the library
+        implementation."""
         if self._fresh is None:
             return self.session.ready_buffers(self._shape, self.case.dtype)
         take = partial(self._fresh.allocate_fresh, self._shape, self.case.dtype)

@@ -417,8 +417,8 @@ class Operands:
         return (whole.beginning(self.op.output.shape(case.params)[0]),)
 
     def bind(self, session: Session, operand: Operand, case: Case) -> SharedArray | None:
-        """Return the shared array that begins with the operand, uploaded. Returns None if the operand needs a
-        buffer of its own. Raises DeviceOutOfMemory."""
+        """Upload the shared array whose first elements are the operand, and return it. Returns None if the
+        operand needs a buffer of its own. Raises DeviceOutOfMemory."""
         if self._shared is None or not self._shared.holds(self.op, operand, case):
             return None
         return self._shared.bind(session, self.op, operand, case)

@@ -122,7 +122,7 @@ class Workspace:
 
     @functools.cached_property
     def sentinel(self) -> float:
-        """The value of elements that no launch has written. It does not occur in the references."""
+        """The value of output elements that no launch has written. No reference result contains it."""
         return next(
             (value for reference in self.answers if (value := sentinel_for(reference.odd)) == value), math.nan
         )
@@ -242,8 +242,8 @@ class Workspace:
 
     def output(self, case: Case) -> Buffer | None:
         """Return the output buffer of a tuned kernel, filled with sentinels. An output that updates an input is
-        filled with that input instead. Each variant has its own. Returns None for a library case, which makes
-        its output at each call."""
+        filled with that input instead. Each variant has an output buffer of its own. Returns None for a library
+        case, which makes its output at each call."""
         if calls_library(self.op, case):
             return None
         if case.implementation_id not in self.outputs:

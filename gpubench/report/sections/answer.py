@@ -107,8 +107,8 @@ def answer_screen(
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
     """Return the screen at the end of a run, with the `saved` files and the sections in `more`, which `--full`
-    adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the end.
-    Without files it names no command."""
+    adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the end. The
+    last line names commands, unless `options.command` is empty."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 

@@ -68,7 +68,8 @@ def thresholds_table(answer: MachineAnswer) -> Table:
 
 
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
-    """Tell whether most gains are at another size than the most common size of their regime."""
+    """Tell whether most gains are at another size than the most common one of their regime. `common` holds that
+    number of elements by regime."""
     at_common = [
         entry.elements(gain.n) == n
         for regime, n in common.items() for entry in answer.rows if (gain := gain_of(entry, regime))

@@ -362,10 +362,10 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
     )
 
 
-def _threshold_cell(cell: AnswerCell, counted: SizeUnit) -> Cell:
+def _threshold_cell(cell: AnswerCell, size_unit: SizeUnit) -> Cell:
     """Return the cell of a break-even with its interval. Its brief text is one of both."""
-    full = threshold_cell(cell, both_text(cell, counted))
-    return msgspec.structs.replace(full, brief=cell_text(cell, counted))
+    full = threshold_cell(cell, both_text(cell, size_unit))
+    return msgspec.structs.replace(full, brief=cell_text(cell, size_unit))
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
@@ -480,8 +480,8 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 def calls_text(result: Amortization) -> str:
     """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, or `12 [9, ..]` with an open end.
-    It is `> 10` beyond the measured number, and `never` if no number suffices. If it is unknown, return the
-    reason."""
+    `> 10` means that 10 calls were measured and are too few, and `never` that no number suffices. If the number
+    is unknown, return the reason."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

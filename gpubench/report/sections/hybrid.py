@@ -124,7 +124,7 @@ def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
     """Return the end of the answer's first sentence: the split or stage assignment with the largest gain.
     Return an empty text if none is recommended. `entries` are the rows and `regimes` the regimes of the
-    sentence; what it has said is not repeated."""
+    sentence, whose op, size and situation are not repeated."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""

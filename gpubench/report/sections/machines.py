@@ -133,8 +133,8 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
-    """Return a table of the times at the largest size that all machines measured. In brackets stands the winner
-    over the CPU of the same machine."""
+    """Return a table of the times at the largest size that all machines measured. After the time of a GPU, the
+    winner against the CPU of the same machine and its factor stand in brackets."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [_at(side.newest, name, n) for side in sides]

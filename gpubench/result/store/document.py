@@ -34,7 +34,7 @@ from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
-from gpubench.base.streams import json_in_order
+from gpubench.base.streams import inert_json
 from gpubench.result.case import rename_old_devices
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 
@@ -202,7 +202,7 @@ def dumps(document: msgspec.Struct) -> bytes:
     """Return a document as one line of JSON with a newline. Floats are rounded to SIGNIFICANT_DIGITS digits.
     The same document always gives the same bytes. Raises ValueError, which names the field, for NaN and
     infinity."""
-    return json_in_order(encode(document)) + b"\n"
+    return inert_json(encode(document)) + b"\n"
 
 
 def encode(value: msgspec.Struct, path: str = "") -> bytes:

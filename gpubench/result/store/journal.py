@@ -242,8 +242,8 @@ def lock_result(
     holder.
 
     Raises InputError if another process keeps the lock, and UsageError if an existing lock file cannot be
-    opened. If the file system has no locks, `warn` is called with the reason. The returned lock is then not
-    held, and neither is it if no lock file can be created.
+    opened. If the file system has no locks, `warn` is called with the reason. The returned lock is not held in
+    this case, and not if no lock file can be created.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
@@ -377,8 +377,9 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return the relation of the `.part` file to the result `path` beside it: "behind" if the file is gone,
-    "apart" if one of the two cannot be read."""
+    """Return the relation of the `.part` file to the result `path` beside it: "ahead" if it continues the
+    result, "behind" if the result contains it or it is gone, and "apart" otherwise, also if one of the two
+    cannot be read."""
     try:
         return _relation(path, part_of(path))
     except FileNotFoundError:  # the run has ended since the file was found

@@ -424,4 +424,4 @@ def test_the_limits_of_a_loaded_and_a_quieter_machine(tmp_path, monkeypatch, loa
     begun = CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
     later = CpuTimes(100.0 + after_s, 200.0 + 2 * after_s, 50.0 + 2 * after_s * foreign, 0.0, 10.0)
     monkeypatch.setattr(processes, "read_cpu_times", lambda: later)
-    assert Choices("GPU", SealedFiles(tmp_path), begun).outlives(Chosen("slow", load)) == anew
+    assert Choices("GPU", SealedFiles(tmp_path), begun).needs_new_trials(Chosen("slow", load)) == anew

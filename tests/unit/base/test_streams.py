@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpubench.base import streams
 from gpubench.base.processes import FRAME, Ended
-from gpubench.base.streams import inert, json_in_order
+from gpubench.base.streams import inert, inert_json
 
 # As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
 OBEYED = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::|##[\w.]*\[")
@@ -92,7 +92,7 @@ def test_however_a_text_is_cut_no_line_of_it_is_a_command(parts: list[str]) -> N
 @given(st.text(alphabet='#[vs.]\u200b\x7f\x9b\u202e\u2028\\" \U000e0041'))
 def test_json_holds_no_command_and_means_the_same(text: str) -> None:
     for ascii in (True, False):
-        shown = json_in_order(json.dumps([text], ensure_ascii=ascii).encode()).decode()
+        shown = inert_json(json.dumps([text], ensure_ascii=ascii).encode()).decode()
         assert json.loads(shown) == [text]
         assert not OBEYED.search(shown)
         assert not any(ord(c) in range(0x7F, 0xA0) or c in "\u202e\u2028\u200b\U000e0041" for c in shown)

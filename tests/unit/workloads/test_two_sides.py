@@ -32,7 +32,7 @@ from gpubench.result.case import WAITED, Case
 from gpubench.result.run import Run
 from gpubench.workloads import assignment as planner
 from gpubench.workloads import two_sides
-from gpubench.workloads.assignment import NEAR, AssignmentCosts, StageCost, adding_up, nearest, predicted_s
+from gpubench.workloads.assignment import NEAR, AssignmentCosts, StageCost, fit_to_sum, nearest, predicted_s
 from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.stage_assignments import REASONS, Assignment, assignments
 from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, assigned, case, measured, run_of
@@ -385,11 +385,13 @@ def test_a_long_chain_is_planned_in_time_and_exactly():
 
 @given(st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20), st.floats(1e-7, 1e-2))
 def test_stages_add_up_to_the_whole_and_keep_their_order(steps_s, whole_s):
-    found = adding_up(steps_s, whole_s)
+    found = fit_to_sum(steps_s, whole_s)
     assert sum(found) == pytest.approx(whole_s)
     ranked = sorted(range(len(steps_s)), key=steps_s.__getitem__)
     assert [found[i] for i in ranked] == pytest.approx(sorted(found))
-    assert adding_up([1.5, 3.5], 4.0) == pytest.approx([1.0, 3.0]), "a clock reading costs every stage the same"
+    assert fit_to_sum([1.5, 3.5], 4.0) == pytest.approx([1.0, 3.0]), (
+        "a clock reading costs every stage the same"
+    )
 
 
 def test_what_a_narrow_search_finds_bounds_the_exact_one(monkeypatch):

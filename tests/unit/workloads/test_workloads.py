@@ -195,7 +195,7 @@ def test_the_slack_of_a_training_is_four_times_the_distance_of_its_extremes(monk
     shift = np.array([[1.0, 2.0], [3.0, -4.0]])
     names = [output.name for output in kernels.load("mlp_sgd").outputs]
     monkeypatch.setattr(training, "_train", lambda op, xp, arrays, margin: dict.fromkeys(names, margin * shift))
-    slack = training.swing("mlp_sgd", "w1.3")
+    slack = training.training_slack("mlp_sgd", "w1.3")
     assert slack(np, 0.5, np.ones(2)).tolist() == [4 * 2 * 8 * 0.5 * 3.0, 4 * 2 * 8 * 0.5 * 4.0]
     assert slack(np, 0.25, np.ones(2)).tolist() == [48.0, 64.0], "of another precision"
 

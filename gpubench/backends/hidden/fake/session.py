@@ -87,8 +87,8 @@ class FakeLaunch(Launch):
 
 
 class FakeChain(FakeLaunch):
-    """Several launches in order as one. Each result is put into the buffer that the next launch reads. On the
-    CPU this is the caller's array."""
+    """Several launches in order as one. Each result is put into the buffer that the next launch reads, which on
+    the CPU is the caller's array."""
 
     def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))

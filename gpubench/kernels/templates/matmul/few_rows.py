@@ -74,8 +74,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs of a row after the first of the two joins in WGSL. Both joins combine about
-        equally many pairs."""
+        """The number of pairs (mean, sum of squares) of a row after the first of the two joins in WGSL. Both
+        joins combine about equally many pairs."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA

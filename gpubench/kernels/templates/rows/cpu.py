@@ -64,14 +64,14 @@ class _Text(msgspec.Struct, frozen=True):
     keeps: bool  # whether the powers of a row are stored in the output until they are scaled
 
     def rows_module(self, streaming: bool) -> str:
-        """Return the module for whole rows."""
+        """Return the Python text of the module whose kernels work on whole rows."""
         made = "".join(map(self._statements, self.formula.steps))
         text = _STREAMED if streaming else _WHOLE
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
     def parts_module(self) -> str:
-        """Return the module for rows in parts: a kernel for each fold (total or powers), which leaves its
-        result in `partial`, and a kernel for the elements."""
+        """Return the Python text of the module for rows in parts: a kernel for each fold (total or powers),
+        which leaves its result in `partial`, and a kernel for the elements."""
         kernels, before = {}, ""
         for step in self.formula.steps:
             if step.kind == "number":

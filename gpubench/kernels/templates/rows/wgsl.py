@@ -100,7 +100,7 @@ class WgslRows(msgspec.Struct, frozen=True):
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
     def store(self, k: int, value: str) -> str:
-        """Return the statement that writes the k-th unit of a row, unless the row is a surplus one."""
+        """Return the statement that writes the k-th unit of a row, if the thread's row exists."""
         return f"  if ({' && '.join(filter(None, ['live', self.inside(k)]))}) {{ out_[row + u{k}] = {value}; }}"
 
 
