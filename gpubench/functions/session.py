@@ -393,7 +393,7 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     allowed = allowed_error(want, own, dtype)
     if allowed.floating > 2 * MOST_ERROR:
         raise Unsupported(
-            f"in {dtype} NumPy's own result is off by {allowed.floating / 2:.1%} of what float64 gives",
+            f"in {dtype} NumPy's own result is off by {50 * allowed.floating:.3g} % of what float64 gives",
             hint="say tolerance=, or measure it with --dtypes float64", reason="bad-function",
         )  # fmt: skip
     return want, allowed
