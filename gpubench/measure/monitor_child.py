@@ -8,6 +8,7 @@ timed. End-of-file on stdin ends it at once.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import time
@@ -87,7 +88,8 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Return which programs use each device now. Devices that do not report it are left out."""
+    """Return which programs use each device now, without those that the run has started. Devices that do not
+    report it are left out."""
     real = [target for target in targets if target.known]
     counted = {}
     for name in _of_backends(targets):
@@ -96,9 +98,13 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
             if isinstance(backend, Observed):
                 counted[name] = Users(**backend.users(name))
     if real:
+        import psutil
+
         from gpubench.detect.probes import nvml
 
-        counted |= {name: Users(**counts) for name, counts in nvml.gpu_users(real).items()}
+        # A worker that has listed adapters waits for its device, and draws in the words of the driver.
+        own = [process.pid for process in psutil.Process(os.getppid()).children(recursive=True)]
+        counted |= {name: Users(**counts) for name, counts in nvml.gpu_users(real, own=own).items()}
     return counted
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -420,12 +420,14 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
     }
 
 
-def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
+def gpu_users(
+    targets: Iterable[GpuTarget], nvml: Any = None, *, own: Collection[int] = ()
+) -> dict[str, dict[str, int]]:
     """Return who uses the GPU of each target, by device id. `computing` is the number of processes that compute
-    on it, `drawing` the number that only draw, and `used_bytes` the used memory. NVML does not list processes
-    of other containers, but counts their memory. A GPU that is divided into partitions is left out, because
-    users of another partition do not disturb. `used_bytes` is 0 if the GPU shares the system's memory, which
-    also holds the system's files."""
+    on it, `drawing` the number that only draw, and `used_bytes` the used memory. Processes with the numbers
+    `own` do not count. NVML does not list processes of other containers, but counts their memory. A GPU that is
+    divided into partitions is left out, because users of another partition do not disturb. `used_bytes` is 0 if
+    the GPU shares the system's memory, which also holds the system's files."""
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
         if handle.partitioned:
@@ -433,7 +435,7 @@ def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[
         computing, drawing = (
             handle.value(
                 f"nvmlDeviceGet{what}RunningProcesses",
-                read=lambda running: {process.pid for process in running},
+                read=lambda running: {process.pid for process in running}.difference(own),
             )
             or set()
             for what in ("Compute", "Graphics")

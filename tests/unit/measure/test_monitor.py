@@ -1,7 +1,10 @@
 """The monitor: whose clocks are read, which readings speak for which samples, and who else is on a GPU."""
 
 import functools
+import os
 import queue
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import msgspec
@@ -253,6 +256,14 @@ def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
     assert nvml.gpu_users(CARD, card(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
 
 
+def test_a_worker_that_waits_for_its_device_is_nobody_else(monkeypatch):
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        library = card(nvmlDeviceGetGraphicsRunningProcesses=pids(worker.pid, 1))
+        monkeypatch.setattr(nvml, "gpu_users", functools.partial(nvml.gpu_users, nvml=library))
+        assert monitor_child.users(CARD) == {"cupy:0": Users(drawing=1, used_bytes=SMALL)}
+
+
 def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     monkeypatch.setattr(monitor_child, "PAUSES_S", (0.0, 0.0))
     looks = [Users(computing=1), Users(used_bytes=LARGE), Users(), "one too many"]
@@ -297,7 +308,7 @@ def test_the_driver_and_backends_tell_of_their_own_devices(monkeypatch):
     known, own = MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("fake:shared")
 
     def of_each(told):
-        return lambda targets, *_: {target.device_id: told for target in targets}
+        return lambda targets, *_, **_more: {target.device_id: told for target in targets}
 
     monkeypatch.setattr(nvml, "gpu_users", of_each({"drawing": 2}))
     monkeypatch.setattr(nvml, "gpu_readers", of_each(dict))
