@@ -395,6 +395,10 @@ class Request:
             context=self.context, environ=os.environ,
         )  # fmt: skip
         run = new_run(self.selection, self.settings, machine, devices, origin)
+        gpu_ids = {gpu.id: named.id for gpu, named in zip(machine.gpus, run.machine.gpus, strict=True)}
+        at_hand = {
+            name: Target(_rename_gpus(t.device, gpu_ids), t.implementations) for name, t in at_hand.items()
+        }
         warnings = [*choice.warnings, *self._warnings(machine, ops, devices)]
         named, budget_s = options.budget is not None, self.settings.budget_s
         # Of each model one backend's: through another one the same GPUs are the same hardware.
@@ -468,6 +472,14 @@ def _with_gpu_id(device: Device, machine: Any) -> Device:
     gpu_id = detection.gpu_for(machine, own, device.api) if own else None
     members = [detection.gpu_for(machine, identity) or "" for identity in device.identities]
     return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
+
+
+def _rename_gpus(device: Device, gpu_ids: Mapping[str, str]) -> Device:
+    """Return the device with the ids that its GPUs have in the file. `gpu_ids` holds them by the ids in use."""
+    return msgspec.structs.replace(
+        device, gpu_id=gpu_ids[device.gpu_id] if device.gpu_id else None,
+        gpu_ids=[gpu_ids[gpu_id] for gpu_id in device.gpu_ids],
+    )  # fmt: skip
 
 
 def pairs(texts: list[str]) -> dict[str, str]:

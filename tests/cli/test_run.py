@@ -5,6 +5,7 @@ import json
 import socket
 
 import pytest
+from msgspec.structs import replace
 
 import gpubench.detect as detection
 from gpubench import backends, kernels
@@ -13,10 +14,14 @@ from gpubench.base.errors import BackendUnavailable
 from gpubench.cli import delivery, request, selection
 from gpubench.cli.options import RunOptions
 from gpubench.measure import protocol
+from gpubench.measure.plan import Target
+from gpubench.measure.targets import DeviceSelection
 from gpubench.measure.worker import main as worker
-from gpubench.result.machine import Machine, MachineWarning
+from gpubench.result.machine import Fact, Gpu, Machine, MachineWarning
+from gpubench.result.run import Identity, Selection, Settings
 from tests.detect.trees import at
 from tests.rows import rows
+from tests.unit.report.builders import GPU
 
 BOTH = "run --devices fake:cpu,fake:gpu"
 FAKE = f"{BOTH} --quick --min-samples 5 --max-time 50ms"
@@ -197,6 +202,17 @@ def test_a_default_budget_grows_with_what_is_done_once_and_a_scripted_clock_with
     spec = request.request(RunOptions(ops="add", quiet=True, **asked), began=0.0)
     spec.spares.end()
     assert (spec.load, spec.once_s) == (load, once_s)
+
+
+def test_the_devices_of_a_run_name_their_gpus_by_digests_as_its_file_does():
+    uuid = "GPU-8fd2ceae-1e56-1aae-077f-81452b8715a7"
+    machine = Machine(gpus=[Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))])
+    known = Target(replace(GPU, identity=Identity(uuid=uuid)), ("tuned",))
+    spec = request.Request(RunOptions(), Selection(ops=["add"]), Settings(), 0.0).on(
+        DeviceSelection((known,), (), (), ((known, known),)), machine
+    )
+    ids = {target.device.gpu_id for target in (*spec.constraints.targets, *spec.left_out[0])}
+    assert ids == {spec.run.machine.gpus[0].id} == {spec.run.devices[0].gpu_id} != {uuid}
 
 
 # Sessions, least and most samples, seconds of a case, precision, warm-up and seconds of a sample, the budget.
