@@ -226,7 +226,7 @@ def test_a_preset_is_these_numbers(asked, preset, values):
     options, ops = RunOptions(**asked), {"add": kernels.load("add")}
     how = request.settings(options, request.selection(options, ops), ops)
     samples = (how.sessions, how.min_samples, how.max_samples, how.max_time_s, how.precision, how.warmup_s)
-    assert (how.protocol, how.preset) == (3, preset)
+    assert (how.protocol, how.preset) == (selection.PROTOCOL, preset)
     assert (*samples, how.sample_s, how.budget_s) == values
 
 
@@ -271,8 +271,6 @@ def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mod
     assert f"--mode {mode}: there is no GPU" in first
     assert "a test says so" in why
     assert "gpubench detect" in fix
-    bare = "No GPU was found: there is nothing to install" in gpubench("detect", env=no_gpu).stdout
-    assert ("nothing to install" in fix) == bare
     assert ended.stdout == ""
 
 

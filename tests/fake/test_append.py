@@ -108,7 +108,7 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(made, g
 
 def test_every_option_that_says_what_to_measure_is_held_against_the_file():
     options = commands()["run"]
-    left = {name for name in options.measuring() if not options.declared[name].answer}
+    left = {name for name in options.measuring() if not options.declared[name].plan_field}
     assert left == {"sessions", "budget", "no_repeats", "allow_software"}, "each run says these for itself"
 
 

@@ -123,16 +123,24 @@ def test_a_tensor_that_is_there_is_not_copied_again(session, tmp_path, copies):
 
 @pytest.mark.parametrize(("op", "more", "sides"), [("ffn", {}, "gg"), ("linear_relu", {"k": 20, "m": 30}, "")])
 def test_a_weight_goes_up_once_whatever_sizes_read_it(session, tmp_path, copies, op, more, sides):
-    """Of an assignment and of a split."""
-    op, weights = kernels.load(op), Weights(1, "random", 1 << 30)
+    """Of an assignment and of a split, whose terms are checked besides: they go up, and then the weight again."""
+    op, weights, weight, in_gates = (
+        kernels.load(op),
+        Weights(1, "random", 1 << 30),
+        (20, 30) if more else (256, 1024),
+        0,
+    )
     for n in (64, 96):
         case = Case(op.name, op.group, {"n": n, **more}, "float32", "tuned", "transfer-always", DEVICE)
         workspace = workspace_of(session, case, tmp_path, weights)
         ready = timed(workspace, case, sides)
+        in_gates += copies.count(("upload", weight))
+        copies.clear()
         ready.seconds(2)
+        assert ("upload", weight) not in copies
         ready.release()
         workspace.release()
-    assert copies.count(("upload", (20, 30) if more else (256, 1024))) == 1
+    assert in_gates == (1 if op.terms is None else 4)
 
 
 def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
