@@ -155,12 +155,14 @@ def start(tmp_path, starter):
 
 def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start):
     assert gpubench("run", *SHARED_PLAN, "-o", "ap.json", "-q").returncode == 0
-    both = [start("--append", "ap.json", "--sessions", "4", "--lock-timeout", "120s") for _ in range(2)]
-    said = [process.communicate(timeout=200)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert len(store.load(tmp_path / "ap.json").sessions) == 9
-    waiting = [text for text in said if "waiting for another run: process" in text]
-    assert len(waiting) == 1
+    first = start("--append", "ap.json", "--sessions", "8")
+    while not (tmp_path / "ap.json.part").exists():
+        assert first.poll() is None
+    second = start("--append", "ap.json", "--sessions", "4", "--lock-timeout", "120s")
+    said = [process.communicate(timeout=200)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert len(store.load(tmp_path / "ap.json").sessions) == 13
+    assert ["waiting for another run: process" in text for text in said] == [False, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.json"], "no lock is left"
 
 
