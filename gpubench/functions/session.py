@@ -142,8 +142,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             # The scripted device stores its results in arrays.
             result = buffer.array.item() if hasattr(buffer, "array") else buffer
             host.value = self._fetch(result.value)
-        by_numpy = any(type(leaf).__module__ == "numpy" for _, leaf in leaves(result.value))
-        if self._inner.device.backend == "torch" and self.function.gpu is None and by_numpy:
+        shared = self._inner.device.backend == "torch" and self.function.gpu is None
+        if shared and any(type(leaf).__module__ == "numpy" for _, leaf in leaves(result.value)):
             raise Unsupported(
                 "it computes with NumPy: call the library that is its first argument", reason="bad-function"
             )

@@ -206,10 +206,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     import numpy as np
 
     limit_s = None if again else request.limit_s
-    inputs, inputs_s = _inputs(function, n, request)
-    same, inputs_s = (inputs, inputs_s) if again else _inputs(function, n, request)
-    if not equal([plain(x) for x in inputs], [plain(x) for x in same]):
-        raise PluginError("its inputs differ from call to call: draw them from rng alone")
+    inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
     call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
     try:
@@ -302,6 +299,16 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
         return [deepcopy(plain(x)) for x in inputs]
     except Exception as error:
         raise PluginError(f"its inputs cannot be copied: {error_text(error)}") from error
+
+
+def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) -> tuple[list[Any], float]:
+    """Return what `_inputs` returns, with the seconds of a second call. Raises PluginError if both calls make
+    different inputs."""
+    inputs, _ = _inputs(function, n, request)
+    others, inputs_s = _inputs(function, n, request)
+    if not equal([plain(x) for x in inputs], [plain(x) for x in others]):
+        raise PluginError("its inputs differ from call to call: draw them from rng alone")
+    return inputs, inputs_s
 
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
