@@ -14,7 +14,7 @@ import msgspec
 from gpubench.base import group_by
 from gpubench.base.errors import GpubenchError, InputError
 from gpubench.base.units import count_noun, format_bytes
-from gpubench.result.case import COMPOSED, DEVICE_GROUP
+from gpubench.result.case import SEVERAL
 from gpubench.result.identity import foreign_fields, measured_gpus
 from gpubench.result.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.result.run import Environment, Fingerprints, Measurement, Run
@@ -65,7 +65,7 @@ def _host_text(run: Run) -> str:
 def _gpu_texts(run: Run) -> list[str]:
     counts = Counter(gpu_text(gpu) for gpu in fact(run.machine, "gpus") or [])
     if not counts:
-        gpus = [d for d in run.devices if d.kind == "gpu" and d.backend not in (*COMPOSED, DEVICE_GROUP)]
+        gpus = [d for d in run.devices if d.kind == "gpu" and d.backend not in SEVERAL]
         for seen in group_by(gpus, lambda device: device.backend).values():  # all may see the same GPUs
             counts |= Counter(_with_memory(device.name, device.memory_bytes) for device in seen)
     software = {d.name for d in run.devices if d.kind == "software" and not d.composed}

@@ -19,7 +19,7 @@ from gpubench.base.plugins import wings
 from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Implementation
 from gpubench.result.case import COMPOSED as COMPOSED
-from gpubench.result.case import DEVICE_GROUP, inner_device
+from gpubench.result.case import DEVICE_GROUP, SEVERAL, inner_device
 from gpubench.result.run import Device, DeviceKind
 
 
@@ -41,7 +41,7 @@ KNOWN = {
     "wgpu": Facts(("tuned",), ("gpu",)),
     "torch": Facts(("library",), ("cpu", "gpu"), yields_to=("cupy",)),
 }
-_ORDER = (*KNOWN, *COMPOSED, DEVICE_GROUP)
+_ORDER = (*KNOWN, *SEVERAL)
 
 
 def names() -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def _files(folder: str) -> frozenset[str]:
 
 def built_in() -> tuple[str, ...]:
     """List the built-in backends, except the composed ones and device groups."""
-    return tuple(name for name in names() if name not in (*COMPOSED, DEVICE_GROUP))
+    return tuple(name for name in names() if name not in SEVERAL)
 
 
 def _ours() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpubench import backends, functions
+from gpubench import functions
 from gpubench.base.messages import REASONS, Reason
 from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
@@ -20,6 +20,7 @@ from gpubench.result.case import (
     IMPLEMENTATIONS,
     REGIMES,
     RESIDENT,
+    SEVERAL,
     STREAMED,
     TF32,
     UNIFIED_REGIMES,
@@ -222,7 +223,7 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
     if op.collective is not None:
         measured = _joins(series, target, constraints)
     elif op.overhead is not None:  # the costs of several devices are those of each
-        measured = backend not in (*backends.COMPOSED, DEVICE_GROUP)
+        measured = backend not in SEVERAL
     else:
         measured = backend != DEVICE_GROUP or constraints.settings.scales("strong")
     kernels: list[tuple[str, str | None]] = []
@@ -272,7 +273,7 @@ def _concerns(series: Series, backend: str, implementation: str, variant: str) -
     """Return whether a variant exists for this op on this backend. `tf32` exists in float32 if the backend's
     library has it for the op. Any other variant exists if it is a tuned kernel of the op on some backend.
     Composed devices and device groups have no variants."""
-    if backend in (*backends.COMPOSED, DEVICE_GROUP):
+    if backend in SEVERAL:
         return False
     if variant == TF32:
         return implementation == "library" and backend in series.op.tf32 and series.dtype == "float32"
@@ -315,7 +316,7 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         )
     if case.implementation not in target.implementations:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.implementation} implementation")
-    if case.backend in (*backends.COMPOSED, DEVICE_GROUP):
+    if case.backend in SEVERAL:
         if case.regime == STREAMED:
             return _skip(case, "no-streams", f"{case.device_id} is several devices, each with calls of its own")
         return _no_split(op, case)
@@ -392,7 +393,7 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
 
 def _stays_off_host(op: Op, device: Device) -> str:
     """Return why the op cannot compute in the host's memory on this device, or an empty text if it can."""
-    if device.composed or device.backend == DEVICE_GROUP:
+    if device.backend in SEVERAL:
         return f"{device.id} has its data on several sides"
     if op.stages:
         return f"{op.name} is a workload, whose stages hand their data on where they run"

@@ -36,7 +36,7 @@ from gpubench.measure.plan import (
 from gpubench.measure.points import Cell, Rows, Rungs, cells, ratios
 from gpubench.measure.recorder import OUT_OF_TIME, Progress, Recorder, is_out_of_time, settled_block
 from gpubench.measure.worker_pool import Spares, WorkerPool
-from gpubench.result.case import DEVICE_GROUP
+from gpubench.result.case import DEVICE_GROUP, SEVERAL
 from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
 
 
@@ -203,7 +203,6 @@ def _each(items: Sequence[Workload]) -> Iterator[Step]:
 
 # ---------------------------------------------------------------- two sides of a case
 
-_SEVERAL = (*backends.COMPOSED, DEVICE_GROUP)
 # If one side takes more than this many times as long as the other, a split gains less than a tenth.
 FARTHEST = 10.0
 
@@ -211,7 +210,7 @@ FARTHEST = 10.0
 def alone(constraints: Constraints) -> Constraints:
     """Return the constraints without composed devices and device groups, since a search compares single
     devices."""
-    single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
+    single = tuple(t for t in constraints.targets if t.device.backend not in SEVERAL)
     return replace(constraints, targets=single)
 
 

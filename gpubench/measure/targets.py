@@ -21,7 +21,7 @@ from gpubench.measure import adapters, protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.protocol import Listing
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.result.case import DEVICE_GROUP
+from gpubench.result.case import DEVICE_GROUP, SEVERAL
 from gpubench.result.machine import Mode
 from gpubench.result.run import Device, Identity, RunWarning
 
@@ -387,7 +387,7 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     return [
         _record(device, device.identity)
         for listing in listings
-        if listing.backend not in (*backends.COMPOSED, DEVICE_GROUP) and not backends.is_hidden(listing.backend)
+        if listing.backend not in SEVERAL and not backends.is_hidden(listing.backend)
         for device in listing.devices
         if device.identity is not None
     ]
@@ -458,7 +458,7 @@ def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[Ru
             hint="--allow-software measures it all the same, without headlines",
         )  # fmt: skip
         for listing in listings
-        if listing.backend not in (*backends.COMPOSED, DEVICE_GROUP)
+        if listing.backend not in SEVERAL
         for device in listing.devices
         if device.kind == "software" and device.id not in taken
     ]

@@ -72,6 +72,8 @@ LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 COMPOSED = ("hybrid",)
 # The backend whose devices are groups of GPUs of another backend. The members of a group are its ranks.
 DEVICE_GROUP = "group"
+# The backends whose devices consist of several devices of other backends.
+SEVERAL = (*COMPOSED, DEVICE_GROUP)
 _RANKS = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST_RANKS = 1000  # more GPUs than any host has; the id of a hostile file must not take all memory
 _OLD_GROUP = re.compile(r"^gang(?=[:?]|$)|(?<=@)gang(?=:)")
