@@ -90,7 +90,7 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
     """The result file on which the advice rests."""
 
     run_id: str  # the id of its run
-    label: str | None  # the label that the user gave the run; None: none
+    label: str | None  # the label that the user gave the run, if any
     started_at: str  # the time of its start, in UTC
     complete: bool  # whether the run came to its end
     machine: str  # the machine in one line
@@ -314,10 +314,9 @@ def measuring_command(key: Key, n: int | None = None) -> str:
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
     """Return the advice where to run a call of size `n` in this regime (by id). `runs` are sorted, newest
-    first. The first run that compares CPU and GPU at `n` answers. Without such a run, the first run with any
-    time at `n` answers, or else the first run with this op, dtype and params. Raises InputError, which lists
-    the measured alternatives, if no run has them.
-    """
+    first. The first run that compares CPU and GPU at `n` answers, else the first run with any time at `n`, else
+    the first run with this op, dtype and params. If there is none, raises InputError with the measured
+    alternatives."""
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

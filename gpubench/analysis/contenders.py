@@ -277,10 +277,9 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a contender set and its decision at size `n`. The first set that compares both sides at `n` is
-    returned. Without such a set, it is the first one with any time at `n`, or else the very first one. `sets`
-    come from the newest run to the oldest, and are consumed only as far as needed. Returns None if there are no
-    sets."""
+    """Return a contender set with its decision at size `n`: the first one that compares both sides at `n`, else
+    the first one with any time there, else the very first. `sets` come from the newest run to the oldest, and
+    are consumed only as far as needed. Returns None if there are no sets."""
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
         decision = choose(contender_set, n)
@@ -350,7 +349,8 @@ def calls_of(regime: str) -> int | None:
 
 def situation_regime(situation: str) -> str:
     """Return the id of the regime that `situation` names, by the word in reports (such as `waited`) or by an
-    id. `resident` means a call that is waited for. Raises UsageError for any other text."""
+    id. `resident` means a call that is waited for, and one call a copy is `transfer-always`. Raises UsageError
+    for any other text."""
     regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED

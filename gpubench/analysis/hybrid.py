@@ -207,7 +207,7 @@ class Contest(NamedTuple):
         workload."""
         case, gain, baseline = self.case.case, self.gain, self.sides[self.better].id
         if baseline is None:  # that side was timed beside the shared call
-            cpu = fastest(other for other in cases if is_cpu(other, self.case))
+            cpu = fastest(filter(is_cpu, cases))
             baseline = f"@{case.shared_with}" if self.better == "gpu" else cpu.id if cpu else None
         return {
             "id": case.id, "op": case.op, "n": case.n, "dtype": case.dtype, "regime": case.regime_id,
@@ -228,9 +228,9 @@ class Contest(NamedTuple):
         return ""
 
 
-def is_cpu(other: CaseResult, case: CaseResult) -> bool:
+def is_cpu(other: CaseResult) -> bool:
     """Tell whether `other` is a case of the CPU alone. A CPU's data is in host memory, so its only regime is
-    compared with every regime. `case` is not used; it makes the arguments those of `is_gpu`."""
+    compared with every regime."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
@@ -297,7 +297,7 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
     estimating = case.blocks.keys() - sweep.keys()
     chosen = {i: blocks for i, blocks in case.blocks.items() if not estimating or i in estimating}
-    cpu = fastest_alone((other for other in cases if is_cpu(other, case)), chosen)
+    cpu = fastest_alone(filter(is_cpu, cases), chosen)
     gpu = fastest_alone((other for other in cases if is_gpu(other, case)), chosen)
     cpu, gpu = cpu or _end(sweep, 0.0, chosen, case.prior), gpu or _end(sweep, 1.0, chosen, case.prior)
     if cpu is None or gpu is None or not blocks:

@@ -189,9 +189,9 @@ RESULTS_DIR = Path("results")
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
     """Yield the runs of `source`, newest first. Each run is read only when it is needed. `source` is a file
     (`-` is standard input), a folder, or None for `results_dir` and the user's data folder. A file may be from
-    any machine. Of a folder, only the runs of this machine are yielded, without experiments such as constant
-    inputs, cold caches or fewer threads. Raises InputError for an unreadable file, and for folders without a
-    usable result."""
+    any machine. Of folders, only the MOST_FILES newest runs of this machine that have samples and can be read
+    are yielded, without experiments such as constant inputs, cold caches or fewer threads. Raises InputError
+    for an unreadable file, and for folders without such a run."""
     from gpubench.result import store
 
     if source is not None and not os.path.isdir(source):

@@ -150,9 +150,8 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`, as an Answer: `backend`, `device_id` and `implementation`, `expected_s`, `gain`,
-        `basis`, `confidence`, `interval`, `why` and `command`. The first call for an op, dtype, params and regime
-        takes longer than later ones.
+        """Return where to run `op`. The first call for an op, dtype, params and regime takes longer than later
+        ones.
 
         `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
         the op's inputs ([a.shape, b.shape]); the shape of the first input. For a vector op, n is then the
@@ -162,15 +161,16 @@ class Policy:
 
         `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
         one copy), "resident" (on the device, the caller waits for each call), "resident-queued" (on the device,
-        one wait for many calls), "streamed" (copies overlap) or "in-place-mapped" (in host memory). The words of
-        `threshold` are taken too.
+        one wait for many calls), "streamed" (copies overlap) or "in-place-mapped" (in host memory). The words
+        of `threshold` are taken too.
 
         `hybrid` means that the caller can compute on both sides at once. Then the answer may be a split or a
         stage assignment, if exactly this call was measured and the report recommends it.
 
-        The answer is unknown if no such call was measured, if its size lies outside the measured sizes, or if
-        the shapes fit no params of the op or several. Raises UsageError for an unknown op, an unknown regime,
-        a mapping without n, and anything that is no shape.
+        The answer is unknown in these cases: no such call was measured; its size lies outside the sizes at
+        which both sides were measured; each choice at this size may cost too much time; the shapes fit no
+        params of the op or several. Raises UsageError for an unknown op, an unknown regime, a mapping without
+        n, and anything that is no shape.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else dtype_name(dtype)

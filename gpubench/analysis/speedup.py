@@ -367,9 +367,11 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the id of the GPU
     baseline_id: str  # the id of the CPU device that is the baseline at the largest size
     verdict: VerdictKind  # `all-sizes` and `no-size`: it wins, or loses, at every measured size
-    n: int | None  # the break-even; None if it is unknown
-    lo: int | None  # the low end of its interval; also set for some undecided verdicts; None: unknown
-    hi: int | None  # the high end of its interval; None: unknown
+    n: int | None  # the break-even; None: unknown, or the verdict is `all-sizes` or `no-size`
+    lo: (
+        int | None
+    )  # the low end of its interval, also for some undecided verdicts; None: as `n`, or an open end
+    hi: int | None  # the high end of its interval; None: as `lo`
     mixed: bool  # whether both sides win by turns below the break-even
     first: int  # the smallest measured size
     last: int  # the largest measured size
@@ -446,11 +448,6 @@ def break_evens(
 def contender_key(case: Case) -> ContenderKey:
     """Return the key of the curve on which the case lies."""
     return case.series, case.device_id, case.implementation, case.regime_id
-
-
-def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
-    """Fit a curve through the times of each contender that has a time, over all its sizes."""
-    return fit(case_series(cases))
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:

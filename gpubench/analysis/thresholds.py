@@ -269,8 +269,8 @@ class GpuThreshold(msgspec.Struct, frozen=True):
     """The size from which the GPU is faster, for programs."""
 
     verdict: VerdictKind  # the kind of result
-    # the size; infinity: the GPU wins at no measured size; the smallest measured size: the GPU wins at all of
-    # them; None: unknown
+    # the size; infinity: the GPU wins at no measured size; the smallest measured size: it wins at all of them;
+    # the geometric middle of `lo` and `hi` if the verdict is `undecided` and has both; None: unknown
     n: float | None
     lo: float | None  # the low end of its 95 % interval; None: unknown
     hi: float | None  # the high end of its 95 % interval; None: unknown

@@ -164,8 +164,9 @@ class Saver:
     def finish(self, run: Run) -> None:
         """Save the whole result.
 
-        If no requested file can be written, the result is saved in the user's data folder or the temporary
-        folder, and `error` names the place. A run that measured nothing is saved only if the user named a file.
+        If no requested file can be written, even after the `.part` file is gone, the result is in the user's
+        data folder or the temporary folder, and `error` names the place. A run that measured nothing is saved
+        only if the user named a file.
         """
         self.saved = []
         if self._anywhere and not _has_samples(run):

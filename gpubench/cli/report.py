@@ -76,8 +76,8 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
     """Return the contents of the files, each with its path, and whether a file of a folder is damaged. The
     files of a folder are sorted, the oldest first.
 
-    Prints on stderr which files of a folder are left out: files of other programs, and damaged ones. Raises
-    InputError for a bad file that the user named, and for a folder without a result.
+    Prints on stderr which files of a folder are left out: damaged ones and, unless `quiet` is true, files of
+    other programs. Raises InputError for a bad file that the user named, and for a folder without a result.
     """
     from gpubench.result import store
 

@@ -141,11 +141,10 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds).
-    Its step is that of the fastest curve. The distribution is a minimum, computed for two curves at a time
-    (Clark 1961). It is taken over the curves that are known around x or, without any, over all curves with
-    timed sizes on both sides of x. If there are none of these either, it is the nearest curve at its nearest
-    size."""
+    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds)
+    with the step of the fastest curve. It is the minimum of the curves that are known around x, computed for
+    two curves at a time (Clark 1961). If none is known there, all curves with timed sizes on both sides of x
+    are compared. Without such a curve, it is the nearest curve at its nearest size."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another

@@ -78,10 +78,10 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 
 def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters. Two adapters with the same
-    driver and interface are always two cards, even of one model. Other adapters are one card if their UUIDs or
-    their PCI addresses are equal. If one of them has neither, vendor and device ids decide: the first adapter
-    of one driver is paired with the first of the other. A D3D12 adapter always joins an earlier Vulkan card
-    with the same ids, because D3D12 may list one card twice."""
+    driver and interface are two cards, even of one model. Other adapters are one card if their UUIDs or their
+    PCI addresses are equal. If these are unknown, vendor and device ids decide: the first adapter of one driver
+    is paired with the first of the other. D3D12 may list one card twice, so several of its adapters may join
+    one Vulkan card with their ids."""
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
@@ -101,8 +101,7 @@ def _way(device: Device) -> tuple[str, str | None]:
 
 
 def _is_same(a: Device, b: Device) -> bool | None:
-    """Return whether two adapters have the same UUID or the same PCI address. Returns None if neither is known
-    for both."""
+    """Return whether two adapters have the same UUID or PCI address, or None if neither is known for both."""
     own, other = a.identity or Identity(), b.identity or Identity()
     places = (own.uuid, other.uuid), (own.pci, other.pci)
     pairs = [(x, y) for x, y in places if x is not None and y is not None]

@@ -37,7 +37,8 @@ class Budget:
         return time.monotonic() - self._began
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds until `share` of the budget is used, or infinity if there is no limit."""
+        """Return the seconds until `share` of the budget is used: below 0 afterwards, infinity without a
+        limit."""
         if self.total_s is None:
             return math.inf
         return share * self.total_s - (self.spent_s - self.counted_once_s)
@@ -78,12 +79,12 @@ def stop_reason(
     *,
     target: int | None = None,
 ) -> StopReason | None:
-    """Return the reason to stop sampling a case, or None to go on. `blocks` contains the samples of each block
+    """Return the reason to stop sampling a case, or None to go on. `blocks` holds the samples of each block
     that count.
 
     If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
-    in this order: the time left, the number of samples, the precision (from LEAST_BLOCKS blocks on) and the
-    sampling time. With fewer than `min_samples` samples, only the time left counts.
+    in this order: time left, number of samples, precision (from LEAST_BLOCKS blocks on), sampling time. With
+    fewer than `min_samples` samples, only the time left counts.
     """
     if target is not None and len(blocks) >= target:
         return "max-samples"
@@ -103,9 +104,9 @@ def stop_reason(
 
 
 def estimate(values: list[float]) -> tuple[float, float | None]:
-    """Return the geometric mean of `values`, and the relative half-width of the interval in which their median
-    lies. `values` are medians of blocks in seconds. The half-width is None for fewer than two values. The mean
-    is 0 if there are none."""
+    """Return the geometric mean of `values` and the relative half-width of the interval of their median.
+    `values` are medians of blocks in seconds. The half-width is None for fewer than two values or a mean of 0.
+    The mean is 0 if there are no values."""
     if not values:
         return 0.0, None
     middle = stats.geometric_mean(values)

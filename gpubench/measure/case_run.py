@@ -230,8 +230,8 @@ class CaseRun:
             warn_once(self.runtime.recorder, self.runtime.sink, warning)
 
     def sample(self, number: int, position: int) -> None:
-        """Take one block in round `number`, at this `position` in the round. Then stop the case if it has
-        enough samples or too little time for another block."""
+        """Take one block in round `number`, as the block with index `position` of that round, and stop the case
+        if it has enough samples. If the case's time is too short for a block, stop it without one."""
         settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
@@ -298,7 +298,8 @@ class CaseRun:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
-        """Measure and record the times that decide on which side each stage runs. Returns None without them."""
+        """Measure and record the times that decide on which side each stage runs. Returns None if the worker
+        has none."""
         reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
         if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None

@@ -42,7 +42,8 @@ Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its d
 
 
 class EnergyFiles:
-    """The sum of energy counters in files, in joules. It keeps growing when a counter restarts at 0."""
+    """The sum of energy counters in files, in joules. It keeps growing if a counter with a known `wraps_uj`
+    restarts at 0."""
 
     def __init__(self, files: Sequence[CounterFile]) -> None:
         self._files = files

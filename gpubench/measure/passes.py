@@ -87,7 +87,9 @@ class Unsharp(NamedTuple):
     high: float  # upper end of its interval, as ln(n)
     cpu: bool  # whether the CPU's curves make the interval wide
     gpu: bool  # whether the device's curves make the interval wide
-    sizes: tuple[float, ...]  # ln(n) of the sizes at which the sides with wide curves were timed
+    sizes: tuple[
+        float, ...
+    ]  # ln(n) of the timed sizes of the side with wide curves; of two, the one with fewer
     share: float  # the share of the interval's variance that more sizes can remove
     around: int = 0  # the number of sizes in or near the interval
 

@@ -85,8 +85,9 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed: in calls that copy, in splits, and, on a
-        device without calls that copy, in all cases except calls in place."""
+        """Return whether the parts of the case's calls are timed. They are for calls that copy each time,
+        streamed calls and splits. On a device without calls that copy each time, they are for all calls except
+        those in place."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -123,8 +124,8 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder. If the shape does not allow one of its sizes, it is a ladder of multiples that the
-        shape allows, if there is one."""
+        """The op's ladder. If the shape forbids one of its sizes, it is a ladder of common multiples of the
+        shape's params, unless the shape forbids the smallest of these, too."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -503,7 +504,8 @@ def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float:
-    """Return a rough upper bound of the sampling time: every case uses its time limit in every session."""
+    """Return a rough upper bound of the sampling time: each case takes `max_time_s` and two warm-ups in every
+    session."""
     per_case = settings.max_time_s + 2 * settings.warmup_s
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
 
@@ -587,6 +589,7 @@ def _moves(item: Workload, device_id: str) -> bool:
 
 
 def limit_s(settings: Settings) -> float:
+    """Return the most seconds for one peak."""
     most = QUICK_LIMIT_S if settings.preset == "quick" else LIMIT_S
     return most if settings.budget_s is None else min(most, BUDGET_SHARE * settings.budget_s)
 

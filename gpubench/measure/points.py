@@ -178,7 +178,7 @@ class Points:
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
         """Return the curve of each slot that has a time. Only curves whose times have changed are fitted again.
-        They may use the times of related curves of other series."""
+        A fit may use the times of relatives in other series."""
         key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
@@ -208,8 +208,7 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series by size and slot. Splits, device groups and variants are left out, because a
-    search ignores them."""
+    """Return the times of a series by size and slot, without splits, device groups and variants."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case

@@ -80,7 +80,8 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     since: float  # time by `perf_counter` at which the session started
     autotune: bool = True  # whether kernels may be chosen by trials
     page_locked: bool = False  # whether the caller's arrays are kept in page-locked memory, if the GPU has it
-    # Bytes to overwrite before every sample, which empties the caches. None: the caches stay warm.
+    # Bytes of host memory to overwrite before every sample, which empties the CPU's caches. The device's caches
+    # are emptied, too. None: all caches stay warm.
     flush_bytes: int | None = None
     host_bytes: int | None = None  # the host memory that the worker may use; None if it is unknown
     cpus: int | None = None  # the number of CPUs that the worker may keep busy; None if it is unknown
@@ -292,8 +293,8 @@ class Prepared(Reply, frozen=True, kw_only=True):
     blas: bool = False  # whether a BLAS computes the case
     flops: int  # operations of a launch
     bytes: int  # bytes that a launch moves
-    output_bytes: int | None = None  # bytes that move to the host
-    input_bytes: int | None = None  # the bytes that move to the device; None: all inputs
+    output_bytes: int | None = None  # bytes that move to the host; None for an overhead
+    input_bytes: int | None = None  # bytes that move to the device; None: `bytes` less `output_bytes`
     parts: Parts  # seconds of building the launch, and of the parts of a call
     staging: Staging  # the way in which bytes travel
     sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline

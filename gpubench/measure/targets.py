@@ -43,9 +43,9 @@ def list_devices(
     `deadline_s` is the time limit of each backend. None means the limit that the user set, or `DEADLINE_S` if
     there is none. Raises UsageError if the user's limit is not a duration of more than 0 and at most 30 days.
 
-    If `yielding` is true, a backend that yields to others (torch to cupy) is at first asked only for its CPU.
-    It is asked for its GPUs if the others have none. `spares` takes over the workers of built-in backends that
-    have devices, so that a session can use them. `threads` is the number of threads of each worker.
+    If `yielding` is true, a backend that yields to others (torch to cupy) is first asked only for its CPU, and
+    for its GPUs if the others list none. `spares` takes over the workers of built-in backends that have
+    devices, so that a session can use them. `threads` is the number of threads of each worker.
     """
     if not names:
         return []

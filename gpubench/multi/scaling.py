@@ -25,14 +25,14 @@ from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import empty_launch_s, stage_medians, used_sessions
-from gpubench.analysis.speedup import fit_cases, pair_ratio
+from gpubench.analysis.speedup import case_series, pair_ratio
 from gpubench.analysis.thresholds import SizeUnit, size_unit_of
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_size
-from gpubench.curves import compare
+from gpubench.curves import compare, fit
 from gpubench.curves.stats import Interval, median, ratio_interval
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
@@ -213,7 +213,7 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
     cases = {
         case.id: case for gain in rows for case in (gain.row, *gain.singles) if case.case.device_id in sides
     }
-    curves = fit_cases(cases.values())
+    curves = fit(case_series(cases.values()))
     device_group = [curve for key, curve in curves.items() if key[1] == first.device_id]
     threshold = compare(device_group, [curve for key, curve in curves.items() if key[1] != first.device_id])
     assert threshold is not None, "both sides of a speedup have its size"

@@ -177,7 +177,7 @@ class Device(Record, frozen=True, kw_only=True):
     driver: str | None = None  # the version of its driver
     gpu_id: str | None = None  # the id of the GPU in `machine.gpus`
     memory_bytes: int | None = None  # the size of its memory
-    usable_bytes: int | None = None  # the memory that was free when the device was opened
+    usable_bytes: int | None = None  # the memory that its worker may use; None: unknown
     clock: DeviceClock | None = None  # the device's clock; None if there is none, and none is derived
     theoretical: Theoretical = Theoretical()  # the peaks that the vendor states
     unified: bool = False  # whether the device computes in the host's memory, like an integrated GPU or an APU
@@ -459,7 +459,7 @@ class Settings(Record, frozen=True, kw_only=True):
     budget_s: float | None = None  # the time for the whole run; None: no limit
     order: Literal["interleave", "sequential"] = "interleave"  # whether the cases of a workload take turns
     inputs: Literal["random", "zeros", "ones"] = "random"  # the values of the inputs
-    cache: Literal["warm", "cold"] = "warm"  # the state of the CPU's caches before a sample
+    cache: Literal["warm", "cold"] = "warm"  # the state of the caches of CPU and device before a sample
     threads: int | None = None  # the number of CPU threads; None: all
     seed: int = 1  # the seed of the inputs and of the order
     autotune: bool = True  # whether a backend may time its kernels once to choose among them
@@ -483,7 +483,7 @@ class Git(Record, frozen=True, kw_only=True):
     commit: str  # the hash of the commit
     branch: str | None = None  # the branch; None if none is checked out
     dirty: bool | None = None  # whether files differ from the commit
-    commit_time: str | None = None  # the time of the commit, in UTC
+    commit_time: str | None = None  # the time of the commit, with its offset from UTC
 
 
 class Ci(Record, frozen=True, kw_only=True):
@@ -491,7 +491,6 @@ class Ci(Record, frozen=True, kw_only=True):
 
     provider: str  # the name of the provider
     run_url: str | None = None  # the address of the job
-    runner_name: str | None = None  # the name of the machine
     runner_image: str | None = None  # the image of the machine
 
 

@@ -151,9 +151,9 @@ def _judge(
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
     """Return the time of one side alone: `beside`, its own stage assignment, or a faster case on that side that
     also leaves its result on the host."""
-    same = is_cpu if side == "cpu" else is_gpu
-    comparable = side == "cpu" or not result.case.resident
-    single = fastest_alone((case for case in cases if comparable and same(case, result)), beside.sessions)
+    on_gpu = not result.case.resident
+    same = (case for case in cases if (is_cpu(case) if side == "cpu" else on_gpu and is_gpu(case, result)))
+    single = fastest_alone(same, beside.sessions)
     return beside if single is None or beside.seconds <= single.seconds else single
 
 

@@ -40,8 +40,8 @@ from gpubench.result.run import Device, Parts
 from gpubench.result.store import cache
 
 Made = TypeVar("Made")
-# Share of the memory that a plan may fill that a CPU's worker may keep. References and other workers need the
-# rest.
+# A CPU's worker keeps workloads in this share of the memory that a plan may fill. References and other workers
+# need the rest.
 _HOST_SHARE = 0.5
 
 
@@ -71,7 +71,7 @@ class PreparedWorkload:
 
     @property
     def workspace(self) -> Workspace:
-        """The inputs, buffers and reference. Not available for an overhead, which times calls of the session."""
+        """The inputs, buffers and reference. An overhead has none, since it times calls of the session."""
         assert self._workspace is not None
         return self._workspace
 
@@ -137,7 +137,7 @@ class Kept:
         return workload
 
     def find(self, case: Case) -> PreparedWorkload | None:
-        """Return the workload with which the case is prepared, or None."""
+        """Return the workload with which the case is prepared, or None if there is none."""
         return self._workloads.get(case.prepared_with)
 
     def of_case(self, case_id: str) -> PreparedWorkload:

@@ -115,8 +115,8 @@ class SharedInputs:
         return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
 
     def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
-        """Upload the shared array whose first elements are the operand of this case, and return it. Returns
-        None if the session cannot use a part of a buffer, or if the array is too large to be shared. Raises
+        """Upload the shared array that begins with the operand of this case, and return it. Returns None if the
+        session cannot use the beginning of a buffer as a buffer, or if the array exceeds `most_bytes`. Raises
         DeviceOutOfMemory."""
         shared = self._array(op, operand, case)
         if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
@@ -192,8 +192,8 @@ class Passed:
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
         """Return the check of a copy that has the same bits as these outputs, or that begins with them (see
-        `Passed`). The check of a larger copy is returned without its index. Returns None if there is no such
-        copy, and for outputs below LEAST_BYTES."""
+        `Passed`), then without its index. Returns None if there is no such copy, and for outputs below
+        LEAST_BYTES."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())
@@ -417,8 +417,7 @@ class Operands:
         return (whole.beginning(self.op.output.shape(case.params)[0]),)
 
     def bind(self, session: Session, operand: Operand, case: Case) -> SharedArray | None:
-        """Upload the shared array whose first elements are the operand, and return it. Returns None if the
-        operand needs a buffer of its own. Raises DeviceOutOfMemory."""
+        """Like `SharedInputs.bind`. Returns None, too, if the operand is no shared array."""
         if self._shared is None or not self._shared.holds(self.op, operand, case):
             return None
         return self._shared.bind(session, self.op, operand, case)

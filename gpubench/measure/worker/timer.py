@@ -59,9 +59,9 @@ class Timed:
     session: Session  # the session of the case's device
     repeat = 1
     hot_repeat: int | None = None  # launches of a sample on the device's clock; None if this clock is not read
-    single = False  # nothing has to be warmed up
-    adjusts = False  # a block may correct the repeat count
-    settled = True  # a block has confirmed the repeat count
+    single = False  # whether nothing has to be warmed up
+    adjusts = False  # whether a block may correct the repeat count
+    settled = True  # whether a block has confirmed the repeat count
     flush: Callable[[], None] | None = None  # called before every sample, which then has one launch
     steps: Times | None = None  # collects the seconds of the steps of copying calls; None if they are not timed
     sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: takes a sample of that side alone

@@ -53,7 +53,7 @@ def hostile_run(texts, *, ids=False):
         machine=replace(run.machine, gpus=[gpu], cpu=cpu),
         environment=Environment(
             variables={some(): some()}, context={some(): some()}, git=Git(commit=some(), branch=some()),
-            ci=Ci(provider=some(), run_url=some(), runner_name=some()),
+            ci=Ci(provider=some(), run_url=some(), runner_image=some()),
         ),
         sessions=[replace(run.sessions[0], workers=workers)],
     )  # fmt: skip
