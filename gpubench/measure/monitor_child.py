@@ -38,6 +38,9 @@ from gpubench.measure.monitor import (
 
 # Pauses before the users of a GPU are listed again: a driver needs them to free the memory of a dead process.
 PAUSES_S = (0.1, 0.2, 0.4)
+# A reading stands for a block as short as this. The next block waits for the monitor, and a reading takes 4 ms on
+# the host of an H200, as long as a short block.
+FRESH_S = 0.02
 Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
 
 
@@ -131,12 +134,13 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders. Between Watch and Pause, also read the devices at every interval. A device that cannot be
-    read any more is reported by another Ready."""
+    """Answer orders. Between Watch and Pause, also read the devices at every interval, and once more at a Pause
+    that comes later than FRESH_S after the Watch. A device that cannot be read any more is reported by another
+    Ready."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []
-    every_s = 0.0
+    every_s = since = 0.0
 
     def read() -> None:
         for name in list(watched):
@@ -157,9 +161,11 @@ def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None],
             continue
         if isinstance(order, Watch):
             watched, every_s = [name for name in order.device_ids if name in readers], order.every_s
+            since = time.perf_counter()
             read()
         elif isinstance(order, Pause):
-            read()
+            if time.perf_counter() - since > FRESH_S:
+                read()
             watched = []
             send(Paused(order.number))
 
