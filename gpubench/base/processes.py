@@ -38,7 +38,7 @@ KILL_AFTER_S = 2.0
 LET_GO_S = 1.0
 # Seconds after which the parent reports for which children it waits.
 SILENT_S = 3.0
-# Of what a child writes to stderr and to stdout, so many bytes are kept of the beginning and of the end.
+# Bytes kept of a child's stderr and stdout, each at the beginning and at the end.
 MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
 STDERR_TAIL = 2000
@@ -155,12 +155,13 @@ class _Process:
 
     def _end_group(self) -> None:
         """Wait for the end of the process, then end the rest of its group, if the process is a Child or has
-        failed. Processes that a user's file started would otherwise run on and keep the pipes open, and the end
-        of the pipes is the sign of a crash. A command that succeeds may leave a daemon, as git does. SIGTERM
-        does not end the tracker of multiprocessing, which still frees shared memory.
+        failed. Processes that a user's file started would otherwise run on and keep the pipes open, whose end
+        shows a crash. A command that succeeds may leave a daemon, as git does. SIGTERM does not end the
+        tracker of multiprocessing, which still frees shared memory.
 
-        The process is reaped last and by no other thread, since its number may then become that of a stranger's
-        group."""
+        The process is reaped last and by no other thread, since its number may then become that of a
+        stranger's group.
+        """
         process = self._process
         try:
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -243,7 +244,7 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 class Child(_Process):
     """A child that sends and receives lines.
 
-    The queue `lines` has its messages, or all lines if `framed` is false. None marks the end of its output.
+    The queue `lines` has its messages, or all lines if `framed` is false, and None at the end of its output.
     """
 
     def __init__(
@@ -316,7 +317,7 @@ class Ended(msgspec.Struct, frozen=True):
     status: int | None  # the exit status, or the negated number of a signal; None: not ended in time
     output: str  # its stdout; a long one without its middle
     errors: str  # its stderr; a long one without its middle
-    took_s: float  # seconds until both were complete
+    took_s: float  # seconds until its stdout ended
 
     @property
     def message(self) -> str:
@@ -338,8 +339,8 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `most_output` limits the
-    kept output, as in `run_all`. Raises OSError if the command cannot be started."""
+    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `most_output` and errors:
+    see `run_all`."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -350,9 +351,9 @@ def run_all(
     """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
     the same order. This takes at most `2 * LET_GO_S` longer than the longest limit.
 
-    `stdin` contains the inputs of the first commands; the others get none. Of each output,
-    the first and the last `most_output` bytes are kept. `tell` is called with the indices of the commands that still
-    run after `SILENT_S`. Raises OSError if a command cannot be started.
+    `stdin` contains the inputs of the first commands; the others get none. Of each output, the first and the
+    last `most_output` bytes are kept. `tell` is called with the indices of the commands that run longer than
+    SILENT_S. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -373,7 +374,7 @@ def run_all(
 def _tell_of_the_slow(tasks: Sequence[_Task], tell: Callable[[Sequence[int]], None]) -> None:
     until = time.monotonic() + SILENT_S
     for task in tasks:
-        task.wait(until - time.monotonic())
+        task.wait(min(until, task.until) - time.monotonic())
     slow = [place for place, task in enumerate(tasks) if task.alive]
     if slow:
         tell(slow)
@@ -386,7 +387,7 @@ class _Task(_Process):
     ) -> None:  # fmt: skip
         self._output = Excerpt(most_output)
         self._began = time.monotonic()
-        self._until = self._began + limit_s
+        self.until = self._began + limit_s
         self._said: float | None = None
         self.expired = False
         super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
@@ -405,7 +406,7 @@ class _Task(_Process):
 
     def expire(self) -> None:
         """Wait for the end of the command, or kill it at its limit."""
-        if not self.expired and self.wait(self._until - time.monotonic()) is None:
+        if not self.expired and self.wait(self.until - time.monotonic()) is None:
             self.expired = True
             self.send_kill()
 
