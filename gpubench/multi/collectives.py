@@ -41,7 +41,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int  # the number of ranks that exchange data
     n: int  # the bytes of the largest buffer of a rank
     by: str | None  # the library of the exchange, with its version; null: unknown
-    algbw: float  # n divided by the time
+    algbw: float  # bytes per second: n divided by the time
     busbw: float  # the bytes per second on the busiest link, as nccl-tests count them
     low: float  # the lower end of the interval of busbw
     high: float  # the upper end of the interval of busbw
@@ -220,9 +220,8 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
     for gpu in times:
         if gpu.device_id not in left_out and len(gpu.blocks_s) >= 2 * FEWEST_BLOCKS and min(gpu.blocks_s) > 0:
             by_case.setdefault(gpu.case_id.rpartition("@")[0], {})[gpu.device_id] = gpu
-    compared = [
-        id for id in devices if any(id in by_device and len(by_device) > 1 for by_device in by_case.values())
-    ]
+    by_case = {case: by_device for case, by_device in by_case.items() if len(by_device) > 1}
+    compared = [id for id in devices if any(id in by_device for by_device in by_case.values())]
     left_out |= {id: "there was no time for it" for id in devices if id not in compared and id not in left_out}
     looks = len(by_case) * len(devices)
     worst: dict[str, float] = {}

@@ -196,6 +196,7 @@ def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
     one = checked(5, {1: 2.0}, reasons={4: "lost: off the bus"}, warnings=[busy])
     assert (one.slower, set(one.left_out)) == ((), {"fake:gpu1", "fake:gpu4"})
     assert one.text.endswith("2 not compared.")
+    assert checked(2, reasons={1: "lost: off the bus"}).worst is None
 
 
 def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_verdict():
