@@ -70,14 +70,14 @@ def sentinel_for(odd: Oddities) -> float:
     return _ODD if odd.nan else float("nan")
 
 
-def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
-    """Return the position, as a list with an index for each dimension, of the first infinity or NaN in a
-    reference. Returns an empty list if there is none, or if an input contains one, too."""
+def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int] | None:
+    """Return the index of the first infinity or NaN in a reference, which is [] for a single number. Returns
+    None if there is none, or if an input contains one, too."""
     import numpy as np
 
     first = answer.odd.first
     if first is None or not all(np.isfinite(x).all() for x in inputs):
-        return []
+        return None
     return [int(i) for i in np.unravel_index(first, np.shape(answer.want))]
 
 

@@ -128,12 +128,14 @@ class Workspace:
         )
 
     @functools.cached_property
-    def meaningless(self) -> list[int]:
-        """The position of an infinity or NaN in a reference, with an index for each dimension. It is empty if
-        there is none, if the inputs have one, too, or if the op declares such outputs."""
-        if self.op.not_finite:
-            return []
-        return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
+    def meaningless(self) -> tuple[int, list[int]] | None:
+        """The number of an output, and the index of an infinity or NaN in its reference. None if there is none,
+        if the inputs have one, too, or if the op declares such outputs."""
+        for number, reference in enumerate(self.answers):
+            place = not_finite(reference, self.inputs)
+            if place is not None and not self.op.not_finite:
+                return number, place
+        return None
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
@@ -392,12 +394,13 @@ class Workspace:
             self._judge(self.op.tolerance_of(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
         ]
+        if self.meaningless is not None:
+            number, place = self.meaningless
+            at = msgspec.structs.replace(checks[number], ok=False, max_error=None, index=place)
+            element = self._element(outputs[number], place, number)
+            raise Wrong(at, f"{element}: the reference itself is not finite", _MEANINGLESS)
         worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))
         check = checks[worst]
-        if self.meaningless:
-            at = msgspec.structs.replace(check, ok=False, max_error=None, index=self.meaningless)
-            element = self._element(outputs[worst], at.index, worst)
-            raise Wrong(at, f"{element}: the reference itself is not finite", _MEANINGLESS)
         if not check.ok:
             hint = WRONG_FUNCTION if self.op.digest else REASONS["wrong-result"].remedy
             raise Wrong(check, self._element(outputs[worst], check.index, worst), hint)
