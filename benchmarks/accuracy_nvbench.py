@@ -28,14 +28,13 @@ _CLOCKS: tuple[tuple[str, Clock, Sequence[str]], ...] = (
 
 
 class Beside(NamedTuple):
-    """gpubench's readings before and after one measurement of nvbench. `number` is the value of nvbench's axis
-    `number`."""
+    """gpubench's readings beside one measurement of nvbench."""
 
-    op: str
-    n: int
-    number: int
-    before: Reading
-    after: Reading
+    op: str  # name of the op
+    n: int  # size of the op
+    number: int  # value of nvbench's axis `number`
+    before: Reading  # gpubench's reading before nvbench's
+    after: Reading  # gpubench's reading after it
 
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:

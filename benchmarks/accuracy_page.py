@@ -17,12 +17,10 @@ _FILE = re.compile(r"<!-- file: (?P<file>\S+) -->")
 _BLOCK = re.compile(r"<!-- begin: tables -->\n.*?<!-- end: tables -->", re.DOTALL)
 
 
-def rewrite(file: Path | None = None, page: Path = PAGE) -> int:
-    """Write new tables into the page, and return the exit code. Without `file` the data come from the file that
-    the page names."""
-    text = page.read_text(encoding="utf-8")
-    page.write_text(renew(text, file), encoding="utf-8")
-    return 0
+def rewrite(file: Path | None) -> None:
+    """Write new tables into the page, from `file` or else from the file that the page names."""
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(renew(text, file), encoding="utf-8")
 
 
 def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:

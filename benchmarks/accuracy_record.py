@@ -8,10 +8,9 @@ from typing import Literal
 
 import msgspec
 
-# `hot`, `cold` and `wall` are gpubench's clocks. The other two explain differences and are not in a result
-# file: `single`
-# is one warm launch, and `cold - events` is the cold clock minus the seconds that two events measure around
-# nothing.
+# `hot`, `cold` and `wall` are gpubench's clocks. The other two, which are in no result file, explain
+# differences: `single` is one warm launch, and `cold - events` is the cold clock minus the seconds that two
+# events measure around nothing.
 Clock = Literal["hot", "cold", "single", "wall", "cold - events"]
 EVENTS = "nothing, cold"  # the floor that `cold - events` subtracts
 Reading = dict[Clock, float]  # seconds per launch
@@ -23,11 +22,11 @@ SHORT_SHARE, SHORT_S = 0.05, 0.5e-6
 class Pairing(msgspec.Struct, frozen=True):
     """The times of one kernel by another tool and by one clock of gpubench."""
 
-    op: str
-    n: int
-    library: str
-    tool: str
-    clock: Clock
+    op: str  # name of the op
+    n: int  # size of the op
+    library: str  # the library that made the kernel
+    tool: str  # name of the tool
+    clock: Clock  # gpubench's clock
     ours_s: list[float]  # the seconds per launch by gpubench, for each turn
     theirs_s: list[float]  # the seconds per launch by the tool, for each turn
     judged: bool = True  # whether the tool claims to measure the same as this clock
@@ -66,12 +65,12 @@ class Pairing(msgspec.Struct, frozen=True):
 class Agreement(msgspec.Struct, frozen=True):
     """One measurement with all tools."""
 
-    measured_at: str
-    device: str
-    driver: str | None
-    versions: dict[str, str]
+    measured_at: str  # time of the measurement
+    device: str  # name of the GPU
+    driver: str | None  # version of its driver; None if unknown
+    versions: dict[str, str]  # versions of the tools and libraries, by name
     absent: dict[str, str]  # the reason for each tool without pairings
     floors: dict[str, float]  # the seconds of launches without work, by name
-    pairings: list[Pairing]
-    name: str = "gpubench-accuracy"
-    schema_version: int = 1
+    pairings: list[Pairing]  # the times
+    name: str = "gpubench-accuracy"  # name of the file format
+    schema_version: int = 1  # version of the file format

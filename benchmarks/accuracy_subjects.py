@@ -43,13 +43,13 @@ class OnDevice(Workspace):
 
 
 class Subject(NamedTuple):
-    """One kernel of one library. `call` enqueues a launch, and `cycle` samples it as gpubench does."""
+    """One kernel of one library."""
 
-    op: str
-    n: int
-    library: str
-    call: Callable[[], Any]
-    cycle: timer.Timer
+    op: str  # name of the op
+    n: int  # size of the op
+    library: str  # the library that made the kernel
+    call: Callable[[], Any]  # enqueues a launch
+    cycle: timer.Timer  # samples it as gpubench does
 
 
 def case_of(op: str, n: int, device: Device) -> Case:

@@ -17,21 +17,20 @@ CUPYX_SINGLES = 30
 
 
 class Theirs(NamedTuple):
-    """The seconds per launch that a tool measured, and the host's part of them if the tool reports it."""
+    """The time that a tool measured."""
 
-    seconds: float
-    host_s: float | None = None
+    seconds: float  # seconds per launch
+    host_s: float | None = None  # the host's part of them; None if the tool does not report it
 
 
 class Tool(NamedTuple):
-    """One way to measure. `clock` is gpubench's clock for the same quantity, and `library` made the kernels
-    that the tool runs."""
+    """One way to measure."""
 
-    name: str
-    clock: Clock
-    library: str
-    judged: bool
-    measure: Callable[[Subject], Theirs]
+    name: str  # name of the tool
+    clock: Clock  # gpubench's clock for the same quantity
+    library: str  # the library that made the kernel that the tool runs
+    judged: bool  # as in `Pairing`
+    measure: Callable[[Subject], Theirs]  # measures a kernel by the tool
 
 
 def cupyx_many(subject: Subject) -> Theirs:

@@ -62,8 +62,8 @@ BAD, ELEMENTS = 0.05, 100_000
 class Times(NamedTuple):
     """The times at one size."""
 
-    by_implementation: dict[tuple[str, Implementation], float]
-    rows: dict[tuple[str, Implementation], CaseResult]
+    by_implementation: dict[tuple[str, Implementation], float]  # the seconds by (device, implementation)
+    rows: dict[tuple[str, Implementation], CaseResult]  # the cases by (device, implementation)
     cpu: float  # the best seconds on the CPU
     other: float  # the best seconds on another device
 
@@ -103,20 +103,20 @@ class Question(NamedTuple):
     was not measured."""
 
     alone: bool  # whether one implementation of one device competes with the CPU
-    regime: str
-    basis: str
-    confidence: str
+    regime: str  # id of the regime
+    basis: str  # the advice's `basis`
+    confidence: str  # the advice's `confidence`
     between: bool  # whether both sides were timed at a smaller and at a larger size
-    answered: bool
+    answered: bool  # whether the advice names a device
     cost: float | None  # the cost of the answer, as a share
     side: float | None  # the cost of the best implementation of the advised side, as a share
     shown: bool  # whether the interval of the advised time / the best time lies above 1
     fitted: float  # the cost of the fitted threshold
     constant: float  # the cost of the threshold of 100,000 elements
-    machine: Path
-    key: Key
-    n: int
-    times: Times
+    machine: Path  # folder of the file
+    key: Key  # what the calls have in common
+    n: int  # the size that was left out
+    times: Times  # the times at this size
 
 
 def times_at(field: ContenderSet, n: int) -> Times | None:
@@ -140,16 +140,14 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
 
 
 class Field(NamedTuple):
-    """An op, dtype, regime and set of devices of a file.
+    """An op, dtype, regime and set of devices of a file."""
 
-    `alone` is the only device and implementation that competes with the CPU, or None if all compete.
-    """
-
-    path: Path
-    run: Run
-    key: Key
-    group: CaseGroup
-    regime: str
+    path: Path  # path of the file
+    run: Run  # the run in it
+    key: Key  # what the calls have in common
+    group: CaseGroup  # the cases of the field
+    regime: str  # id of the regime
+    # the only device and implementation that competes with the CPU; None if all do
     alone: tuple[str, Implementation] | None
 
     def competes(self, contender: Contender) -> bool:

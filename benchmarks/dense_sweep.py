@@ -37,8 +37,8 @@ SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1
 class Found(NamedTuple):
     """A break-even that a search found."""
 
-    op: str
-    regime: str
+    op: str  # name of the op
+    regime: str  # id of the regime
     n: float  # the size of the break-even
     low: float  # the lower end of its interval
     high: float  # the upper end of its interval

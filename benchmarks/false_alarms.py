@@ -50,10 +50,10 @@ MOST_SETS = 10
 
 
 class Pool(NamedTuple):
-    """One run, and for each session the share of launches that were made twice."""
+    """One run with altered sessions."""
 
-    run: Run
-    extra: dict[int, float]
+    run: Run  # the run
+    extra: dict[int, float]  # by session: the share of launches that were made twice
 
     def sessions(self, *shares: float) -> list[int]:
         """Return the used sessions with one of these shares, in the order of time.

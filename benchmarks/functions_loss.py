@@ -32,9 +32,9 @@ Curve = dict[int, float]  # size -> seconds
 class Judged(NamedTuple):
     """A cell of a report, with its true break-even and the loss of its reader."""
 
-    op: str
-    device_id: str
-    regime: str
+    op: str  # id of the function
+    device_id: str  # id of the device
+    regime: str  # id of the regime
     text: str  # the printed text
     truth: str  # the break-even by the sweep, as a text
     fastest_s: float  # the seconds of a call on this device, at the largest size

@@ -30,8 +30,7 @@ WARMUP_SHARE = 0.2
 # The memory arenas of drivers grow during about this number of openings (llvmpipe: 12 MiB, then no more).
 WARMUP_OPENINGS = 16
 # The growth that is not a leak: arenas and pools take memory in pieces of this size. In 10,000 launches, 1 MiB
-# is 105 bytes
-# a launch; one forgotten buffer, bind group or event is more.
+# is 105 bytes a launch; one forgotten buffer, bind group or event is more.
 HOST_TOLERANCE_BYTES = 1 << 20
 # In 200 openings, 20 KiB for each. An open device takes megabytes.
 OPEN_TOLERANCE_BYTES = 4 << 20
@@ -47,7 +46,7 @@ class Held(msgspec.Struct, frozen=True):
 
     rss_bytes: int  # the resident memory
     handles: int  # the number of open files or handles
-    threads: int
+    threads: int  # the number of threads
     device_bytes: int | None = None  # the device memory in use, or None if it is unknown
 
 
@@ -59,7 +58,7 @@ class Trace(msgspec.Struct, frozen=True):
     first: Held  # the resources after the warm-up
     middle: Held  # the resources half way
     last: Held  # the resources at the end
-    tolerance_bytes: int = HOST_TOLERANCE_BYTES
+    tolerance_bytes: int = HOST_TOLERANCE_BYTES  # the growth of host memory that is no leak
 
     def leaks(self) -> list[str]:
         """Return one sentence for each resource that grew in both halves by more than half its tolerance."""
@@ -100,12 +99,11 @@ def _trim() -> None:
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """The number of repeats, which take about `limit_s` seconds at most, and the function that returns the
-    device memory in use."""
+    """How often to repeat the work."""
 
-    count: int
-    limit_s: float = 60.0
-    device_bytes: DeviceBytes | None = None
+    count: int  # the number of repeats
+    limit_s: float = 60.0  # about the most seconds
+    device_bytes: DeviceBytes | None = None  # returns the device memory in use
 
 
 def trace(

@@ -1,6 +1,6 @@
 """Show how the stored runs of a machine scatter, and simulate how much a default run of it can decide.
 
-Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,100] (two minutes; no GPU)
+Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,300] (two minutes; no GPU)
 
 The files are default runs of one machine. The first table shows how much their times at the low size differ,
 and divides the differences into a part that all ops of a run share and a part of each op. The second table

@@ -363,7 +363,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     """One change of one file."""
 
-    part: str
+    part: str  # the part of gpubench
     file: str  # the path from the root of the repository
     line: int  # the number of the changed line
     change: str  # the change in words

@@ -38,14 +38,14 @@ class Sizes(NamedTuple):
     """The sizes for one class of devices, in the form of the option `--sizes`."""
 
     least_bytes: int  # the smallest device memory of the class
-    elements: str
-    more_elements: str
-    cpu_elements: str
+    elements: str  # the sizes of vectors
+    more_elements: str  # the sizes of copy and add
+    cpu_elements: str  # the sizes of vectors on the CPU
     sides: str  # the sides of the matrices of matmul
     rungs: str  # the sides of the matrices for the table of all variants
     large_side: str  # the side of the matrices of transpose and gemv
-    shapes: tuple[tuple[str, ...], ...]
-    widths: str
+    shapes: tuple[tuple[str, ...], ...]  # for matrices that are not square: a size, then texts for `--params`
+    widths: str  # the lengths of rows
     product: str  # the side of the matrices in other dtypes
 
 

@@ -66,10 +66,8 @@ def open_regular(path: StrPath) -> BinaryIO:
 
 
 def read_regular(path: StrPath, most: int | None = None) -> bytes:
-    """Return the first `most` bytes of a regular file, or all for None. Raises OSError, including NotRegular.
-
-    Memory use grows with the file's size, not with `most`.
-    """
+    """Return the first `most` bytes of a regular file, or all for None. A large `most` takes no memory for a
+    small file. Raises OSError, including NotRegular."""
     descriptor = open_descriptor(path)
     try:
         parts: list[bytes] = []
@@ -122,8 +120,7 @@ def create_beside(target: Path) -> tuple[int, Path]:
 def sync(descriptor: int) -> None:
     """Flush written data to the disk. Raises OSError if data was lost.
 
-    Some network and virtual file systems do not support this step. Their refusal is ignored, because no data is
-    lost.
+    A file system that does not support this step is no error.
     """
     try:
         os.fsync(descriptor)
@@ -145,9 +142,8 @@ def sync_folder(folder: Path) -> None:
 
 def replace(source: StrPath, target: StrPath) -> None:
     """Rename `source` to `target` in one step, and replace an existing `target`. Raises OSError. Windows
-    refuses this while any program has one of the files open, as a virus scanner has for a moment, so there it
-    is tried again for up to `_PATIENCE_S`.
-    """
+    refuses this while any program, such as a virus scanner, has one of the files open, so there it is tried
+    again for up to 2 s."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -29,10 +29,8 @@ EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch"
 
 @functools.cache
 def checkout() -> str | None:
-    """Return the folder of the checkout from which gpubench runs. Returns None if gpubench is installed.
-
-    An editable installation runs from the source, so it counts as a checkout.
-    """
+    """Return the folder of the checkout from which gpubench runs. Returns None if gpubench is installed,
+    except for an editable installation, which runs from the source."""
     import tomllib
 
     folder = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -259,9 +257,9 @@ CACHE = FolderRules("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache"
 
 
 def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) -> Path | None:
-    """Return gpubench's folder for this kind of file, without creating it. `platform` is a value of
-    sys.platform. The environment names it: on Windows in the variable of `kind`, on macOS in HOME, elsewhere in
-    either. Return None if it does not."""
+    """Return gpubench's folder for this kind of file, without creating it, or None if the environment names
+    none. `platform` is a value of sys.platform. Windows uses the variable of `kind`, macOS the home folder,
+    and other systems the variable or else the home folder."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)

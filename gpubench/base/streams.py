@@ -144,7 +144,7 @@ def surviving(stream: IO[str]) -> Any:
 
 
 def put(text: str) -> None:
-    """Write `text` to standard output in UTF-8, whatever the locale says."""
+    """Write `text` to standard output in UTF-8, in any locale."""
     out: Any = sys.stdout
     if getattr(out, "encoding", "") != "utf-8" and hasattr(out, "reconfigure"):
         out.reconfigure(encoding="utf-8", errors="backslashreplace")

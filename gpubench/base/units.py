@@ -1,5 +1,5 @@
-"""Numbers with units as text: the sizes, durations and percentages that users type, and the times, bytes, rates
-and sizes that reports show. Options, reports and messages use these functions.
+"""Numbers with units as text: the sizes, durations and percentages that users type, and the times, bytes,
+rates and sizes that reports show. Options, reports and messages use these functions.
 
 The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e6`, `1_000`, `1.5k`:
 
@@ -7,8 +7,8 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
     number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-`k`, `M` and `G` are powers of 1024, with or without `i`, in upper or lower case. The value is rounded to a
-whole number. The caller handles the item "auto", because it stands for the sizes of the op's ladder.
+`k`, `M` and `G` are powers of 1024, with or without `i`, in upper or lower case. A number with a suffix is
+rounded to a whole number; any other has to be whole. The caller handles the item "auto".
 """
 
 from __future__ import annotations
@@ -214,9 +214,8 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 def earned_digits(value: float, low: float, high: float) -> int:
     """Return the number of significant digits to show of `value`, whose interval is [low, high]: so many that
-    at most two are uncertain, from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width, or if a
-    number is not finite.
-    """
+    at most two are uncertain, from 1 to MAX_DIGITS. It is MAX_DIGITS if `value` is 0, if the interval has no
+    width, or if a number is not finite."""
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
         return MAX_DIGITS
@@ -274,7 +273,7 @@ def format_size(n: int) -> str:
 
 def scale_size(n: int) -> tuple[str, str]:
     """Return a size, rounded to at most three digits, and its unit: ("23", "K"), ("1.5", "M"), ("512", "").
-    Sizes below 1 K are not rounded."""
+    Sizes below 0.95 K are not rounded."""
     for unit, scale in SIZE_UNITS:
         value = n / scale
         # 10.4 K is 10 K; a million more or less is more than people round away.

@@ -34,7 +34,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     # mean power in watts during the case, from the device's sensor; None if there is none
     sensor_w: float | None
     window_s: float  # seconds for which the case ran
-    steps: int  # steps of the counter in that time
+    steps: int  # steps of the counter after the first one in that time
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
     reason: str | None  # the reason why the energy is unknown; None if it is known
 

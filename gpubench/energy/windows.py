@@ -65,7 +65,7 @@ class MeanPower(NamedTuple):
     """The mean power between the first and the last step of a counter."""
 
     watts: float  # mean power
-    steps: int  # number of steps of the counter
+    steps: int  # steps of the counter after the first one
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:

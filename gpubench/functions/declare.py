@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from gpubench.base.errors import UsageError, suggest
 
-# All functions that this process has declared, in order. The list shows two functions with the same name.
+# All functions that this process has declared, in order, also those with the name of an earlier one.
 DECLARED: list[UserFunction] = []
 Maker = Callable[..., Sequence[Any]]
 
@@ -60,7 +60,7 @@ class UserFunction:
 
     `cpu` is the program for the CPU, and `gpu` the one for the GPU. If `gpu` is None, `cpu` runs on both and
     takes the array library as its first argument. `make` returns the list of inputs at a size n; None means
-    float32 vectors.
+    random vectors in the dtype of the case.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
 
     `@gpubench.function` stands above the function, alone or with options:
     - `inputs(rng, n)`, `inputs(n)` or `inputs(rng, n, dtype)` returns the list of inputs at size n; without it
-      every argument is a float32 vector of n random numbers from 0.5 to 2; `@f.inputs` declares it below `f`;
+      every argument is a vector of n random numbers from 0.5 to 2; `@f.inputs` declares it below `f`;
     - `tolerance` is the largest allowed relative error of a result; `same(a, b)` compares two results instead;
     - `flops(n)` returns the number of operations of a call at size n;
     - `backends` ("numpy,cupy") and `dtypes` ("float32,float64") limit what is measured;
@@ -176,8 +176,8 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
       wait for the device;
     - `gradients=True` lets PyTorch record gradients.
 
-    Returns an object that is called like the function. Raises UsageError for an async function, for a generator
-    function and for an unknown option.
+    Returns an object that is called like the function. Raises UsageError for an async function, a generator
+    function, an unknown option and an option of the wrong kind.
     """
     return UserFunction(call, **options) if call is not None else lambda later: UserFunction(later, **options)
 
@@ -186,9 +186,8 @@ def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[
     """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`. They take arrays or
     any other objects.
 
-    The options are those of `gpubench.function`. Without `to_gpu` and `to_cpu` the library of the GPU moves the
-    arrays. Without `wait` gpubench waits for the whole device after each call. Raises UsageError for an async
-    function, for a generator function and for an unknown option.
+    Options and errors are those of `gpubench.function`. Without `to_gpu` and `to_cpu` the library of the GPU
+    moves the arrays. Without `wait` gpubench waits for the whole device after each call.
     """
     return UserFunction(cpu, gpu, **options)
 

@@ -86,9 +86,10 @@ class Description(msgspec.Struct, frozen=True):
 def extrapolate(points: Points, n: int) -> float:
     """Return the value at size n, extrapolated from the points (size, value).
 
-    If there are three or more points and all lie on a line, the line is used. Otherwise the last two points
-    define a power of n, whose exponent is rounded to a multiple of 0.5. A single point (m, v) gives a square if
-    v = m^2, a multiple of n if m divides v, and otherwise a constant. Without points the value is 0.
+    If there are three or more points and all lie on a line, the line is used, but no value below 0. Otherwise
+    the last two points define a power of n, whose exponent is a multiple of 0.5 from 0 to 3. A single point (m,
+    v) gives a square if v = m^2, a multiple of n if m divides v, and otherwise a constant. Without points the
+    value is 0.
     """
     values = dict(points)
     if n in values:
@@ -111,8 +112,8 @@ def extrapolate(points: Points, n: int) -> float:
 
 
 def shape_text(shown: Shown) -> str:
-    """Return the shape of an input as a text in n, for example `(n, 64)`. An extent that is no power of n is
-    shown at one size."""
+    """Return the shape of an input as a text in n, for example `(n, 64)`. An extent that is neither n, n^2 nor
+    a constant is shown at the smallest size."""
     return f"({', '.join(map(_extent_text, shown.extents))})"
 
 

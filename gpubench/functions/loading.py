@@ -290,16 +290,15 @@ def _place(error: BaseException, source: CodeSource) -> str:
 
 
 def where(error: BaseException, function: UserFunction) -> str:
-    """Return the beginning of the text of an error and the last line that it reached in the file of the function.
-
-    An example is `NameError: ... (options.py, line 7)`. Compilers write pages, which numba begins with its own step.
-    """
+    """Return the text of an error, at most 240 characters, and the last line that it reached in the file of the
+    function: `NameError: ... (options.py, line 7)`."""
     try:
         file = inspect.getsourcefile(function.cpu) or ""
     except TypeError:
         file = ""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     place = "" if file.startswith("<") else f"{os.path.basename(file)}, "  # cloudpickle drops it
+    # numba begins its text, which fills pages, with its own step
     text = textwrap.shorten(re.sub(r"Failed in \w+ mode pipeline \(.*?\) ", "", error_text(error)), 240)
     return text + (f" ({place}line {own[-1].lineno})" if own else "")
 
@@ -308,12 +307,12 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
-    """Return the inputs at size n, one for each of `arguments`. The same seed gives the same inputs.
+    """Return the inputs at size n: those that the user's function returns, otherwise a random vector for each
+    of `arguments`. The same seed gives the same inputs.
 
     Floating-point arrays get the dtype, and other objects stay unchanged. The tensors of a function for all
-    libraries become NumPy's arrays. Raises PluginError if the user's function for inputs does not return a list.
-    An input that is not in a list is accepted if there is one argument. An exception of the user's function is
-    passed on.
+    libraries become NumPy's arrays. Raises PluginError if the user's function does not return a list, except
+    for one input of a single argument. An exception of the user's function is passed on.
     """
     import numpy as np
 

@@ -98,17 +98,17 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> ObjectBuffer:
-        """Return an empty holder for an object."""
+        """Return a buffer without an object."""
         return self._idle.pop() if self._idle else ObjectBuffer()
 
     def free(self, buffer: ObjectBuffer) -> None:
-        """Drop the object, and keep its holder for a later call of `allocate`."""
+        """Drop the object. A later call of `allocate` may return the same buffer."""
         buffer.value = buffer.host = None
         self._idle.append(buffer)
 
     def upload(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input to the device. Raises Unsupported on CuPy for a pair whose GPU program takes tensors,
-        because PyTorch's session measures that."""
+        """Move an input to the device. Raises a BackendError if that fails, and Unsupported on CuPy for a pair
+        whose GPU program takes tensors, because PyTorch's session measures that."""
         assert self._to_device is not None
         with Translated(self.function):
             buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
@@ -120,9 +120,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input into the array that the buffer holds.
 
-        Replace the held object instead if it is not an array, has another shape or cannot be written to.
-        Examples are NumPy scalars and JAX arrays. Replace it also if `to_gpu` has returned the input itself or a
-        view of it, because the input is needed again.
+        Replace the held object instead if it is not an array, has another shape or cannot be written to, like
+        NumPy scalars and JAX arrays, or if `to_gpu` has returned the input itself or a view of it, because the
+        input is needed again.
         """
         before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
@@ -135,7 +135,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
                 buffer.value = before
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
-        """Wait for the whole device, then move a result to the host in the form that the caller gets."""
+        """Wait for the whole device, then move a result to the host, as `to_cpu` or on_host returns it. Raises
+        a BackendError if that fails, and Unsupported for a result in NumPy's arrays of a function for all
+        libraries on PyTorch."""
         host.value = None
         self.sync()
         with Translated(self.function):
@@ -374,8 +376,8 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
     """Return the expected result of the function for `inputs`, and the allowed relative errors.
 
     NumPy computes the result in float64. For a pair the CPU program computes it in its own way, and with `same`
-    the result in `dtype` is expected. Raises Unsupported if the error of NumPy itself is too large in the
-    dtype.
+    the result in `dtype` is expected. Raises a BackendError if the function fails, and Unsupported if NumPy's
+    own error is too large in the dtype.
     """
     own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:
@@ -444,7 +446,8 @@ class Discrepancy(NamedTuple):
 
     error: float  # the largest relative error; infinite if the results cannot be compared
     limit: float  # the allowed error
-    place: list[int]  # the index of the element with the largest error; empty if no element has it
+    # index of the element with the largest error, or of the first wrong integer; empty if there is none
+    place: list[int]
     words: str = ""  # the fault in words, if no number expresses it
     integers: bool = False  # whether the elements are integers, such as counts or labels
 
@@ -485,7 +488,8 @@ def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
     """Compare every element and return the largest discrepancy. A fault in words counts as the largest.
 
     The error of a floating-point element is |got - want| / (|want| + the root mean square of all finite
-    elements of want). The error of an array of integers is the sum of |got - want| / the sum of |want|.
+    elements of want). The error of an array of integers is the sum of |got - want| / the sum of |want|, which
+    counts as at least 1.
     """
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]

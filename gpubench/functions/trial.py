@@ -55,9 +55,8 @@ TRIAL_S, MOST_S = 60.0, 0.25
 # The limits SHORT_S and SMALL_BYTES of the first call are this many times larger, because one size alone shows
 # no growth.
 SECOND = 8
-HIGHEST = 2**24
-# The estimated seconds of a call at the largest size of a search.
-LONGEST_S = 0.5
+# The largest size of a search, and the most estimated seconds of its calls.
+HIGHEST, LONGEST_S = 2**24, 0.5
 
 
 class TrialRequest(msgspec.Struct):
@@ -68,7 +67,9 @@ class TrialRequest(msgspec.Struct):
     skip: list[str] = []  # the names of functions that an earlier child process has tried
     sizes: list[int] = []  # the sizes that the user requested; empty for a search
     dtype: str = "float32"  # the dtype of the elements
-    limit_s: float | None = None  # the seconds allowed for the calls of each function; None: no limit
+    # The seconds for each size after the first, which also limit repeated calls. None: TRIAL_S for each size,
+    # and no limit of calls.
+    limit_s: float | None = None
     usable_bytes: int | None = None  # the free memory that the machine leaves to gpubench; None: unknown
 
     @property
@@ -147,8 +148,8 @@ def _backends(function: UserFunction) -> list[str] | None:
 
 
 def one_of(function: UserFunction) -> list[str]:
-    """Return the backends that could measure the GPU program, the one of its library first; empty if its library
-    is unknown."""
+    """Return the backends that could measure the GPU program, the one of its library first. Empty without a GPU
+    program and if its library is unknown."""
     library = gpu_library(function.gpu) if function.gpu is not None else ""
     first = GPU_LIBRARIES.get(library)
     return sorted(("cupy", "torch"), key=lambda name: name != first) if library else []
@@ -198,7 +199,8 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 
 
 def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool = False) -> Trial:
-    """Call the CPU program a few times, or as often as the seconds of the request allow, and check its behaviour.
+    """Call the CPU program a few times, or once if more do not fit into the seconds of the request, and check
+    its behaviour.
 
     `again` means that a smaller size was checked already, so that fewer checks are needed. Raises PluginError
     if the function cannot be measured.

@@ -7,10 +7,9 @@ The op is bound by memory.
 - CPU: two products by NumPy, for all heads at once.
 - CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the
   scores; if there are few keys, several threads share a key. Then teams of threads, each as wide as a value,
-  add up the values of their own keys, with a running maximum and a running sum. At the end the teams merge
-  their results. A step takes two barriers, so with few keys the time is the latency of memory, one access after
-  the other. The group reads its head's new key and value from the input and also writes them to the cache; no
-  other group reads them in this launch.
+  add up the values of their own keys, with a running maximum and a running sum, and merge their results at the
+  end. A step takes two barriers, so with few keys the time is the latency of memory. The group reads its head's
+  new key and value from the input and also writes them to the cache; no other group reads them in this launch.
 """
 
 from __future__ import annotations
@@ -179,8 +178,6 @@ def _group(of: Heads, width: int, room: int) -> _Group:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of attention_append, with one launch. Raises Unsupported for heads that are too
-    wide."""
     of, room = by_heads(params), _room(params)
     width = math.gcd(of.e, lanes(dtype))
     group = _group(of, width, room)
@@ -292,8 +289,6 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of attention_append, with one dispatch. Raises Unsupported if the heads or the
-    cache exceed the device's limits."""
     of, room = by_heads(params), _room(params)
     require_storage(dtype, limits, threads=_THREADS, exact=False)
     storage = whole_units(dtype, of.e)
@@ -440,15 +435,11 @@ _APPEND_KERNEL = GpuText(
 
 
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of cache_append, with one launch. Raises Unsupported beyond CUDA's largest
-    grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
     return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of cache_append, with one dispatch. Raises Unsupported if an array exceeds the
-    device's limits."""
     require_storage(dtype, limits)
     units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
     require_bindings(

@@ -133,7 +133,6 @@ _THREADS, _SHARED_BY = 128, 8
 
 
 def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of attention_grad, with two launches. Raises Unsupported for too many heads."""
     of = by_heads(params)
     text = f"""const int E = {of.e}, SHARED_BY = {_SHARED_BY}, ROWS = {_THREADS // _SHARED_BY};
 const int WIDTH = {math.gcd(of.e, lanes(dtype))};
@@ -261,8 +260,6 @@ _GROUP = 64
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of attention_grad, with two dispatches. Raises Unsupported if the dtype or the
-    arrays exceed the device's limits."""
     require_storage(dtype, limits, exact=False)
     of, names = by_heads(params), ("qkv", "dout", "out", "statistics")
     size, held = ITEMSIZE[dtype] * of.rows * of.width, 4 * _STATISTICS * of.heads * of.rows

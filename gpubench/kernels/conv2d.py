@@ -65,7 +65,6 @@ def _shift(xp: Array, x: Array) -> list[Array]:
 
 
 def _expr(xp: Array, x: Array, w: Array) -> Array:
-    """Return the sum of nine products, one for each tap."""
     n, channels, side, _ = x.shape
     out = 0
     for (dy, dx), image in zip(_TAPS, _shift(xp, x), strict=True):
@@ -320,9 +319,9 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Return the candidates. Winograd's products are the default if the device is no software adapter, has
-    memory for a group, and gets enough groups. Otherwise the candidates are only the tiles. On an H200, from 8
-    images on, Winograd's products took 0.55 to 0.75 of the best tile's time, so only a few tiles are tried in
-    addition."""
+    memory for a group, and gets enough groups. A few tiles are then tried too, since on an H200, from 8 images
+    on, Winograd's products took 0.55 to 0.75 of the best tile's time. Otherwise the candidates are only the
+    tiles."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return products

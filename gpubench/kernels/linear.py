@@ -151,7 +151,7 @@ def _flops(per_element: int, params: Params) -> int:
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch that computes slabs of rows on all threads, or all rows at once. Halves are computed in
-    float32, and only the result is rounded."""
+    float32."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -345,9 +345,8 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Return the WGSL program of the norm and the layer for the layer's candidate `of`. It is one dispatch if
-    the candidate is the kernel for few rows, whose groups compute the norm themselves. Otherwise the dispatches
-    of the norm come before those of the layer."""
+    """Return the WGSL program of the norm and the layer for the layer's candidate `of`: one dispatch by the
+    kernel for few rows, otherwise the dispatches of the norm, then those of the layer."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:

@@ -220,8 +220,6 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of cross_entropy, with one launch. Raises Unsupported beyond CUDA's largest
-    grid."""
     n, classes = _logits(params)
     blocks, arguments = ceil_div(n, _ROWS), ("z", "labels", "loss", "dz", n, classes)
     step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
@@ -259,8 +257,6 @@ gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ lab
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of cross_entropy, with one dispatch. Raises Unsupported if the dtype or an array
-    exceeds the device's limits."""
     require_storage(dtype, limits, threads=_LANES * _ROWS, exact=False)
     n, classes = _logits(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
@@ -324,7 +320,6 @@ def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of argmax, with one launch. Raises Unsupported beyond CUDA's largest grid."""
     n, classes = _argmax_rows(params)
     lanes = _argmax_lanes(n, classes)
     text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
@@ -373,8 +368,6 @@ def _argmax_lanes(n: int, classes: int) -> int:
 
 
 def _argmax_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of argmax, with one dispatch. Raises Unsupported if the dtype or an array exceeds
-    the device's limits."""
     require_storage(dtype, limits)
     n, classes = _argmax_rows(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)

@@ -115,8 +115,7 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The shortest beginning of the built-in text, repeated if needed, that ends with a whole word and has at
-    least the requested number of tokens."""
+    """The result of `beginning`."""
 
     size: int  # number of its bytes
     beside: int  # bytes of the tokens of its last word that exceed the requested number of tokens
@@ -221,8 +220,6 @@ _KERNEL = GpuText(
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program that appends ids, in one dispatch. Raises Unsupported if an array exceeds the
-    device's limits."""
     n, room = params["n"], _room(params)
     require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
     return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
@@ -358,8 +355,6 @@ def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
 
 
 def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of the embedding, with one launch. Raises Unsupported beyond CUDA's largest
-    grid."""
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
     units = n * _width(params) // width
     kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
@@ -367,8 +362,6 @@ def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -
 
 
 def _embedding_wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program of the embedding, with one dispatch. Raises Unsupported if the dtype or an array
-    exceeds the device's limits."""
     require_storage(dtype, limits)
     n, width = _embedding_rows(params)
     sizes = {

@@ -324,7 +324,8 @@ CHUNK = 8
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
     """Return the begin and the end of each rank's share of `units`. The shares are multiples of a step
-    (`granule`) and as equal as possible. Raises ValueError if there are fewer steps than ranks."""
+    (`granule`) and as equal as possible; the last one also gets the rest. Raises ValueError if there are fewer
+    steps than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:
@@ -428,8 +429,7 @@ WARM_UP = 5
 
 
 class CollectiveTimer(Timed):
-    """The timer of one collective. `seconds(repeat)` makes the exchange `repeat` times and waits for all ranks
-    after each. Raises Unsupported if a library is missing, and Wrong if a rank received wrong values."""
+    """The timer of one collective. Raises Unsupported if a library is missing."""
 
     staging: Staging = "pageable"
 
@@ -448,7 +448,8 @@ class CollectiveTimer(Timed):
         self.got: list[Array] = []
 
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per exchange in one sample of `repeat` exchanges."""
+        """Return the wall seconds per exchange in one sample of `repeat` exchanges, with a wait for all ranks
+        after each."""
         links, exchange, sent, got = self._links, self.exchange.exchange, self._sent, self.got
         clock = links.clock
         with links.guard():

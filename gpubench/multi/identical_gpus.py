@@ -129,8 +129,8 @@ def cases_of(
 
 
 class IdenticalGpus:
-    """The workers of identical GPUs. `failed` holds the reasons why GPUs failed, by GPU id. A GPU that has
-    failed gets no more requests."""
+    """The workers of identical GPUs. `failed` holds, by device id, why a GPU failed and gets no more
+    requests."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool

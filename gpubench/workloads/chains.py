@@ -70,9 +70,9 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Choose the kernel of every stage, from memory or by trials. A remembered choice needs no data. If a
-        stage needs trials, the stages before it run first, so that the trials use real inputs. Stages after the
-        last one that needs trials do not run. Raises TrialsNeeded if trials are needed but forbidden."""
+        """Choose the kernel of every stage, from memory or by trials. The stages before the last one that needs
+        trials run, so that the trials use real inputs. Raises TrialsNeeded if trials are needed but
+        forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)

@@ -64,7 +64,7 @@ def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params],
 
 
 class Turn(NamedTuple):
-    """How one of several blocks names its values and weights, and how many tokens it works on."""
+    """One of several equal blocks: the names of its values and weights, and its number of tokens."""
 
     at: str = ""  # the suffix of the names of the values between its stages
     layer: str = ""  # the suffix of the names of its weights

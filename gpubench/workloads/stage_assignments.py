@@ -73,10 +73,10 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     """A network with a stage assignment, compared with the CPU alone and the GPU alone."""
 
     assignment: str  # one letter for each stage: `c` is the CPU, `g` is the GPU
-    stages: tuple[AssignedStage, ...]  # where each stage runs
+    stages: tuple[AssignedStage, ...]  # where each stage runs; empty without a prediction
     cpu_only_s: float  # seconds of one call with all stages on the CPU
     gpu_only_s: float  # seconds of one call with all stages on the GPU
-    predicted_s: float | None  # predicted seconds, or null if the file has no prediction
+    predicted_s: float | None  # predicted seconds; null if the file has no prediction
     copies_s: float | None  # the part of `predicted_s` for copies and launches; null without a prediction
     measured_s: float  # measured seconds of one call with the stage assignment
     better: Side  # the side that is faster alone

@@ -58,9 +58,10 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     clock: StageClock  # the clock that gave the times of the stages
     stages: tuple[StageRow, ...]  # the stages in the order in which they run
     span_s: float  # seconds from the first stage's start to the last one's end, without clock readings
-    launch_s: float  # seconds of an empty launch and its wait, or 0 if the clock is the host's
+    launch_s: float  # seconds of an empty launch and its wait; 0 unless `clock` is the device's
     stamping_s: float = 0.0  # seconds that clock readings added, already subtracted from the stages
-    recording_s: float = 0.0  # seconds that the device waits while the host records its commands
+    # seconds that the device waits while the host records its commands; 0 unless the clock is the device's
+    recording_s: float = 0.0
     residual_s: float  # the rest of the whole call, in seconds
     whole_s: float  # seconds of one call of the chain without clock readings
     mismatch: bool  # whether the parts differ from the span or the whole by more than both 10 % and 20 us

@@ -50,8 +50,8 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the stage assignment that uses only the CPU, by the name `cpu`, and the one that uses only the
-    GPU, by the name `gpu`. Stages that only the host can run stay on the host in both."""
+    """Return the stage assignments that use only the CPU and only the GPU, by the names `cpu` and `gpu`. Stages
+    that only the host can run stay on the host in both."""
     hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
     return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
@@ -203,7 +203,7 @@ class TwoSideSession(
         self.gpu, self.cpu = gpu, cpu
         self.way = gpu.transfers("tuned")
         self.assignment = ""
-        # What a launch adds to is as it was before any launch, or what stood there before does not matter.
+        # Whether the op itself adds to a state, which is then kept from call to call.
         self.keeps_state = bool(op.updated)
         self._home = [operand.travels for operand in op.outputs]
         self._spare: list[Value] = []
@@ -216,8 +216,7 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what runs here
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why a stage cannot run here, or None if both the CPU and the GPU can run
-        it."""
+        """Return the error that says why a stage cannot run here, or None if both sides can run it."""
         if op.stages:
             return Unsupported(
                 "an assigned workload has the tuned implementation alone", reason="no-implementation"
@@ -232,7 +231,7 @@ class TwoSideSession(
         self.assignment = assignment
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
-        """Choose the kernel of a stage on the GPU and on the CPU independently."""
+        """Choose the kernel of a stage on each side."""
         for letter in (GPU, CPU):
             side = self.side(letter)
             if isinstance(side, protocols.Tunes):
@@ -312,12 +311,11 @@ class TwoSideSession(
             value.device = None
 
     def upload(self, buffer: Value, host: Array) -> None:
-        """Keep a reference to the array. It is copied to the GPU when a stage there reads it."""
+        """Keep a reference to the array, which is copied to the GPU when a stage there reads it."""
         buffer.hold(host)
 
     def download(self, buffer: Value, host: Array) -> None:
-        """Copy the value to `host`, from the host's copy if that is valid and otherwise directly from the
-        GPU."""
+        """Copy the value to `host`, directly from the GPU if only its copy is valid."""
         if CPU in buffer.places or not buffer.places:
             host[...] = buffer.array
         else:

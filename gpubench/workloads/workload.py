@@ -62,7 +62,7 @@ def workload(
     stages add. `judged` gives an output its own tolerance, or a function for a slack that is added to its usual
     tolerance. `declared` are other fields of the op: name, summary, params, sizes, options, the gradients that
     ranks average, and `fits`, which returns why some params are not allowed although every stage accepts them.
-    Raises ValueError if a value has two shapes, is read before it is written, or is written twice."""
+    Raises ValueError for stages that do not fit together."""
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
@@ -113,8 +113,9 @@ class _Stages:
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Check that every value is written before it is read and is written only once, that only states are
-        added to, and that host stages come first. Raises ValueError if not."""
+        """Raise ValueError unless every value has one shape, is written before it is read and only once, only
+        states are added to, host stages come first, and each stage names its operands and each output is
+        written."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -184,7 +185,7 @@ class _Stages:
         writes the value, with additional units for each stage before it, and with `declared` as the slack if it
         is a function. The scale is the same for the whole value: the larger of that stage's largest scale and
         the value's largest number. A number that is small only because terms cancel has the error of these
-        larger terms. Each stage is also checked on its own, but not here."""
+        larger terms."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)

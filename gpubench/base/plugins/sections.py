@@ -140,11 +140,11 @@ def section(
     """Register a function that draws the section `key`. It returns a Section, a Table, several of them, or
     None.
 
-    `order` sorts the sections. The sections of gpubench have multiples of ten. `usual=False` shows the section
-    only if the user chooses it, and `usual="end"` also shows it at the end of a run. `choice=False` shows it
-    whenever it has content. With `together`, the function draws several files. `help` is a line for the list of
-    sections. The arguments are read from the text of the file, so they must be literals in this order, with
-    `key` and `order` first.
+    `order` sorts the sections. The sections of gpubench have multiples of ten. `usual=False` shows the
+    section only if the user chooses it, and `usual="end"` also shows it at the end of a run. `choice=False`
+    shows it whenever it has content. With `together`, the function draws several files. `help` is a line for
+    the list of sections. The arguments are read from the text of the file, so they must be literals, `key`
+    and `order` first.
     """
 
     def register(make: F) -> F:

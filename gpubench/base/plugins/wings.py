@@ -31,22 +31,19 @@ class Wing(NamedTuple):
     schemas: Mapping[str, str] = {}  # by the format name: the struct type of the document
     ops: Mapping[str, str] = {}  # by name: the declaration
     backends: Mapping[str, str] = {}  # by name: the object BACKEND
-    # The keys of the next three fields are fields of Op that only this wing uses. The values are for ops in
-    # which such a field is set. Here: the class of their workspaces.
+    # By a field of Op that only this wing uses: the class of the workspaces of ops in which it is set.
     workspaces: Mapping[str, str] = {}
-    timers: Mapping[str, str] = {}  # the class of their timers
-    two_sides: Mapping[str, str] = {}  # the class of the session that runs such ops on the CPU and a GPU
-    # Modules with sections of a report (`gpubench.base.plugins.sections`).
-    sections: tuple[str, ...] = ()
+    timers: Mapping[str, str] = {}  # by such a field: the class of the timers of these ops
+    # by such a field: the class of the session that runs these ops on the CPU and a GPU
+    two_sides: Mapping[str, str] = {}
+    sections: tuple[str, ...] = ()  # modules with sections of a report (`gpubench.base.plugins.sections`)
     # By any name: a function from an analysis to SharedCalls, the calls that the CPU and a GPU do together.
     shared_calls: Mapping[str, str] = {}
-    # By any name: a subclass of Companion (`measure`), which measures something in addition to the cases of a
-    # run.
+    # By any name: a subclass of Companion (`measure`), which measures something besides the cases of a run.
     companions: Mapping[str, str] = {}
     # By the code of a warning: a function from an analysis to the ids of the cases that the warning is about.
     warnings: Mapping[str, str] = {}
-    # By any name: a function from an analysis to an AnswerPart.
-    answers: Mapping[str, str] = {}
+    answers: Mapping[str, str] = {}  # by any name: a function from an analysis to an AnswerPart
 
 
 @functools.cache
@@ -110,7 +107,8 @@ def for_op(what: str, op: object) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return the object that `module:attribute` names. Raises BadPlugin if it cannot be imported."""
+    """Return the object that `module:attribute` names. Raises BadPlugin if it cannot be imported, except for
+    a module of gpubench outside the wings, whose error is raised as it is."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -1,5 +1,4 @@
-"""Ops of other packages. They are imported and examined in a child process first, and only then imported by the
-program.
+"""Ops of other packages, each imported and examined in a child process before the program imports it.
 
 The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object. Everything
 that the package prints goes to stderr, and the parent sees how the process ends.
@@ -64,8 +63,8 @@ def load_without_trial(name: str) -> Op:
 
 
 def try_out(names: Iterable[str]) -> None:
-    """Try each op that was not tried yet: import it in a child process, all at the same time, and remember the
-    results. A name with other characters than a-z, 0-9 and _ fails without a process."""
+    """Import each op that was not tried yet in a child process, all at the same time, and remember the results.
+    A name with other characters than a-z, 0-9 and _ fails without a process."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):

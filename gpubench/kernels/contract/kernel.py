@@ -154,7 +154,7 @@ class Kernel(msgspec.Struct, frozen=True):
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
 
     def repeats_library(self, regime: str) -> bool:
-        """Return whether cases of this regime would measure the library implementation a second time."""
+        """Return whether cases of this regime would measure the library implementation again."""
         return self.library and regime.startswith(("resident", "in-place"))
 
 

@@ -176,8 +176,8 @@ class Ladder(msgspec.Struct, frozen=True):
 
     @staticmethod
     def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
-        """Return the lowest, the third highest and the highest of the ascending `rungs`, of which there is at
-        least one. With one or two rungs, the third highest is the lowest.
+        """Return the lowest, the third highest and the highest of the ascending `rungs`. With one or two rungs,
+        the third highest is the lowest.
 
         A search times each GPU at these sizes, except at tops that it drops for lack of time. At these sizes of
         the whole ladder, no output is judged by the beginning of a larger one.
@@ -378,8 +378,8 @@ class Op(msgspec.Struct, frozen=True):
     # by backend, the call that its users write if it is not `expr`: `call(torch, *inputs)` returns the results.
     # If it has an argument `out`, it writes the results there unless `out` is None
     library: Mapping[str, Callable[..., Any]] = {}
-    # params that the formulas (`expr`, `reference`, the scale of the tolerance, `library`) have as keywords
-    # with defaults. `at(params)` returns the op with these keywords bound
+    # Params that the formulas (`expr`, `reference`, `library`, and `scale` and `shortfall` of the tolerances)
+    # have as keywords with defaults. `at(params)` returns the op with these keywords bound.
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()  # outputs after the first; an op with such outputs is not split
     # `traffic(params, dtype)` returns the bytes that a launch has to move. None: those of all operands. An op
@@ -435,7 +435,7 @@ class Op(msgspec.Struct, frozen=True):
         return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
-        """Return the op whose formulas have the params in `takes` bound to these values."""
+        """Return the op with these values of the params in `takes` bound in its formulas."""
         own = {name: params[name] for name in self.takes if name in params}
         if not own:
             return self
@@ -521,8 +521,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def begins(self, params: Params, larger: Params) -> bool:
         """Return whether each input at `params` is the beginning of the same input at `larger`, along the first
-        dimension. Return False unless the op can be divided and all its inputs are divided along that
-        dimension."""
+        dimension. False unless the op can be divided, with all inputs along that dimension."""
         split = self.split_at(larger)
         if split is None or {x.name for x in self.inputs} != set(split.axes) or any(split.axes.values()):
             return False
@@ -540,7 +539,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Return the bytes that one launch has to move: each input read once, each output written once, or the
-        bytes that the op's `traffic` states. For an overhead they are those that the call moves."""
+        op's `traffic`, or what the call of an overhead moves."""
         if self.overhead is not None:
             return self.overhead.bytes(params)
         if self.traffic is not None:

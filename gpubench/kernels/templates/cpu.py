@@ -139,8 +139,8 @@ def widen(np: Any, half: Array, wide: Array) -> Array:
     """Write the values of `half` (float16) to `wide` (float32), and return `wide`. Integer operations take a
     third of the time of NumPy's cast.
 
-    Exponent and fraction move by 13 bits, and a product with 2^112 corrects the bias of the exponent, exactly.
-    Infinities and NaNs would become finite, so an array that contains any is cast instead.
+    Exponent and fraction move by 13 bits, and a product with 2^112 corrects the bias of the exponent exactly.
+    An array with infinities or NaNs, which would become finite, is cast.
     """
     bits = wide.view(np.int32)
     np.copyto(bits, half.view(np.int16))

@@ -143,8 +143,8 @@ def elementwise(
     y)` replaces it as the array expression, and `library` gives calls of array libraries, if these are better.
     `not_finite` is the field of the op. The formula takes the params in `takes` as keywords, each with a
     default, and kernels contain their values as constants. `options`: the params that may be given in addition
-    to n. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError for a formula
-    that calls a function unknown to the tracer.
+    to n. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError if the
+    formula cannot be traced.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -300,11 +300,8 @@ _FULL_GROUPS = 8
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
     """Return the WGSL program that applies the formula to n elements. It has a dispatch for each window of the
-    bindings. float16 is computed in float32.
-
-    The text depends on the dtype and on whether a thread takes 1 or 2 vectors, not on n. Raises Unsupported if
-    the dtype or the size exceeds the device's limits.
-    """
+    bindings. float16 is computed in float32. The text depends on the dtype and on the vectors of a thread (1 or
+    2), not on n. Raises Unsupported if the dtype or the size exceeds the device's limits."""
     require_storage(dtype, limits, exact=formula.exact)
     names, size = (*formula.names, "out"), ITEMSIZE[dtype]
     require_buffers(dict.fromkeys(names, n * size), limits)
@@ -322,7 +319,6 @@ def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProg
 
 
 def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:
-    """Return the whole shader text."""
     storage = vectors(dtype)
     before = "\n".join([*_wgsl_functions(formula, storage), *_wgsl_guard(formula, storage)])
     body = "\n".join(_wgsl_main(formula, storage, threads, per_thread))

@@ -1,13 +1,12 @@
 """Reductions to one number: a formula of the inputs at each place, and a join of two partial results.
 
 - CPU: partial results of blocks on all cores; halves are reduced in float32.
-- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. An atomic counter
-  tells the block that ends last that all partial results are there, and this block joins them in a fixed order.
-  So the result is the same in every launch. Few large blocks reach 0.99 of an H200's device copy, 4096 blocks
-  of 256 threads 0.91.
+- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. The block that ends
+  last, which an atomic counter tells, joins them in a fixed order, so every launch gives the same result. Few
+  large blocks reach 0.99 of an H200's device copy, 4096 blocks of 256 threads 0.91.
 - WGSL: grid-stride partial results of 16-byte loads go into scratch memory, then one group joins them. On an
-  H200 512 to 4096 groups reach 1.01 of the device copy, whatever the order of the additions. A vector that one
-  group can read in a moment takes a single pass.
+  H200 512 to 4096 groups reach 1.01 of the device copy. A vector short enough for one group takes a single
+  pass.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ def reduction(
 
     `expr(xp, x, y)` replaces the formula as the array expression, if it is better. `library` and `blas` are the
     fields of the op. With `linear`, which says that the formula is linear in each input, the gate also finds a
-    single missing term. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError
-    for a formula that calls a function unknown to the tracer.
+    single missing term. An op of more than three inputs has no tuned implementation on the CPU. Raises
+    ValueError if the formula cannot be traced.
     """
     own = operands(inputs)
     axes = dict.fromkeys((x.name for x in own), 0)
@@ -135,9 +134,8 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     Within a block, sums are in the type of the elements. Over the blocks they are in float64. This gives the
     error of a few additions at the speed of the narrow type. The compiler's flag {reassoc} lets it keep several
     partial results in registers. A block is read at two places at once, many pages apart, because a single
-    stream waits at every page, and short streams restart the prefetcher again and again (two cores of an EPYC
-    read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB). The maximum is computed without looking for
-    NaNs. A separate count of NaNs decides whether the result is NaN.
+    stream waits at every page, and short streams restart the prefetcher (two cores of an EPYC read 30 GB/s as
+    four streams of 8 KiB, 36 as two of 256 KiB). The maximum ignores NaNs, which are counted apart.
     """
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
@@ -236,7 +234,7 @@ class ReductionGrid(msgspec.Struct, frozen=True):
 
 
 def _cuda_source(op: str, element: Formula, join_name: Join, dtype: str, grid: ReductionGrid) -> str:
-    """Return the whole translation unit. It does not depend on n."""
+    """Return the translation unit, which does not depend on n."""
     names = element.names
     join, start = _CUDA_JOINS[join_name]
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)

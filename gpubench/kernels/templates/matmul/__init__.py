@@ -166,8 +166,8 @@ def _full(limits: Limits) -> int:
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
     """Return copies of tiles in which several groups share K. A tile has a copy only if C has too few groups of
-    it to fill the device, if K can be divided so that each group gets at least two steps, and if C is not
-    written element by element.
+    it to fill the device, if each group gets at least two steps along K, and if C is not written element by
+    element.
 
     Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
     """
@@ -205,8 +205,7 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles that are worth a trial in addition to the default, because a driver takes long to build
-    a tile.
+    """Return the tiles that are worth a trial besides the default, since a driver takes long to build a tile.
 
     A tile with fewer than 32 elements per thread is slower than larger ones once these fill the device. A tile
     whose groups leave most of the device idle is slow, and very many small groups read every row too often.

@@ -491,9 +491,8 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """Return the whole text. `storage` is the storage of the weights. If the weights are not turned, results
-    are stored in the same units and elements of x are read one by one. If they are turned, rows of x are read
-    in units and results are stored one by one."""
+    """Return the whole text. `storage` is the storage of the weights. Results are stored in its units and
+    elements of x are read one by one; if the weights are turned, the other way round."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"

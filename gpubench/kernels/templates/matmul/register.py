@@ -498,7 +498,6 @@ def _multiply(layout: Layout, k: int) -> list[str]:
 
 @functools.cache
 def _products(tile: Tile) -> list[str]:
-    """Return the multiply-adds of one step of K. They are the same in every step."""
     return [
         f"      c{r}_{j} = fma(a{r // 4}.{LANES[r % 4]}, b{j // 4}.{LANES[j % 4]}, c{r}_{j});"
         for r, j in sequence(tile)

@@ -126,7 +126,6 @@ def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
 
 
 def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any]) -> RowFormula:
-    """Return the trace of an op's formula. Raises ValueError for a formula that calls a function unknown to the
-    tracer."""
+    """Return the trace of an op's formula. Raises ValueError if it cannot be traced."""
     whole = [operand.name for operand in inputs if operand.role == "weight"]
     return trace_row(name, formula, [operand.name for operand in inputs if operand.name not in whole], whole)

@@ -123,7 +123,6 @@ class _Text(msgspec.Struct, frozen=True):
         return f"exp({self._call(f'term_{step.index}', step.formula)} - top_{step.index})"
 
     def _statements(self, step: RowStep) -> str:
-        """Return the statements of a step."""
         if step.kind == "number":
             return step.formula.statements("python", f"number_{step.index} = real({{}})\n")
         return _write_index(

@@ -192,8 +192,8 @@ class _Body(msgspec.Struct, frozen=True):
         """Return the statements that compute and store the row.
 
         A row that is not held in registers is read from its end to its beginning here, because its end is still
-        in the cache. Inputs that have a single row for all rows are read here, too, so a thread first checks
-        that its unit lies within the row.
+        in the cache. Inputs that have a single row for all rows are read here, too, by threads whose unit lies
+        within the row.
         """
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
