@@ -1,6 +1,7 @@
-"""Write the golden reports and the digests of programs anew."""
+"""Write the golden reports, the digests of programs and the sizes of runs anew."""
 
 from tests.golden import CASES, NETWORK_CASES, path, programs, text, wing_texts, write_small
+from tests.unit.measure import test_passes
 
 for run, name in (*CASES, *NETWORK_CASES):
     path(run, name).write_text(text(run, name), encoding="utf-8", newline="\n")
@@ -10,3 +11,4 @@ for file, draw in wing_texts().items():
     file.write_text(draw(), encoding="utf-8", newline="\n")
 write_small()
 programs.write()
+test_passes.write()

@@ -1,12 +1,11 @@
-"""Passes inside their budget on simulated devices: what a run knows of its ops, which sizes it chooses, and what those take.
-
-`python -m tests.unit.measure.test_passes` prints the sizes and the seconds anew."""
+"""Passes inside their budget on simulated devices: what a run knows of its ops, which sizes it chooses, and what those take."""
 
 import functools
 import itertools
+import json
 import math
-import textwrap
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -301,75 +300,23 @@ RUNS = {
         ["relu"], gpu=lambda n, _: 1e-5 + 1e-9 * n, cpu=lambda n, _: 1.02e-9 * n, noise=(0.1, 0.1),
     ),
 }  # fmt: skip
-EXPECTED = {
-    "all situations": (
-        "mul 1048576x7 1024x5. add 1048576x7 1024x5. add 262144x1 65536x4 8192x3, mul 262144x1 65536x4 8192x3. mul "
-        "16777216x9 4194304x1. add 16777216x9 4194304x1. add 1048577x5 35734x5 27554x5 21247x5, mul 8388609x5 "
-        "2388213x4; add 55109x4 46341x4; add 110218x4 50535x4 42495x4; mul 16777216x3, add 16777216x3; mul "
-        "16777216x3, add 16777216x3;"
-    ),
-    "a budget that is used up": (
-        "add 1048576x2 1024x2. add 262144x1 65536x2 8192x1. add 16777216x2 4194304x1. add 1048577x2 38968x2 27554x2 "
-        "21247x2; add 25268x2 23170x2; add 16777216x1; add 16777216x1; add 16777216x2 4194304x1 1048576x2 262144x1 "
-        "65536x2 8192x1 1024x2; add 16777216x2 4194304x1 1048576x2 262144x1 65536x2 8192x1 1024x2; add 16777216x2 "
-        "4194304x1 1048576x2 262144x1 65536x2 8192x1 1024x2; add 16777216x2 4194304x1 1048576x2 262144x1 65536x2 "
-        "8192x1 1024x2;"
-    ),
-    "a slow op": (
-        "mul 1048576x2 1024x2. add 1048576x2 1024x2. add 262144x1 65536x2 8192x1, mul 262144x1 65536x2 8192x1. mul "
-        "4194304x2. add 16777216x2 4194304x1. add 1048577x2 27554x2 21247x2; mul 2840080x1 2190001x1 1048577x2; add "
-        "16777216x1; add 16777216x1, mul 2388213x1;"
-    ),
-    "matrices": (
-        "matmul 512x5 32x5. matmul 128x1. matmul 4096x5 2048x1 1024x5. matmul 1032x3 104x2 56x4 40x4; matmul 216x1; "
-        "matmul 608x1 80x4 48x4; matmul 152x3 96x4; matmul 792x2 64x4; matmul 560x1 432x1; matmul 664x1 88x2 72x2; "
-        "matmul 4096x1; matmul 4096x1;"
-    ),
-    "little time": (
-        "relu 1048576x2 1024x2. mul 1048576x2 1024x2, add 1048576x2 1024x2. add 262144x1 65536x2 8192x1, relu "
-        "262144x1 65536x2 8192x1, mul 262144x1 65536x2 8192x1. relu 16777216x2 4194304x1. add 4194304x2, mul "
-        "4194304x2. add 1048577x2 21247x2, mul 2881390x2 2221855x2 1048577x2; mul 2642246x2 2422950x2; relu "
-        "1048577x2;"
-    ),
-    "a long run": (
-        "mul 1048576x7 1024x5. add 1048576x7 1024x5, relu 1048576x7 1024x5. mul 262144x1 65536x4 8192x3, add 262144x1 "
-        "65536x4 8192x3, relu 262144x1 65536x4 8192x3. relu 16777216x9 4194304x1, mul 16777216x9 4194304x1. add "
-        "16777216x9 4194304x1. add 1048577x5 84990x4; add 2965821x4 285870x4 30048x6, relu 2097153x4 641757x3 "
-        "381591x4, mul 2422950x4 1048577x5; add 524288x4 142935x4 60097x4; add 16777216x4 5931642x4 1763488x4, mul "
-        "3426569x4; add 741455x4 202141x4 38968x4; add 16777216x4 370728x4, mul 4074900x4 2642246x4; add 110218x4 "
-        "32768x3 21247x3; add 35734x5; add 42495x4 25268x4 23170x4; relu 16777216x3, add 50535x4, mul 16777216x3; "
-        "relu 16777216x3, mul 16777216x3;"
-    ),
-    "open at the top": (
-        "relu 1048576x2 1024x2. relu 262144x1 65536x2 8192x1. relu 16777216x2 4194304x1. relu 2097152x1 1048577x2 "
-        "131072x1 30048x1; relu 7053950x1 524288x1 185364x1; relu 4573921x2 404281x2 202141x2; relu 16777216x1; relu "
-        "16777216x1;"
-    ),
-}  # fmt: skip
-# Sizes below, between and beyond those that were measured; device, implementation and regime; blocks. Then seconds.
-COSTS = [
-    0.0, 0.0, 0.024001, 0.024027, 0.024029, 0.024163, 0.024, 0.024008, 0.024004, 0.024032, 0.024074, 0.024178, 0.024,
-    0.024008, 0.039093, 0.025755, 0.082575, 0.069321, 0.024, 0.040543, 0.024069, 0.042416, 0.1415, 2.5733e-09, 0.2264,
-    0.22648, 0.22649, 0.22695, 0.22639, 0.22642, 0.22653, 0.22663, 0.22677, 0.22713, 0.22652, 0.22655, 0.80734,
-    0.7619, 0.95548, 0.91032, 0.75592, 0.81228, 1.5265, 2.2652, 19.979, 4e-09, 60.177, 60.177, 60.177, 60.179, 60.177,
-    60.177, 60.178, 60.178, 60.178, 60.179, 60.178, 60.178, 62.744, 62.611, 63.179, 63.046, 62.593, 62.758, 240.29,
-    360.35,
-]  # fmt: skip
+GOLDEN = Path(__file__).with_name("passes.json")
 
 
-def told(simulation: Simulation) -> str:
+def told(simulation: Simulation) -> list[str]:
     """Each step: op, sizes, and at each the number of cases; a step of two blocks ends with `;`."""
     steps = []
     for step in simulation.run().steps:
         ops = itertools.groupby(step.workloads, key=lambda item: item.op.name)
         parts = [f"{op} {' '.join(f'{item.n}x{len(item.cases)}' for item in items)}" for op, items in ops]
         steps.append(f"{', '.join(parts)}{'.' if step.purpose.blocks == 1 else ';'}")
-    return " ".join(steps)
+    return steps
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_run_chooses_these_sizes(run):
-    assert told(RUNS[run]()).split("; ") == EXPECTED[run].split("; ")
+    """If the difference is wanted: python -m tests.golden, and look at it."""
+    assert told(RUNS[run]()) == json.loads(GOLDEN.read_text())["runs"][run]
 
 
 def cost_model(by):
@@ -386,6 +333,7 @@ def cost_model(by):
 
 
 def costs():
+    """Seconds of steps at sizes below, between and beyond those that were measured, by their cases and blocks."""
     slots = [(CPU, "library", "resident"), (GPU, "library", "resident-queued"), (GPU, "library", "transfer-always"),
              (GPU, "library", "transfer-once-10"), (GPU, "tuned", "resident-queued"), (TORCH, "tuned", "resident")]  # fmt: skip
     for by in (0.01, 1, 100):
@@ -397,7 +345,7 @@ def costs():
 
 
 def test_what_steps_will_take_follows_from_those_before():
-    assert [*costs()] == pytest.approx(COSTS, rel=1e-4)
+    assert [*costs()] == pytest.approx(json.loads(GOLDEN.read_text())["costs"], rel=1e-4)
 
 
 def test_a_step_whose_devices_chose_kernels_at_the_same_time_teaches_too():
@@ -418,10 +366,8 @@ def test_an_op_without_a_time_takes_what_it_says():
     )
 
 
-if __name__ == "__main__":
-    print([float(f"{seconds:.5g}") for seconds in costs()])
-    for name, made in RUNS.items():
-        lines = textwrap.wrap(told(made()), 108)
-        print(f'    "{name}": (')
-        print("\n".join(f'        "{line}{" " if i < len(lines) - 1 else ""}"' for i, line in enumerate(lines)))
-        print("    ),")
+def write() -> None:
+    """Write the sizes and the seconds anew."""
+    chosen = {name: told(made()) for name, made in RUNS.items()}
+    text = json.dumps({"runs": chosen, "costs": [float(f"{seconds:.5g}") for seconds in costs()]}, indent=1)
+    GOLDEN.write_text(text + "\n", encoding="utf-8", newline="\n")
