@@ -211,7 +211,7 @@ def test_a_reference_knows_its_first_infinity_and_whether_it_holds_a_nan(n, tmp_
 # ---------------------------------------------------------------------- TF32: one case at a time, and a tolerance of its own
 
 
-U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24
+U_TF32 = 2.0**-11
 
 
 def matmul_case(op=MATMUL, dtype="float32", how="library", variant=TF32):
@@ -250,15 +250,6 @@ def test_the_gate_takes_tf32_for_tf32_alone(params, truncate, tmp_path):
     assert (as_tf32.ok, as_tf32.limit) == (True, MATMUL.tolerance.units * U_TF32)
     assert not judging.compare(MATMUL, "float32", a @ b, want, scale).ok
     assert judging.compare(MATMUL, "float32", inputs[0] @ inputs[1], want, scale).ok
-
-
-def test_the_gate_of_tf32_still_finds_what_is_wrong(tmp_path):
-    inputs = host.random_inputs(MATMUL, {"n": 32}, "float32", 1)
-    want, scale, _ = judging.reference(MATMUL, inputs, tmp_path, "key")
-    got = (inputs[0] @ inputs[1]).astype(np.float32)
-    got[3, 4] += 0.01 * scale[3, 4]
-    check = judging.compare(MATMUL, TF32, got, want, scale)
-    assert (check.ok, check.index) == (False, [3, 4])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -58,16 +56,6 @@ def test_all_stands_for_every_op_but_those_of_the_groups_on_request():
 @pytest.mark.parametrize("name", ["nothing", "", "_elementwise", "add.py", "Add"])
 def test_an_unknown_name_is_a_key_error(name):
     assert raised(KeyError, kernels.load, name).args == (name,)
-
-
-@pytest.mark.parametrize(("call", "unwanted"), [
-    ("groups", "m in ('numpy', 'cupy', 'wgpu', 'importlib.metadata')"),
-    ("names", "m.startswith('gpubench.kernels.') and '.contract' not in m"),
-], ids=["loading", "listing"])  # fmt: skip
-def test_loading_every_op_imports_no_array_library_and_listing_names_no_op(call, unwanted):
-    code = f"import sys; from gpubench import kernels; kernels.{call}(); print([m for m in sys.modules if {unwanted}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("op", OPS, ids=by_name)
@@ -130,24 +118,6 @@ def test_the_bytes_are_those_of_the_shapes(op):
     for n, dtype in itertools.product(SIZES, op.dtypes):
         elements = sum(math.prod(operand.shape({"n": n})) for operand in op.operands)
         assert op.bytes({"n": n}, dtype) == elements * ITEMSIZE[dtype]
-
-
-@pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)
-def test_a_split_names_inputs_and_their_axes(op):
-    shapes = {operand.name: operand.shape({"n": 96}) for operand in op.inputs}
-    split = op.split_at({"n": 96})
-    for name, axis in split.axes.items():
-        assert 0 <= axis < len(shapes[name])
-        assert shapes[name][axis] == op.units({"n": 96})
-    assert split.join is not None or op.output.shape({"n": 96})[0] == op.units({"n": 96})
-
-
-@pytest.mark.parametrize(
-    ("n", "columns"), [(1, 1), (1000, 1000), (1024, 1024), (1025, 205), (2048, 1024), (65521, 65521), (65537, 1)],
-)  # fmt: skip
-def test_the_rows_of_softmax(n, columns):
-    op = kernels.load("softmax")
-    assert op.inputs[0].shape({"n": n}) == op.output.shape({"n": n}) == (n // columns, columns)
 
 
 def test_rows_that_do_not_divide_the_elements_are_refused():
@@ -328,8 +298,3 @@ def test_two_parts_make_the_whole(op: Op, share: float) -> None:
         joined = getattr(np, split.join)(first, second) if split.join else np.concatenate([first, second])
         want = np.asarray(op.expr(np, *random_inputs(op, params, "float64", 1)))
         np.testing.assert_allclose(joined, want, rtol=1e-9, atol=1e-12)
-
-
-def test_an_overhead_cannot_be_split() -> None:
-    assert kernels.load("launch").split_at({"n": 1}) is None
-    assert kernels.load("launch").units({"n": 1}) == 0

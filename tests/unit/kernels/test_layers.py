@@ -62,28 +62,6 @@ def test_the_gradient_of_the_cross_entropy_is_the_slope_of_its_mean():
     np.testing.assert_allclose(gradient, slope(lambda x: op.expr(np, x, labels)[0].mean(), z), atol=1e-8)
 
 
-def network(x, w1, b1, w2, b2, labels) -> tuple:
-    """A network of two layers by the ops themselves: the mean loss, and what its backward pass needs."""
-    h = kernels.load("linear_relu").expr(np, x, w1, b1)
-    z = kernels.load("linear").expr(np, h, w2, b2)
-    loss, dz = kernels.load("cross_entropy").expr(np, z, labels)
-    return loss.mean(), h, dz
-
-
-def test_the_gradients_of_two_layers_are_the_slopes_of_their_loss():
-    generator = np.random.default_rng(3)
-    x, w1, b1, w2, b2 = (generator.standard_normal(shape) for shape in ((6, 5), (5, 7), (7,), (7, 4), (4,)))
-    labels = generator.integers(0, 4, 6)
-    _, h, dz = network(x, w1, b1, w2, b2, labels)
-    product, sum_rows = kernels.load("matmul").at({"ta": 1}).expr, kernels.load("sum_rows").expr
-    dh = kernels.load("linear_grad_relu").expr(np, dz, w2, h)
-    found = {"w2": product(np, h, dz), "b2": sum_rows(np, dz), "w1": product(np, x, dh), "b1": sum_rows(np, dh)}
-    given = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
-    for name, gradient in found.items():
-        want = slope(lambda value: network(**{**given, name: value}, labels=labels)[0], given[name])  # noqa: B023
-        np.testing.assert_allclose(gradient, want, atol=1e-7, err_msg=name)
-
-
 def test_a_convolution_is_that_of_its_windows():
     op = kernels.load("conv2d")
     x, w = random_inputs(op, {"n": 2, "channels": 3, "filters": 4, "side": 6}, "float64", seed=1)

@@ -19,6 +19,7 @@ from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
 from tests.examples import examples
 from tests.golden import programs
+from tests.rows import rows
 from tests.shapes import H200, WEBGPU
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
@@ -249,21 +250,26 @@ def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
         check_program(candidate.build(), op, params, dtype, device)
 
 
-@pytest.mark.parametrize("name", MATRICES)
-def test_a_matrix_beyond_the_binding_limit_is_named_exactly(name):
-    with pytest.raises(Unsupported, match=r"134217728 bytes.*maxStorageBufferBindingSize") as caught:
-        OPS[name].tuned["wgpu"][0].build({"n": 6000}, "float32", WEBGPU)
-    assert caught.value.reason == "limit"
+# Ops, params, dtype, what the device has beside the least of WebGPU, and words of the reason.
+@rows("names, params, dtype, limits, words", {
+    "a matrix beyond a binding": (MATRICES, {"n": 6000}, "float32", {}, r"134217728 bytes.*maxStorageBufferBindingSize"),
+    "a vector beyond a buffer": (VECTORS, {"n": 2**27}, "float32", {}, r"has 536870912 bytes.* 268435456 bytes \(maxBufferSize\)"),
+    "a row beyond a binding": (["softmax"], {"n": 3 * 2**19, "columns": 2**19}, "float32", {"max_binding_bytes": 1 << 20}, "1048576 bytes that"),
+    "a dtype without a shader": (OPS, {"n": 64}, "bfloat16", {"float16": True, "float64": True}, "bfloat16"),
+    **{f"a device without {dtype}": (["add"], {"n": 64}, dtype, {}, f"no {dtype}.*shader-f") for dtype in ("float16", "float64")},
+})  # fmt: skip
+def test_what_a_device_lacks_is_named_exactly(names, params, dtype, limits, words):
+    device = msgspec.structs.replace(WEBGPU, **limits)
+    for name in names:
+        with pytest.raises(Unsupported, match=words) as caught:
+            OPS[name].tuned["wgpu"][0].build(params, dtype, device)
+        assert caught.value.reason == ("limit" if dtype == "float32" else "no-dtype")
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_a_vector_beyond_one_binding_takes_windows_and_beyond_one_buffer_is_named_exactly(name):
-    build = OPS[name].tuned["wgpu"][0].build
-    passes = build({"n": 2**26}, "float32", WEBGPU).passes
+def test_a_vector_beyond_one_binding_takes_windows(name):
+    passes = OPS[name].tuned["wgpu"][0].build({"n": 2**26}, "float32", WEBGPU).passes
     assert len([step for step in passes if step.windows]) == 2
-    with pytest.raises(Unsupported, match=r"has 536870912 bytes.* 268435456 bytes \(maxBufferSize\)") as caught:
-        build({"n": 2**27}, "float32", WEBGPU)
-    assert caught.value.reason == "limit"
 
 
 @given(
@@ -280,27 +286,6 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
         first += window.count
     # The fewest, up to what alignment may cost.
     assert len(found) <= 1 + -(-total * itemsize // (min(device.max_binding_bytes, 2**32 - 2**16) // 2))
-
-
-def test_a_row_longer_than_a_binding_is_refused_with_the_limit():
-    small, row = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20), 2**19
-    with pytest.raises(Unsupported, match="1048576 bytes that"):
-        EVERY["softmax"].kernel("wgpu", "float32").build({"n": 3 * row, "columns": row}, "float32", small)
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_a_dtype_without_a_shader_is_named(name):
-    for kernel in OPS[name].tuned["wgpu"]:
-        with pytest.raises(Unsupported, match="bfloat16"):
-            kernel.build({"n": 64}, "bfloat16", H200)
-
-
-def test_half_and_double_need_the_device():
-    build = OPS["add"].tuned["wgpu"][0].build
-    for dtype in ("float16", "float64"):
-        with pytest.raises(Unsupported, match=f"no {dtype}.*shader-f"):
-            build({"n": 64}, dtype, WEBGPU)
-        assert build({"n": 64}, dtype, H200).passes
 
 
 @given(groups=st.integers(1, 2**32), most=st.sampled_from([65535, 2**31 - 1]))

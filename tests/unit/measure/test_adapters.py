@@ -182,18 +182,6 @@ def gpu_id(machine, device):
     return detect.gpu_for(machine, device.identity, device.api)
 
 
-@pytest.mark.parametrize("order", [list, lambda found: list(reversed(found))])
-@pytest.mark.parametrize(("found", "gpus"), [
-    ([MESA, OTHER], 1), ([MESA, BY_DX, adapter(driver="Dozen")], 1), ([MESA, MESA], 2), ([MESA, MESA, OTHER, OTHER], 2),
-    ([MESA, MESA, OTHER], 2), ([MESA, adapter(ARC)], 2), ([MESA, LAVAPIPE], 1), ([ADRENO, ADRENO_DX], 1), ([ASAHI, LAVAPIPE], 1),
-    ([MESA, MESA, BY_DX, BY_DX, BY_DX], 2),
-])  # fmt: skip
-def test_detection_counts_cards_and_not_adapters(wgpu, found, gpus, order):
-    machine = machine_of([Listing("wgpu", tuple(wgpu(*order(found))))])
-    assert len(machine.gpus) == gpus
-    assert machine.warnings == [] or {warning.code for warning in machine.warnings} == {"UNMATCHED_ADAPTER"}
-
-
 def mps(name="Apple GPU"):
     return Device(id="torch:mps:0", backend="torch", kind="gpu", name=name, api="metal", identity=Identity())
 
