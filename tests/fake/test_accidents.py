@@ -65,15 +65,6 @@ def test_a_hang_is_killed_after_the_case_timeout(run):
     assert_the_rest_was_measured(ran, 1)
 
 
-def test_a_case_that_failed_in_two_sessions_in_a_row_is_not_tried_again(run):
-    ran = run("--devices", "fake:cpu,fake:crash", *ADD, *RESIDENT, "--sessions", "3")
-    assert (ran.code, ran.result["exit_reason"]) == (1, "failed")
-    assert (ran.err.count("FAILED"), len(ran.result["sessions"])) == (4, 3)
-    for outcome in of(ran, "fake:crash").values():
-        assert [failure["session"] for failure in outcome["failures"]] == [0, 1]
-    assert {s["session"] for o in of(ran, "fake:cpu").values() for s in o["stops"]} == {0, 1, 2}
-
-
 def test_a_budget_too_small_for_the_sizes(run):
     ran = run(*"--devices fake:cpu,fake:throttle --ops add,mul,sub --sizes 1k,2k,4k --budget 1s".split())
     assert (ran.code, ran.result["exit_reason"], ran.result["complete"]) == (124, "budget", True)

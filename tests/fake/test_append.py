@@ -144,18 +144,6 @@ def test_a_file_like_another_has_its_plan_all_its_cases_and_its_repeat_counts(ad
         assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]
 
 
-@pytest.mark.parametrize(("word", "again"), [("crash", 2), ("wrong", 0)])
-def test_a_case_that_broke_is_tried_again_and_a_wrong_one_is_not(gpubench, result, word, again):
-    plan = ("--devices", f"fake:cpu,fake:{word}", *PLAN[2:])
-    first = gpubench("run", *plan, "--append", "r.json")
-    assert (first.returncode, first.stderr.count("FAILED")) == (1, 2)
-    second = gpubench("run", "--append", "r.json")
-    assert (second.returncode, second.stderr.count("FAILED")) == (1, again)
-    measured = {o["id"]: o for o in result()["outcomes"] if o["type"] == "measurement"}
-    assert len(measured) == 2
-    assert all({b["session"] for b in o["blocks"]} == {0, 1} for o in measured.values())
-
-
 def interrupt(process, at):
     """Ctrl-C at the progress line that starts so; the run has ended on return."""
     for line in process.stderr:
@@ -205,36 +193,3 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(start, add, re
     assert len(cases) > len(cut["outcomes"]), "the search went on"
     assert {case["op"] for case in cases} == {"add"}
     assert all(4096 <= case["params"]["n"] < 2**21 for case in cases)
-
-
-def test_cases_that_a_budget_left_out_are_measured_later(gpubench, add, result):
-    assert gpubench("run", *PLAN, "--budget", "1ms", "--append", "r.json").returncode in (1, 124)
-    assert not any(blocks(result()).values())
-    add("--append", "r.json", "--budget", "100s")
-    assert all(blocks(result()).values())
-
-
-def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(made, add, result, tmp_path):
-    document = json.loads(made.read_text())
-    document |= {"exit_code": 124, "exit_reason": "budget"}
-    cut, *others = document["outcomes"]
-    del cut["blocks"][1:]
-    del cut["blocks"][0]["wall_s"][cut["blocks"][0]["warmup"] + 2 :]
-    cut["stops"][0]["reason"] = "budget"
-    (tmp_path / "r.json").write_text(json.dumps(document))
-    add("--append", "r.json")
-    finished = result()
-    found = blocks(finished)
-    assert (finished["exit_code"], finished["exit_reason"]) == (0, "ok")
-    assert sum(len(b["wall_s"]) - b["warmup"] for b in found[cut["id"]]) >= 5
-    assert len({b["session"] for b in found[cut["id"]]}) == 1, "its workload is measured anew, and no other"
-    n = cut["case"]["params"]["n"]
-    assert all(found[o["id"]] == o["blocks"] for o in others if o["case"]["params"]["n"] != n)
-
-
-def test_sessions_that_are_added_repeat_what_a_search_chose(add, result):
-    add(*PLAN[:4], "--regimes", "resident-queued", "--skip", "add/n>=128k", "--append", "r.json")
-    chosen = blocks(result()).keys()
-    add("--append", "r.json")
-    assert blocks(result()).keys() == chosen, "where to look was found out once"
-    assert all({block["session"] for block in case} == {0, 1} for case in blocks(result()).values())

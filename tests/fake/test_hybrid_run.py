@@ -37,12 +37,10 @@ def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(
     assert parts == [(session, {"cpu_alone_s", "gpu_alone_s", "cpu_beside_s"}) for session in (0, 1)]
 
 
-def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
-    here = {"cwd": ran.folder, "env": environment(ran.folder)}
-    reported = starter.run("report", "r.json", "--format", "json", **here)
-    assert reported.returncode == 0
-    (row,) = json.loads(reported.stdout)["hybrid"]
-    text = starter.run("report", "r.json", "--full", **here).stdout
+def test_the_report_estimates_the_gain_from_the_other_session(ran, in_process):
+    path = str(ran.folder / "r.json")
+    (row,) = json.loads(in_process("report", path, "--format", "json", status=0).stdout)["hybrid"]
+    text = in_process("report", path, "--full").stdout
     assert "float32, page-locked arrays." in text
     assert "The caller's arrays are page-locked." in text
     assert (row["id"], row["selected_in_sample"]) == (SPLIT, False)

@@ -131,24 +131,3 @@ def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, in_process):
     report = in_process("report", "r.json.part", "--format", "markdown")
     assert report.returncode == 0, report.stderr
     assert ("add" in report.stdout, "| " in report.stdout) == (True, True)
-
-
-def test_killing_a_worker_costs_one_case(start, tmp_path):
-    """The kernel's OOM killer sends SIGKILL to a worker: a crash like any other."""
-    process, workers = under_way(
-        start, tmp_path, "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,sub,div", "--sizes", "1k:4k",
-        "--regimes", "resident,transfer-once", "--sessions", "1", "--max-samples", "40", "--precision", "0.1%"
-    )  # fmt: skip
-    # The first case is done and eleven workloads are left: whatever the worker does, something of it is next.
-    os.kill(max(drivers(workers)), signal.SIGKILL)
-    process.communicate(timeout=100)
-    result = read(tmp_path)
-    assert result["complete"]
-    failures = [o for o in result["outcomes"] if o["type"] == "failure"]
-    restarts = [w for w in result["warnings"] if w["code"] == "worker-restarted"]
-    assert len(failures) + len(restarts) == 1, "between two cases none is to blame; it is told all the same"
-    assert process.returncode == len(failures)
-    assert all(f["reason"] == "worker-crashed" and "SIGKILL" in f["detail"] for f in failures)
-    assert all("SIGKILL" in w["message"] for w in restarts)
-    times = [o for o in result["outcomes"] if o["type"] == "measurement"]
-    assert len(times) == len(result["outcomes"]) - len(failures)

@@ -16,11 +16,7 @@ whole = session.FakeLaunch.execute
 def execute(self):
     fresh = self.output is None
     whole(self)
-    self.runs = getattr(self, "runs", 0) + 1
-    if not isinstance(self.output, session.FakeBuffer):
-        return
-    last = self.runs == int(os.environ.get("WRONG_AT", "0"))
-    if fresh and "WRONG_AT" not in os.environ or last:
+    if fresh and isinstance(self.output, session.FakeBuffer):
         out = self.output.array.reshape(-1)
         n = out.size
         if eval(os.environ["WRONG_WHERE"]):
@@ -85,12 +81,3 @@ def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start):
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
     wrong = {o["case"]["params"]["n"] for o in ran.outcomes.values() if o.get("reason") == "wrong-result"}
     assert wrong == {n for o in ran.outcomes.values() if eval(where, {"n": (n := o["case"]["params"]["n"])})}
-
-
-@pytest.mark.parametrize("n", ["1000", "1M"])
-def test_a_kernel_that_breaks_its_output_after_its_first_blocks_is_found(run, tmp_path, n):
-    """A launch that was right at first: by what it leaves, not by what one more makes."""
-    env = install_scripted(tmp_path / "site", "spoiled", SPOILS)
-    command = "--devices spoiled:gpu --ops relu --regimes resident-queued --sizes"
-    ran = run(*command.split(), n, env={**env, "WRONG_WHERE": "True", "WRONG_FROM": "n - 1", "WRONG_AT": "9"})
-    assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")

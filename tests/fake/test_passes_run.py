@@ -151,21 +151,6 @@ def test_a_crash_and_a_hang_are_told_where_no_time_is_left_to_try_again(monkeypa
     assert finished.exit_reason == ("failed" if kind is Failure else "nothing-measured")
 
 
-def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again(monkeypatch):
-    steps = []
-
-    class Counted(runner.StepRun):
-        def sample(self):
-            steps.append(self.step)
-            super().sample()
-
-    monkeypatch.setattr(runner, "StepRun", Counted)
-    finished = carry_out(spec(60.0, 2**22))
-    assert max(measured(finished)) == 2**13
-    assert {o.reason for o in finished.outcomes if not isinstance(o, Measurement)} == {"out-of-memory"}
-    assert len(steps) < 30, "it ended by itself"
-
-
 @pytest.mark.parametrize("once_s", [0.0, 400.0])
 def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_machine(monkeypatch, once_s):
     """A clock that runs ahead by what the trials are said to take. Only a budget that nobody named grows with it."""

@@ -9,16 +9,10 @@ import subprocess
 import sys
 
 import msgspec
-import numpy as np
 import pytest
 
-from gpubench import backends, kernels
 from gpubench.backends.numpy import compiled, machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
-from gpubench.base.errors import BuildError
-from gpubench.kernels.contract.kernel import Candidate, NumbaProgram
-from gpubench.kernels.templates.cpu import compiled_kernels
-from gpubench.result.case import Case
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 from tests.forking import environment
 
@@ -149,18 +143,3 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                            env={**os.environ, "NUMBA_NUM_THREADS": "1"})  # fmt: skip
     assert ended.stdout.split() == ["2"]
-
-
-def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_implementation_in_its_place():
-    op = kernels.load("add")
-    program = NumbaProgram("a_function_of_cuda(x)", ())
-    kernel = compiled_kernels(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
-    broken = msgspec.structs.replace(op, tuned={"numpy": kernel})
-    session = backends.load("numpy").open("numpy:0", 2)
-    try:
-        x, output = np.ones(1000, np.float32), np.empty(1000, np.float32)
-        case = Case("add", "vector", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
-        with pytest.raises(BuildError, match="name 'a_function_of_cuda' is not defined"):
-            session.compile(broken, case, [x, x], output)
-    finally:
-        session.close()

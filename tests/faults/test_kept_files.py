@@ -53,14 +53,17 @@ def killed(left, tmp_path):
     return tmp_path / left.name
 
 
-def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(gpubench, in_process, tmp_path, killed):
+@pytest.mark.parametrize("name", ["r.json", "r.json.part"])
+def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
+    gpubench, in_process, tmp_path, killed, name
+):
     before = sizes(store.part_of(killed))
     os.utime(killed, (2e9, 2e9))  # from the future
     (tmp_path / "results").mkdir()
     for one in (killed, store.part_of(killed)):
         shutil.copy2(one, tmp_path / "results" / one.name)
     assert "3 sessions" in in_process("report").stdout, "report without FILE"
-    gpubench("run", "--append", "r.json", "--sessions", "1", "-q", "--no-progress", status=0)
+    gpubench("run", "--append", name, "--sessions", "1", "-q", "--no-progress", status=0)
     assert all(now > then for now, then in zip(sizes(killed), before, strict=True))
     assert not store.part_of(killed).exists()
 

@@ -9,24 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from gpubench.base import processes
-from gpubench.base.errors import NO_MEMORY, NO_TASKS
-from gpubench.cli import command, exit
+from gpubench.base.errors import NO_TASKS
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import DeviceGone, Spares, Worker, WorkerGone, WorkerPool
 from gpubench.result.run import Settings
 
 EAGAIN = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-
-def test_a_limit_that_ends_a_command_is_named(monkeypatch, capsys):
-    """tests/cli/test_errors.py tries each limit."""
-    monkeypatch.setattr(command, "run_app", Mock(side_effect=MemoryError("Unable to allocate 2 GiB")))
-    assert exit.guard([]) == 1
-    what, why, fix = capsys.readouterr().err.splitlines()
-    assert what == "error: the system refuses what gpubench needs"
-    assert NO_MEMORY in why
-    assert fix.startswith("  fix: ")
 
 
 def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch):

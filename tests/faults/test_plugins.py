@@ -109,16 +109,6 @@ def few(tmp_path, *names):
     return {"PYTHONPATH": str(site)}
 
 
-def test_the_list_has_a_row_for_it(gpubench, tmp_path):
-    env = few(tmp_path, "raises")
-    done = gpubench("ops", env=env)
-    assert (done.returncode, done.stderr) == (0, "")
-    words = " ".join(done.stdout.partition("bad-plugin\n")[2].split())
-    assert (words.startswith("raises "), "no luck" in words) == (True, True), words
-    table = gpubench("ops", "--format", "markdown", env=env).stdout
-    assert re.search(r"^\| raises \| bad-plugin \| .*no luck", table, re.M)
-
-
 def test_beside_broken_ops_sound_ones_are_measured_and_each_report_warns(starter, tmp_path):
     """A run asks for both; then `report` and `--append` say the same of them."""
     env = environment(tmp_path, few(tmp_path, *BESIDE))
@@ -337,32 +327,6 @@ def test_a_broken_backend_that_is_required_ends_the_run_and_no_other_command(gpu
     assert reported in why
     for command in (("detect",), ("ops",), ("run", "--ops", "add", *QUICK, "--dry-run")):
         assert gpubench(*command, env=env).returncode == 0
-
-
-_OWN_WORDS = """
-from gpubench.base.errors import BackendError, Unsupported
-class Molten(BackendError): reason = "molten"
-class B(Backend):
-    def open(self, device_id, threads=None, *, autotune=True):
-        session = super().open(device_id, threads)
-        session.supports = lambda op, case: Unsupported("40 degrees", reason="warm") if case.op == "add" else None
-        session.compile = molten
-        return session
-def molten(*given): raise Molten("90 degrees", hint="wait")
-BACKEND = B()
-"""
-
-
-def test_a_reason_that_the_messages_lack_is_told_in_the_detail(gpubench, tmp_path):
-    """The case keeps what the error's class says: it was not attempted, or it broke."""
-    site = install(tmp_path / "site", "bad", _BACKEND + _OWN_WORDS, backends={"bad": "bad:BACKEND"})
-    command = ("run", "--devices", "bad:gpu", "--ops", "add,mul", *QUICK, "-o", "r.json")
-    gpubench(*command, env={"PYTHONPATH": str(site)}, status=1)
-    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    reported = {(row["case"]["op"], row["type"], row["reason"], row["detail"]) for row in outcomes}
-    assert reported >= {("add", "skip", "unsupported", "warm: 40 degrees"),
-                        ("mul", "failure", "error", "molten: 90 degrees")}  # fmt: skip
-    assert gpubench("report", "r.json").returncode == 0
 
 
 def test_a_name_that_is_taken_is_said_by_each_command(gpubench, tmp_path):

@@ -113,14 +113,6 @@ def test_after_a_search_device_groups_are_measured_at_its_sizes(run):
     assert (curve["device_id"], curve["verdict"] in ("at", "all-sizes")) == ("group:fake:0+1", True)
 
 
-def test_a_slow_rank_shows_as_imbalance(run):
-    command = "--ops matmul --sizes 1k --devices fake:gpu0,fake:gpu1 --scaling strong --regimes resident-waited"
-    ran = run(*command.split(), env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_SLOW": "gpu1=1.5"})
-    (gain,) = reported(ran)["scaling"]["strong"]
-    assert gain["balance"] == pytest.approx(1 / 1.5, rel=0.1)
-    assert gain["baseline_id"].endswith("@fake:gpu0")
-
-
 def test_at_once_each_gpu_works_alone_and_beside_the_other_and_heat_is_told_from_what_is_shared(run):
     """The second GPU gets hot between the first and the last seconds of the first case."""
     command = "--ops copy,upload --sizes copy=1m --sizes upload=4m --scaling weak --regimes resident-queued"

@@ -37,25 +37,6 @@ def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fast
     assert not [key for key in ran.outcomes if "queued" in key and "hybrid" in key], "it has no queued regime"
 
 
-def test_a_gpu_that_fails_costs_the_case(run):
-    devices = ",".join(f"hybrid:fake:{word}" for word in ("oom", "build", "wrong"))
-    ended = run("--ops", "ffn", "--sizes", "2", "--regimes", "transfer-always", "--devices", devices)
-    assert ended.code == 1, ended.err
-    told = {o["id"].rpartition(":")[2]: (o["type"], o["reason"]) for o in ended.outcomes.values()}
-    assert told == {
-        "oom": ("skip", "out-of-memory"), "build": ("failure", "build-error"), "wrong": ("failure", "wrong-result"),
-    }  # fmt: skip
-
-
-@pytest.mark.check
-def test_only_the_check_chooses_nothing(run):
-    ended = run(*"--ops ffn --sizes 2 --regimes transfer-always --devices hybrid:fake:gpu --check-only".split())
-    assert ended.code == 0, ended.err
-    (outcome,) = ended.outcomes.values()
-    assert outcome["check"]["ok"]
-    assert outcome.get("blocks", []) == outcome.get("assignment_times", []) == []
-
-
 @pytest.mark.parametrize("time_it", [False, True])
 def test_a_check_times_neither_side(tmp_path, monkeypatch, time_it):
     sides, whole, chosen = set(), timer.calibrate, workers_device.gate

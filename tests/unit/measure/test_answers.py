@@ -24,6 +24,7 @@ REFUSED, BROKE = protocol.Refused, protocol.Broke
 ERRORS = [
     (errors.BackendUnavailable("no driver", hint="install it"), REFUSED(id=7, reason="unavailable", detail="no driver", hint="install it")),
     (errors.Unsupported("no float64", reason="no-dtype"), REFUSED(id=7, reason="no-dtype", detail="no float64")),
+    (errors.Unsupported("40 degrees", reason="warm"), REFUSED(id=7, reason="unsupported", detail="warm: 40 degrees")),
     (errors.DeviceOutOfMemory("it is full"), REFUSED(id=7, reason="out-of-memory", detail="it is full")),
     (MemoryError("8 GiB"), REFUSED(id=7, reason="out-of-memory", detail="host memory: 8 GiB")),
     (errors.BackendError("it broke", reason="odd"), BROKE(id=7, reason="error", detail="odd: it broke", phase="check")),
@@ -179,14 +180,6 @@ def test_one_cpu_or_one_that_went_offline_or_a_system_that_moves_no_threads_ends
     CpuTurns([], "a").next()
     monkeypatch.delattr(os, "sched_setaffinity")
     CpuTurns(["0-3"], "a").next()
-
-
-def test_the_thread_of_this_system_is_free_afterwards():
-    before = os.sched_getaffinity(0)
-    turns = CpuTurns([], "a")
-    for _ in range(len(before)):
-        turns.next()
-    assert os.sched_getaffinity(0) == before
 
 
 def test_the_blocks_of_a_gpu_have_turns_and_those_of_the_cpu_none(monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ import re
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -183,6 +183,7 @@ def test_what_comes_in_during_a_run_stands_in_order_and_an_interrupt_keeps_the_p
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 4))
+@example([False, False, True], 2)
 def test_no_session_is_lost_and_two_failures_in_a_row_end_it(fates, since):
     """`fates` says of each session whether the case would run; earlier calls had `since` of them."""
     outcome, tried = None, []
@@ -205,6 +206,7 @@ def test_no_session_is_lost_and_two_failures_in_a_row_end_it(fates, since):
     if broke:
         assert [failure.session for failure in outcome.failures] == broke
     for call in (tried[:since], tried[since:]):
+        assert call[:1] != [None], "each call begins anew"
         ends = [i + 2 for i in range(len(call) - 1) if call[i] is False and call[i + 1] is False]
         if ends:
             assert call[ends[0] :] == [None] * len(call[ends[0] :]), "given up for the rest of this call"
