@@ -105,9 +105,12 @@ def test_a_descriptor_that_the_shell_opened_is_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 70_000])
 def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "a"
+    path, free = tmp_path / "a", os.dup(2)
+    os.close(free)
     path.write_bytes(b"x" * size)
     assert len(disk.read_regular(path)) == size
+    with open(path) as next_file:
+        assert next_file.fileno() == free, "what was opened is closed"
     for most in (0, 1, 65_536, 100_000):
         assert len(disk.read_regular(path, most)) == min(size, most)
 

@@ -79,11 +79,13 @@ def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
 
 
 @given(st.floats(1e-9, 10), settings, st.integers(0, 15))
+@example(1.0, Settings(), 0)
 @example(1.0, Settings(min_samples=2, max_samples=20), LEAST_BLOCKS)
 @example(1.0, Settings(min_samples=2, max_samples=20, precision=0.0), LEAST_BLOCKS)
 def test_equal_blocks_are_precise_at_the_minimum(value, wanted, number):
     kept = [[value] * 2] * number
     reason = stop_reason(kept, 0.0, 60.0, wanted)
+    assert number or budget.estimate([]) == (0.0, None), "heat may spoil all samples"
     enough = count(kept) >= wanted.min_samples and number >= LEAST_BLOCKS
     assert (reason == "precision") == (enough and count(kept) < wanted.max_samples)
 
@@ -162,7 +164,7 @@ class SlowWorker:
 
     def __init__(self, clock, block_s=25.0, launch_s=None):
         self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
-        self.deadlines, self.asked, self.samples, self.warm_ups = {}, [], [], []
+        self.deadlines, self.asked, self.samples, self.warm_ups, self.limits = {}, [], [], [], []
 
     def send(self, request):
         pass
@@ -180,6 +182,7 @@ class SlowWorker:
                 self.clock[0] += self.block_s
                 self.samples.append(request.samples)
                 self.warm_ups.append((request.warm_up, request.warmup_s))
+                self.limits.append(request.limit_s)
                 # Each block is slower than the one before: equal ones would be precise.
                 launch_s = (self.launch_s or 1.0) * len(self.samples)
                 taken = [value * launch_s for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
@@ -328,10 +331,11 @@ def test_a_budget_keeps_the_time_for_the_last_check_of_long_launches(monkeypatch
 
 def test_a_block_that_hangs_is_not_waited_for_long_after_the_budget(monkeypatch):
     wanted = Settings(min_samples=2, max_samples=2, case_timeout_s=600.0)
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 7.5))
     worker, _ = slowly_measured(monkeypatch, wanted, block_s=0.0, launch_s=1e-6, left=Budget(8.0))
-    assert worker.deadlines[protocol.Prepare] == 1.0 + budget.LAST_S
-    assert worker.deadlines[protocol.Sample] <= 1.0 + 2 * case_run.HANG_S + budget.LAST_S + 1e-3
+    assert worker.deadlines[protocol.Prepare] == 0.5 + budget.LAST_S
+    assert worker.deadlines[protocol.Sample] <= 0.5 + 2 * case_run.HANG_S + budget.LAST_S + 1e-3
+    assert {*worker.limits} == {0.5}, "and ends with it"
     assert worker.deadlines[protocol.Finish] == 600.0, "what was sampled is checked"
 
 
