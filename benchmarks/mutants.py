@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -375,12 +375,40 @@ class Mutant:
         return f"{self.file}:{self.line}: {self.change}"
 
 
-def mutants(part: str, file: str) -> list[Mutant]:
-    """Return every mutant of a file, in the order of its lines."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+def draw(parts: list[str], only: tuple[str, ...], number: int, seed: int) -> tuple[list[Mutant], int]:
+    """Return the mutants to try, and the number of all changes among which they were drawn. The text of a mutant
+    takes a tenth of a second, so only those that are drawn get one."""
+    files = [(part, file) for part in parts for file in _files(part)]
+    if only:
+        near = [
+            (part, file)
+            for part, file in files
+            if file.startswith(only) or file in {text.partition(":")[0] for text in only}
+        ]
+        every = [
+            mutant for part, file in near for mutant in mutants(part, file) if mutant.text.startswith(only)
+        ]
+        return random.Random(seed).sample(every, min(number or len(every), len(every))), len(every)
+    changes = [(part, file, place) for part, file in files for place in range(len(list(_changes(_tree(file)))))]
+    drawn = random.Random(seed).sample(changes, min(number or len(changes), len(changes)))
+    places: dict[tuple[str, str], set[int]] = {}
+    for part, file, place in drawn:
+        places.setdefault((part, file), set()).add(place)
+    return [mutant for names, chosen in places.items() for mutant in mutants(*names, chosen)], len(changes)
+
+
+def _tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+def mutants(part: str, file: str, chosen: Container[int] = range(sys.maxsize)) -> list[Mutant]:
+    """Return the mutants of a file, in the order of its lines. `chosen` is the numbers of the changes."""
+    tree = _tree(file)
     original = ast.unparse(tree)
     alterations = []
-    for node, name, index, new in _changes(tree):
+    for place, (node, name, index, new) in enumerate(_changes(tree)):
+        if place not in chosen:
+            continue
         held = getattr(node, name)
         old = held if index is None else held[index]
         _put(node, name, index, new)
@@ -487,12 +515,7 @@ def main() -> int:
     if wrong := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(wrong))}")
     parts = options.parts or list(PARTS)
-    every = [mutant for part in parts for file in _files(part) for mutant in mutants(part, file)]
-    if options.only:
-        every = [mutant for mutant in every if mutant.text.startswith(tuple(options.only))]
-    tried = every
-    if 0 < options.number < len(every):
-        tried = random.Random(options.seed).sample(every, options.number)
+    tried, count = draw(parts, tuple(options.only or ()), options.number, options.seed)
     outcomes: Counter[tuple[str, str]] = Counter()
     began = time.monotonic()
     context = multiprocessing.get_context("fork")
@@ -510,7 +533,7 @@ def main() -> int:
                     why = f"  ({_why_equivalent(mutant)})" if outcome == "equivalent" else ""
                     print(f"{outcome}: {mutant.text}{why}", flush=True)
     print(_table(parts, outcomes))
-    print(f"\n{len(tried)} of {len(every)} mutants, seed {options.seed}, {time.monotonic() - began:.0f} s.")
+    print(f"\n{len(tried)} of {count} mutants, seed {options.seed}, {time.monotonic() - began:.0f} s.")
     survived = sum(count for (_, outcome), count in outcomes.items() if outcome == "survived")
     return 1 if survived >= LIMIT * len(tried) else 0
 
