@@ -161,6 +161,11 @@ def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypa
     session.run(launch, 2 * CHUNK + 3)
     assert counts == [CHUNK, CHUNK, 3]
     assert (launch.on_gpu, launch.on_cpu) == (1024, 1024), "half, until somebody says another share"
+    session.gpu.tune = Mock()
+    session.tune(kernels.load("add"), case, inputs)
+    assert [(one.args[1].device_id, one.args[1].params) for one in session.gpu.tune.mock_calls] == [
+        ("fake:gpu", {"n": 1024})
+    ], "its GPU chooses a kernel for its half"
 
 
 def test_a_launch_that_was_put_off_is_not_forgotten_for_the_next() -> None:
