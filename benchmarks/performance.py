@@ -50,12 +50,16 @@ class Sizes(NamedTuple):
 
 
 LARGE = Sizes(
-    24 * GIB, "64M", "128M", "32M", "512,1000,1024,2048,4096,4097,8192", "1024,4096", "8k",
+    24 * GIB, "64M", "128M", "64M", "512,1000,1024,2048,4096,4097,8192", "1024,4096", "8k",
     (("4096", "m=256", "k=256", "m=256,k=256"), ("256", "m=4096,k=4096", "m=64k,k=1k"), ("1024", "batch=16")),
     "256,1024,4096,16384,65536", "4096",
 )  # fmt: skip
 MIDDLE = LARGE._replace(
-    least_bytes=6 * GIB, elements="32M", more_elements="64M", sides="512,1000,1024,2048,4096,4097"
+    least_bytes=6 * GIB,
+    elements="32M",
+    more_elements="64M",
+    cpu_elements="32M",
+    sides="512,1000,1024,2048,4096,4097",
 )
 SMALL = LARGE._replace(
     least_bytes=0, elements="8M", more_elements="16M", cpu_elements="16M", sides="512,1000,1024,2048", rungs="1024",

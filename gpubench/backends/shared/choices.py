@@ -41,9 +41,11 @@ _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
 # A size that is not on its op's ladder takes the choice of the nearest size, at most _NEAR half octaves away.
-# So a second run with other sizes needs no trials. If candidates take long to build, a size of the ladder tries
-# only the choices of the nearest smaller and larger sizes, at most _COSTLY_REACH half octaves away.
-_NEAR, _COSTLY_REACH = 4, 10
+# So a second run with other sizes needs no trials. Candidates that take long to build are programs, of which
+# each is the fastest for an octave or so: there a choice holds _COSTLY_NEAR half octaves away, and other sizes
+# try only the default and the choices of the nearest smaller and larger sizes, at most _COSTLY_REACH half
+# octaves away.
+_NEAR, _COSTLY_NEAR, _COSTLY_REACH = 4, 1, 10
 
 # Takes the name of a candidate. Returns a function that does a number of launches and returns their seconds.
 Timer = Callable[[str], Callable[[int], float]]
@@ -198,8 +200,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = built_ahead(names, lambda name: trials.timer(name, output), trials, session.clock)
-        margin = trials.margin if names[0] == trials.names[0] else 1.0
-        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=margin)
+        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=trials.margin)
     except DeviceOutOfMemory:
         return None
     finally:
@@ -212,7 +213,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
     """Return the candidate that was chosen at the nearest remembered size, if it is among the candidates of
     `trials`; other candidates may have differed there. Returns None if there is no such size nearby."""
-    for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
+    reach = _COSTLY_NEAR if trials.builders else _NEAR
+    for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, reach + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
         if names:
             return names[0]
@@ -220,11 +222,13 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return the candidates to try if each takes long to build: only those that were chosen, on a quiet
-    machine, at the nearest smaller and the nearest larger remembered size. Returns an empty tuple if building
-    is quick, or if one of the two sizes is not known."""
-    taken = set()
-    for side in (-1, 1) if trials.builders else ():
+    """Return the candidates to try if each takes long to build: only the default and those that were chosen, on
+    a quiet machine, at the nearest smaller and the nearest larger remembered size. Returns an empty tuple if
+    building is quick, or if one of the two sizes is not known."""
+    if not trials.builders:
+        return ()
+    taken = {trials.names[0]}
+    for side in (-1, 1):
         nearest = next(
             filter(None, (choices.at(_place(case, side * i)) for i in range(1, _COSTLY_REACH + 1))), []
         )

@@ -266,8 +266,10 @@ BESIDE = 3 * RUNG
     (BESIDE, {2 * BESIDE: "slow", BESIDE // 2: "slower"}, 0, "slow", 0),  # of two that are as near the larger
     (BESIDE, {2 * BESIDE: "slow", BESIDE // 4: "slower"}, 0, "slow", 0), (BESIDE, {2 * BESIDE: "gone", BESIDE // 4: "slow"}, 0, "slow", 0),
     (RUNG, {RUNG // 2: "slow", 2 * RUNG: "slow"}, 0, "fast", 1),  # a rung is tried whatever the sizes beside it took
-    # Where building is costly, what the sizes around took alone is tried.
-    (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slower"}, 2, "slow", 1), (RUNG, {RUNG >> 5: "slower", RUNG << 5: "slower"}, 2, "slower", 0),
+    # Where building is costly, only what the sizes around took and the default are tried, also for a size beside the rungs.
+    (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slower"}, 2, "slow", 1), (RUNG, {RUNG >> 5: "slower", RUNG << 5: "slower"}, 2, "slow", 1),
+    (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slow"}, 2, "slow", 0), (BESIDE, {round(BESIDE * 2**0.5): "slower"}, 2, "slower", 0),
+    (BESIDE, {BESIDE // 2: "slower", 2 * BESIDE: "slower"}, 2, "slow", 1), (BESIDE, {2 * BESIDE: "slow"}, 2, "fast", 1),
     (RUNG, {RUNG >> 5: "slower", RUNG << 5: "fast"}, 2, "fast", 1), (RUNG, {RUNG >> 5: "slow"}, 2, "fast", 1),
     (RUNG, {RUNG >> 5: "slow", round(RUNG * 2**5.5): "slow"}, 2, "fast", 1),
     (RUNG, {round(RUNG * 2**-0.5): "slow", round(RUNG * 2**0.5): "slower"}, 2, "slow", 1),
@@ -280,16 +282,6 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
         tuning.put(Chosen(took, load), other, names)
     assert (tuning.choose(NAMES, **{"builders": builders} if builders else {}), tuning.trials) == (name, trials)
     assert tuning.choices.get(module.key(tuning.case, NAMES)) in (None, Chosen(name, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("below", "load", "name"), [("slower", 0, "fast"), ("slow", 0, "slow"), ("slower", 0.16, "slow")]
-)
-def test_what_the_sizes_around_took_needs_no_margin_but_the_default_has_it(tmp_path, below, load, name):
-    tuning = Tuning(tmp_path, n=RUNG)
-    tuning.put(Chosen(below, load), RUNG >> 1, NAMES)
-    tuning.put(Chosen("fast"), RUNG << 1, NAMES)
-    assert tuning.choose(NAMES, builders=2, margin=1.35) == name
 
 
 def test_where_building_is_cheap_a_rung_is_tried_whatever_the_sizes_around_it_took(tmp_path):
