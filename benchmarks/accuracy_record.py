@@ -24,13 +24,13 @@ class Pairing(msgspec.Struct, frozen=True):
 
     op: str  # name of the op
     n: int  # size of the op
-    library: str  # the library that made the kernel
+    library: str  # library that made the kernel
     tool: str  # name of the tool
     clock: Clock  # gpubench's clock
-    ours_s: list[float]  # the seconds per launch by gpubench, for each turn
-    theirs_s: list[float]  # the seconds per launch by the tool, for each turn
+    ours_s: list[float]  # seconds per launch by gpubench, for each turn
+    theirs_s: list[float]  # seconds per launch by the tool, for each turn
     judged: bool = True  # whether the tool claims to measure the same as this clock
-    host_s: float | None = None  # the host's seconds per launch, if the tool reports them
+    host_s: float | None = None  # host's seconds per launch, if the tool reports them
 
     @property
     def ours(self) -> float:
@@ -69,8 +69,8 @@ class Agreement(msgspec.Struct, frozen=True):
     device: str  # name of the GPU
     driver: str | None  # version of its driver; None if unknown
     versions: dict[str, str]  # versions of the tools and libraries, by name
-    absent: dict[str, str]  # the reason for each tool without pairings
-    floors: dict[str, float]  # the seconds of launches without work, by name
-    pairings: list[Pairing]  # the times
+    absent: dict[str, str]  # reason for each tool without pairings
+    floors: dict[str, float]  # seconds of launches without work, by name
+    pairings: list[Pairing]  # times
     name: str = "gpubench-accuracy"  # name of the file format
     schema_version: int = 1  # version of the file format

@@ -47,7 +47,7 @@ class Subject(NamedTuple):
 
     op: str  # name of the op
     n: int  # size of the op
-    library: str  # the library that made the kernel
+    library: str  # library that made the kernel
     call: Callable[[], Any]  # enqueues a launch
     cycle: timer.Timer  # samples it as gpubench does
 

@@ -20,7 +20,7 @@ class Theirs(NamedTuple):
     """The time that a tool measured."""
 
     seconds: float  # seconds per launch
-    host_s: float | None = None  # the host's part of them; None if the tool does not report it
+    host_s: float | None = None  # host's part of them; None if the tool does not report it
 
 
 class Tool(NamedTuple):
@@ -28,7 +28,7 @@ class Tool(NamedTuple):
 
     name: str  # name of the tool
     clock: Clock  # gpubench's clock for the same quantity
-    library: str  # the library that made the kernel that the tool runs
+    library: str  # library that made the kernel that the tool runs
     judged: bool  # as in `Pairing`
     measure: Callable[[Subject], Theirs]  # measures a kernel by the tool
 
@@ -74,7 +74,6 @@ def triton_bench(subject: Subject) -> Theirs:
 
 
 def _middle(values: Any) -> float:
-    """Return the median of an array as a float."""
     return float(statistics.median(values.tolist()))
 
 

@@ -62,10 +62,10 @@ BAD, ELEMENTS = 0.05, 100_000
 class Times(NamedTuple):
     """The times at one size."""
 
-    by_implementation: dict[tuple[str, Implementation], float]  # the seconds by (device, implementation)
-    rows: dict[tuple[str, Implementation], CaseResult]  # the cases by (device, implementation)
-    cpu: float  # the best seconds on the CPU
-    other: float  # the best seconds on another device
+    by_implementation: dict[tuple[str, Implementation], float]  # seconds by (device, implementation)
+    rows: dict[tuple[str, Implementation], CaseResult]  # cases by (device, implementation)
+    cpu: float  # best seconds on the CPU
+    other: float  # best seconds on another device
 
     def cost(self, *, cpu: bool) -> float:
         """Return the cost of the best implementation of one side: the CPU if `cpu` is true, otherwise the other
@@ -104,19 +104,19 @@ class Question(NamedTuple):
 
     alone: bool  # whether one implementation of one device competes with the CPU
     regime: str  # id of the regime
-    basis: str  # the advice's `basis`
-    confidence: str  # the advice's `confidence`
+    basis: str  # advice's `basis`
+    confidence: str  # advice's `confidence`
     between: bool  # whether both sides were timed at a smaller and at a larger size
     answered: bool  # whether the advice names a device
-    cost: float | None  # the cost of the answer, as a share
-    side: float | None  # the cost of the best implementation of the advised side, as a share
+    cost: float | None  # cost of the answer, as a share
+    side: float | None  # cost of the best implementation of the advised side, as a share
     shown: bool  # whether the interval of the advised time / the best time lies above 1
-    fitted: float  # the cost of the fitted threshold
-    constant: float  # the cost of the threshold of 100,000 elements
+    fitted: float  # cost of the fitted threshold
+    constant: float  # cost of the threshold of 100,000 elements
     machine: Path  # folder of the file
     key: Key  # what the calls have in common
-    n: int  # the size that was left out
-    times: Times  # the times at this size
+    n: int  # size that was left out
+    times: Times  # times at this size
 
 
 def times_at(field: ContenderSet, n: int) -> Times | None:
@@ -143,9 +143,9 @@ class Field(NamedTuple):
     """An op, dtype, regime and set of devices of a file."""
 
     path: Path  # path of the file
-    run: Run  # the run in it
+    run: Run  # run in it
     key: Key  # what the calls have in common
-    group: CaseGroup  # the cases of the field
+    group: CaseGroup  # cases of the field
     regime: str  # id of the regime
     # the only device and implementation that competes with the CPU; None if all do
     alone: tuple[str, Implementation] | None

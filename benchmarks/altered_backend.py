@@ -38,12 +38,10 @@ class AlteredSession:
         return getattr(self._inner, name)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the real device cannot run the case, or None if it can."""
         refusal: BackendError | None = self._inner.supports(op, self._own(case))
         return refusal
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Tune the case on the real device."""
         self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
@@ -79,7 +77,6 @@ class AlteredBackend(Backend):
         self.implementations = self._inner.implementations
 
     def devices(self) -> list[Device]:
-        """Return the one device with its new name."""
         return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:

@@ -1,5 +1,5 @@
 """A contest of gpubench and PyTorch: pairs of processes, one for each of the two. Every second pair has the
-reverse order."""
+reverse order. A ratio is the median over the pairs, with its order-statistic interval."""
 
 from __future__ import annotations
 

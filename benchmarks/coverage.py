@@ -107,21 +107,21 @@ NEAR = (0.6, 0.77, 1.0, 1.3, 1.6)
 class Noise(NamedTuple):
     """The standard deviations of ln(seconds), and two other kinds of noise."""
 
-    block: float = 0.08  # the standard deviation between blocks
-    size: float = 0.05  # the standard deviation between sizes
-    session: float = 0.04  # the standard deviation between sessions
-    tails: float = 0.0  # the share of blocks that take up to three times as long
-    speeds: float = 1.0  # the ratio of the two speeds of the host; each block has one of them
+    block: float = 0.08  # standard deviation between blocks
+    size: float = 0.05  # standard deviation between sizes
+    session: float = 0.04  # standard deviation between sessions
+    tails: float = 0.0  # share of blocks that take up to three times as long
+    speeds: float = 1.0  # ratio of the two speeds of the host; each block has one of them
 
 
 class Shape(NamedTuple):
     """The true curves of a CPU and a GPU. The ratio CPU seconds / GPU seconds rises with a power of n and is 1
     near the crossing."""
 
-    power: float = 0.5  # the exponent of the ratio
-    step: float = 1.0  # the factor by which the CPU's time rises at the step
-    at: float = 1.0  # the size of both steps / the crossing
-    jump: float = 1.0  # the factor by which the GPU's time rises at the step
+    power: float = 0.5  # exponent of the ratio
+    step: float = 1.0  # factor by which the CPU's time rises at the step
+    at: float = 1.0  # size of both steps / the crossing
+    jump: float = 1.0  # factor by which the GPU's time rises at the step
     # Pairs (factor, position): the CPU's time rises by the factor around position * crossing, over a factor of
     # 3.
     caches: tuple[tuple[float, float], ...] = ()

@@ -6,11 +6,9 @@ FILE.json]
 It prints a Markdown table of PyTorch's time / gpubench's time, so that gpubench is faster if the value is above
 1. The exit code is always 0.
 
-A pair is one process of gpubench and one of PyTorch, one after the other. Every second pair begins with
-PyTorch. After a warm-up, a process times batches of calls that last at least a millisecond, and reports the
-median batch of each case. The ratio is the median over the pairs, with its order-statistic interval. Both read
-the same numbers from arrays that NumPy allocated, aligned to 64 bytes, and write into an existing array. A
-first process of gpubench, whose times are not used, compiles and chooses kernels.
+The pairs are those of contest.py. After a warm-up, a process times batches of calls that last at least a
+millisecond, and reports the median batch of each case. Both read the same numbers from arrays that NumPy
+allocated, aligned to 64 bytes, and write into an existing array.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ class Found(NamedTuple):
 
     op: str  # name of the op
     regime: str  # id of the regime
-    n: float  # the size of the break-even
-    low: float  # the lower end of its interval
-    high: float  # the upper end of its interval
-    implementations: tuple[str, str]  # the implementations of the CPU and of the device
-    seconds: float  # the seconds of the search
+    n: float  # size of the break-even
+    low: float  # lower end of its interval
+    high: float  # upper end of its interval
+    implementations: tuple[str, str]  # implementations of the CPU and of the device
+    seconds: float  # seconds of the search
 
 
 def main() -> None:

@@ -14,8 +14,7 @@ unchanged. In the others, every tenth or every fifth launch at the larger size o
 
 The verdicts come from `compare` itself. Sessions during which other processes used the CPU are repeated and
 left out, as in every run. Overlapping sets of sessions are not independent trials: with 24 unchanged sessions,
-the shares are accurate to a few percent. `--from` reads a file that `-o` has saved. This is a report, not a
-test.
+the shares are accurate to a few percent. `--from` reads a file that `-o` has saved.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ MOST_SETS = 10
 class Pool(NamedTuple):
     """One run with altered sessions."""
 
-    run: Run  # the run
+    run: Run  # run
     extra: dict[int, float]  # by session: the share of launches that were made twice
 
     def sessions(self, *shares: float) -> list[int]:
@@ -152,7 +151,6 @@ def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Ite
     The unchanged sessions are those just before and after the slowed ones.
     """
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
-    # The unchanged sessions just before and just after each: either way the sides have taken turns.
     near = [
         [
             *[index for index in unchanged if index < session][-1:],

@@ -35,11 +35,11 @@ class Judged(NamedTuple):
     op: str  # id of the function
     device_id: str  # id of the device
     regime: str  # id of the regime
-    text: str  # the printed text
-    truth: str  # the break-even by the sweep, as a text
-    fastest_s: float  # the seconds of a call on this device, at the largest size
-    mean: float  # the mean loss over the sizes
-    worst: float  # the largest loss
+    text: str  # printed text
+    truth: str  # break-even by the sweep, as a text
+    fastest_s: float  # seconds of a call on this device, at the largest size
+    mean: float  # mean loss over the sizes
+    worst: float  # largest loss
 
 
 def at(curve: Curve, n: float) -> float:

@@ -44,21 +44,21 @@ DEVICE_TOLERANCE_BYTES = 4 << 20
 class Held(msgspec.Struct, frozen=True):
     """The resources of a process."""
 
-    rss_bytes: int  # the resident memory
-    handles: int  # the number of open files or handles
-    threads: int  # the number of threads
-    device_bytes: int | None = None  # the device memory in use, or None if it is unknown
+    rss_bytes: int  # resident memory
+    handles: int  # number of open files or handles
+    threads: int  # number of threads
+    device_bytes: int | None = None  # device memory in use, or None if it is unknown
 
 
 class Trace(msgspec.Struct, frozen=True):
     """The resources of a process while it repeats some work."""
 
-    what: str  # the work, in words
-    count: int  # the number of launches or openings
-    first: Held  # the resources after the warm-up
-    middle: Held  # the resources half way
-    last: Held  # the resources at the end
-    tolerance_bytes: int = HOST_TOLERANCE_BYTES  # the growth of host memory that is no leak
+    what: str  # work, in words
+    count: int  # number of launches or openings
+    first: Held  # resources after the warm-up
+    middle: Held  # resources half way
+    last: Held  # resources at the end
+    tolerance_bytes: int = HOST_TOLERANCE_BYTES  # growth of host memory that is no leak
 
     def leaks(self) -> list[str]:
         """Return one sentence for each resource that grew in both halves by more than half its tolerance."""
@@ -101,7 +101,7 @@ def _trim() -> None:
 class Repeats(msgspec.Struct, frozen=True):
     """How often to repeat the work."""
 
-    count: int  # the number of repeats
+    count: int  # number of repeats
     limit_s: float = 60.0  # about the most seconds
     device_bytes: DeviceBytes | None = None  # returns the device memory in use
 

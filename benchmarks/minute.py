@@ -46,13 +46,13 @@ SAMPLE_S = 1e-3
 class Costs(NamedTuple):
     """The time of a run that is not spent in samples."""
 
-    step_s: float  # the seconds for each step
-    case_s: float  # the seconds for each case
-    element_s: float  # the seconds for each element of a size
-    block_s: float  # the seconds for each block
-    start_s: float  # the seconds before the first step
-    end_s: float  # the seconds after the last step
-    launches: float  # the number of launches of a case in addition to its samples
+    step_s: float  # seconds for each step
+    case_s: float  # seconds for each case
+    element_s: float  # seconds for each element of a size
+    block_s: float  # seconds for each block
+    start_s: float  # seconds before the first step
+    end_s: float  # seconds after the last step
+    launches: float  # number of launches of a case in addition to its samples
 
 
 # The costs on an H200 host with 16 cores: `before` without, and `after` with launches and operands that are

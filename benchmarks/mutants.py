@@ -363,11 +363,11 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     """One change of one file."""
 
-    part: str  # the part of gpubench
-    file: str  # the path from the root of the repository
-    line: int  # the number of the changed line
-    change: str  # the change in words
-    source: str  # the new text of the whole file
+    part: str  # part of gpubench
+    file: str  # path from the root of the repository
+    line: int  # number of the changed line
+    change: str  # change in words
+    source: str  # new text of the whole file
 
     @property
     def text(self) -> str:
@@ -579,8 +579,8 @@ def _prepare(folder: str, tracked: list[str]) -> None:
 class Survey:
     """The results of the unaltered tests."""
 
-    together_s: float  # the seconds of all tests together
-    each_s: dict[str, float]  # the seconds of each test
+    together_s: float  # seconds of all tests together
+    each_s: dict[str, float]  # seconds of each test
     tests: dict[str, dict[int, list[str]]]  # by file and line, the tests that run the line
 
 

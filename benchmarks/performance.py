@@ -37,16 +37,16 @@ _CPU_OPS = "copy,add,saxpy,chain,dot,sum,max,relu,gelu,softmax,transpose,gemv"
 class Sizes(NamedTuple):
     """The sizes for one class of devices, in the form of the option `--sizes`."""
 
-    least_bytes: int  # the smallest device memory of the class
-    elements: str  # the sizes of vectors
-    more_elements: str  # the sizes of copy and add
-    cpu_elements: str  # the sizes of vectors on the CPU
-    sides: str  # the sides of the matrices of matmul
-    rungs: str  # the sides of the matrices for the table of all variants
-    large_side: str  # the side of the matrices of transpose and gemv
+    least_bytes: int  # smallest device memory of the class
+    elements: str  # sizes of vectors
+    more_elements: str  # sizes of copy and add
+    cpu_elements: str  # sizes of vectors on the CPU
+    sides: str  # sides of the matrices of matmul
+    rungs: str  # sides of the matrices for the table of all variants
+    large_side: str  # side of the matrices of transpose and gemv
     shapes: tuple[tuple[str, ...], ...]  # for matrices that are not square: a size, then texts for `--params`
-    widths: str  # the lengths of rows
-    product: str  # the side of the matrices in other dtypes
+    widths: str  # lengths of rows
+    product: str  # side of the matrices in other dtypes
 
 
 LARGE = Sizes(

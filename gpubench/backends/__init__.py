@@ -27,10 +27,10 @@ class Facts(NamedTuple):
     """The facts about a backend that the parent process knows without loading it. The fields are the attributes
     of `Backend` with the same names."""
 
-    implementations: tuple[Implementation, ...]  # the implementations that the backend has
-    kinds: tuple[DeviceKind, ...]  # the kinds of its devices
+    implementations: tuple[Implementation, ...]  # implementations that the backend has
+    kinds: tuple[DeviceKind, ...]  # kinds of its devices
     yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels that the backend brings, by the name of the op
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that the backend brings, by the name of the op
 
 
 # In the order in which devices are listed and measured, the baseline first. With this table the parent does not

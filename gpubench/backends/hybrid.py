@@ -123,7 +123,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
     prepared = cpu.compile(launch.op, case, [cpu.view(array) for array in arrays], place)
     library = case.implementation == "library"
 
-    # As long as this lives, no other array has the ids of those in `held`.
+    # `held` keeps the arrays, so that no others get their ids.
     def compute(count: int, held: Any = (hosts, whole)) -> None:
         cpu.run(prepared, count)
         if library and prepared.output is not place:  # a fresh array is copied to its place
@@ -321,8 +321,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         self._two_sided: dict[str, Session] = {}  # the wing's session by workload op
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot be split, or None if it can. Only the plain tuned implementation of a
-        divisible op can."""
+        """Return why the case cannot be split, or None for the plain tuned implementation of a divisible op."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
@@ -332,7 +331,6 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
     def for_op(self, op: Op) -> Session:
-        """Return the wing's session for a workload, or this session for any other op."""
         two_sided = wings.for_op("two_sides", op)
         if two_sided is None:
             return self
@@ -345,7 +343,6 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return DividedBuffer(shape, dtype)
 
     def free(self, buffer: DividedBuffer) -> None:
-        """Return the operand's device memory to the GPU's pool."""
         self._flush()
         buffer.free()
 

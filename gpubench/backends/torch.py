@@ -123,9 +123,8 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the case cannot run, or None if it can. These cannot run: ops on the host, the
-        tuned implementation, variants other than TF32 on CUDA, TF32 on a GPU without it, operands that are too
-        large, and dtypes that PyTorch does not compute."""
+        """Refuse ops on the host, the tuned implementation, variants other than TF32 on CUDA, TF32 on a GPU
+        without it, operands that are too large, and dtypes that PyTorch does not compute."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -153,7 +152,7 @@ class TorchSession(
                 got = [_kind(x) for x in each(launch.output)]
         except (DeviceOutOfMemory, DeviceLost):
             raise
-        except Exception as error:  # PyTorch and an op's expression raise what they like
+        except Exception as error:  # any error of PyTorch and of an op's expression
             why = (str(error) or type(error).__name__).splitlines()[0][:200]
             declared = op.fills("torch")
             return Unsupported(
@@ -214,12 +213,10 @@ class TorchSession(
         return self._torch.from_numpy(array)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the device. The driver stages pageable memory."""
         with vendor_errors():
             buffer.copy_(self.view(host))
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the host and wait for the copy."""
         with vendor_errors():
             self.view(host).copy_(buffer)
 
@@ -292,10 +289,9 @@ class TorchSession(
         return launch
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
-        """Enqueue the launches. The CPU computes them at once."""
         with vendor_errors():
             if launch.output is None and launch.into is not None:
-                # Whoever forgot the last answer wants to see a new one.
+                # A caller that dropped the last output checks the next one: an old result must not pass for it.
                 for tensor in each(launch.into):
                     tensor.fill_(sentinel_of(str(tensor.dtype).removeprefix("torch.")))
                 launch.output = launch.into
@@ -304,7 +300,6 @@ class TorchSession(
                 call()
 
     def sync(self) -> None:
-        """Wait for the device's queue. The CPU has no queue."""
         if not self._on_cpu:
             with vendor_errors():
                 self.driver.synchronize()
@@ -324,7 +319,6 @@ class TorchSession(
             return self._clock.time(launch.call, repeat)
 
     def use_threads(self, count: int | None) -> None:
-        """Set the number of threads that compute. None means all."""
         if self.threads is not None and self._torch.get_num_threads() != (count or self.threads):
             self._torch.set_num_threads(count or self.threads)
 
@@ -487,7 +481,6 @@ class TorchBackend(Backend):
         return [*self.host_devices(), *(_gpus(import_torch()) if drives_gpus else ())]
 
     def host_devices(self) -> list[Device]:
-        """List the CPU without importing PyTorch. Raises BackendUnavailable."""
         driver = _version()["__version__"]
         return [Device(id=CPU, backend="torch", kind="cpu", name="CPU", api="host", driver=driver)]
 
@@ -529,7 +522,7 @@ def import_torch() -> Any:
     try:
         with on_all_cpus():
             import torch
-    except Exception as error:  # libraries that are missing or of other versions raise what they like
+    except Exception as error:  # any error of libraries that are missing or of other versions
         raise BackendUnavailable(f"PyTorch cannot be imported: {error}", hint=torch_hint()) from error
     return torch
 

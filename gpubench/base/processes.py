@@ -2,9 +2,9 @@
 output. Also the load that other programs put on the CPUs.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
-child_main.py runs before the start-up code of other packages. Its messages are framed, which separates them
-from other output in its pipe. On Linux the kernel kills a child when the thread that started it ends, so that
-thread has to outlive the child.
+child_main.py runs before the start-up code of other packages. Its messages are framed, which tells them from
+other output. On Linux the kernel kills a child when the thread that started it ends, so that thread has to
+outlive the child.
 
 The load is computed from two readings of the system's counters, one before and one after a sample, so that
 nothing has to run during the sample.
@@ -314,7 +314,7 @@ def foreign(text: str) -> str:
 class Ended(msgspec.Struct, frozen=True):
     """The result of a child that ran one command."""
 
-    status: int | None  # the exit status, or the negated number of a signal; None: not ended in time
+    status: int | None  # exit status, or the negated number of a signal; None: not ended in time
     output: str  # its stdout; a long one without its middle
     errors: str  # its stderr; a long one without its middle
     took_s: float  # seconds until its stdout ended
@@ -435,7 +435,7 @@ LONG_ENOUGH_S = 2.0
 class CpuTimes(NamedTuple):
     """A reading of CPU time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
 
-    at_s: float  # the time of the reading, by the host's clock
+    at_s: float  # time of the reading, by the host's clock
     total_s: float  # time in all states
     busy_s: float  # time spent computing
     steal_s: float  # time taken by the hypervisor

@@ -54,7 +54,6 @@ class Stream:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush the buffer."""
         with self._lossy():
             self.stream.flush()
 
@@ -160,11 +159,9 @@ class Output:
     name = "standard output"
 
     def write(self, text: str) -> None:
-        """Write `text` as `put` does."""
         put(text)
 
     def flush(self) -> None:
-        """Flush the buffer."""
         sys.stdout.flush()
 
 

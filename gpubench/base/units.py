@@ -51,9 +51,9 @@ MAX_DIGITS = 4
 class _Part(NamedTuple):
     """A part of a typed list of sizes, with its position in the list for errors."""
 
-    text: str  # the characters of the part
+    text: str  # characters of the part
     start: int  # index of its first character in the whole text
-    whole: str  # the whole text
+    whole: str  # whole text
     option: str  # name of the option
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:

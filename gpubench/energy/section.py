@@ -26,9 +26,9 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     """The energy of a call of a case."""
 
     id: str  # id of the case
-    device_id: str  # the id of the device that ran the case
-    kind: str  # the kind of that device
-    joules: float | None  # the energy of one call; None if it is unknown
+    device_id: str  # id of the device that ran the case
+    kind: str  # kind of that device
+    joules: float | None  # energy of one call; None if it is unknown
     power_w: float | None  # mean power in watts during the case, from the counter; None if it is unknown
     idle_w: list[float]  # watts of the idle device before and after, as far as they are known
     # mean power in watts during the case, from the device's sensor; None if there is none
@@ -36,7 +36,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float  # seconds for which the case ran
     steps: int  # steps of the counter after the first one in that time
     counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
-    reason: str | None  # the reason why the energy is unknown; None if it is known
+    reason: str | None  # reason why the energy is unknown; None if it is known
 
 
 @derive_once
@@ -173,7 +173,7 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
         return msgspec.structs.replace(
             advice, device_id=None, backend=None, implementation=None, confidence="none",
             reason=why or f"no run has counted energy at n = {advice.n}",
-            # Where a device has no counter, the same run would say the same again.
+            # Another run would not change the reason, such as a missing counter.
             command=None if why else f"gpubench run --ops {advice.op} --sizes {advice.n} --energy",
         )  # fmt: skip
     (least_j, device_id), (next_j, _) = ranking[:2]

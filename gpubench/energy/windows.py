@@ -114,7 +114,6 @@ class EnergyCompanion(Companion):
                     self.recorder.add(run.case.id, energy=window)
 
     def clean_up(self) -> None:
-        """End the child process that reads the counters."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None

@@ -25,7 +25,7 @@ class Meaning(TypedDict, total=False):
 
     # returns the list of inputs at size n; called with those of rng, n and dtype that it has as parameters
     inputs: Maker | None
-    tolerance: float | None  # the largest allowed relative error of a result
+    tolerance: float | None  # largest allowed relative error of a result
     same: Callable[[Any, Any], bool] | None  # returns whether two results are equal
     flops: Callable[[int], float] | None  # returns the number of operations of a call at size n
     to_gpu: Callable[[Any], Any] | None  # moves an input to the GPU
@@ -37,8 +37,8 @@ class Meaning(TypedDict, total=False):
 class Options(Meaning, total=False):
     """All options of a function."""
 
-    backends: str | None  # the backends to measure, such as "numpy,cupy"; default: all
-    dtypes: str | None  # the dtypes to measure, such as "float32,float64"
+    backends: str | None  # backends to measure, such as "numpy,cupy"; default: all
+    dtypes: str | None  # dtypes to measure, such as "float32,float64"
 
 
 OPTIONS = tuple(Options.__annotations__)

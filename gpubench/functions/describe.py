@@ -45,9 +45,9 @@ MOST_POWER = 3.0
 class Shown(msgspec.Struct, frozen=True):
     """An input or a result of a function at the sizes that were tried."""
 
-    name: str  # the name of the argument or result
+    name: str  # name of the argument or result
     extents: list[Points]  # for each axis: its extent at the sizes n that were tried
-    bytes: Points  # the size in bytes at the sizes n that were tried
+    bytes: Points  # size in bytes at the sizes n that were tried
     floating: bool = True  # whether the elements have the dtype of the case
     stays: bool = False  # whether the object stays on the device, as weights do
 
@@ -55,27 +55,27 @@ class Shown(msgspec.Struct, frozen=True):
 class Description(msgspec.Struct, frozen=True):
     """The description of a function that a child process sent."""
 
-    source: str  # the name of the file or module without a suffix
-    name: str  # the name of the function
+    source: str  # name of the file or module without a suffix
+    name: str  # name of the function
     digest: str  # a digest of the source text of the function
-    summary: str  # the first line of the function's docstring
-    inputs: list[Shown]  # the arguments
-    results: list[Shown]  # the results
-    peak: Points  # the bytes that a call used in addition to its inputs and results, by n
-    seconds: Points  # the seconds of a call of the CPU program, by n
-    low: int  # the smallest size at which the function works
-    high: int  # the largest size of a search
-    dtypes: list[Dtype]  # the dtypes to measure
-    inputs_s: Points = []  # the seconds of making the inputs, by n
+    summary: str  # first line of the function's docstring
+    inputs: list[Shown]  # arguments
+    results: list[Shown]  # results
+    peak: Points  # bytes that a call used in addition to its inputs and results, by n
+    seconds: Points  # seconds of a call of the CPU program, by n
+    low: int  # smallest size at which the function works
+    high: int  # largest size of a search
+    dtypes: list[Dtype]  # dtypes to measure
+    inputs_s: Points = []  # seconds of making the inputs, by n
     pair: bool = False  # whether the function has two programs
-    backends: list[str] | None = None  # the backends to measure; None means all
+    backends: list[str] | None = None  # backends to measure; None means all
     one_of: list[str] = []  # backends of which the first that drives a GPU here measures the GPU program
-    flops: Points | None = None  # the operations of a call, by n; None if the user gave no `flops`
+    flops: Points | None = None  # operations of a call, by n; None if the user gave no `flops`
     # the operations per element; None if the function is not a formula that can be compiled
     operations: int | None = None
-    untraced: str = ""  # the reason why the function is not compiled
+    untraced: str = ""  # reason why the function is not compiled
     own_inputs: bool = False  # whether the user's code makes the inputs
-    file_digest: str = ""  # the digest of the whole file; a worker refuses to measure a changed file
+    file_digest: str = ""  # digest of the whole file; a worker refuses to measure a changed file
 
     @property
     def id(self) -> str:
@@ -128,11 +128,11 @@ def _extent_text(points: Points) -> str:
 class Code(msgspec.Struct, frozen=True):
     """The user's code in the form that an op needs."""
 
-    expr: Callable[..., Array]  # the function; a placeholder in the parent, which has no user code
-    formula: Callable[..., Any] | None = None  # the function that is traced and compiled; None in the parent
-    tolerance: Tolerance | None = None  # the tolerance of the result; None means the default
-    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # the functions that make the inputs
-    calls: Any = None  # the function itself if it may take objects other than arrays, else None
+    expr: Callable[..., Array]  # function; a placeholder in the parent, which has no user code
+    formula: Callable[..., Any] | None = None  # function that is traced and compiled; None in the parent
+    tolerance: Tolerance | None = None  # tolerance of the result; None means the default
+    made: Sequence[Callable[[Params, str, int], Array]] | None = None  # functions that make the inputs
+    calls: Any = None  # function itself if it may take objects other than arrays, else None
 
 
 class SizedOperand(Operand, frozen=True, kw_only=True):
@@ -221,19 +221,19 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 class CodeSource(msgspec.Struct, frozen=True):
     """A source of functions: a file, a module or a pickle."""
 
-    name: str  # the name of the source in messages
-    kind: Literal["file", "module", "pickle"]  # the kind of the source
-    place: str  # the path of a file or pickle, or the dotted name of a module
+    name: str  # name of the source in messages
+    kind: Literal["file", "module", "pickle"]  # kind of the source
+    place: str  # path of a file or pickle, or the dotted name of a module
     path: tuple[str, ...] = ()  # folders to add to `sys.path`
-    only: str = ""  # the name of the only function in a pickle
+    only: str = ""  # name of the only function in a pickle
 
 
 class Manifest(msgspec.Struct):
     """The functions of a process and their sources. A later source replaces an earlier source with the same
     name."""
 
-    sources: list[CodeSource] = []  # the files, modules and pickles
-    functions: list[Description] = []  # the descriptions that child processes sent
+    sources: list[CodeSource] = []  # files, modules and pickles
+    functions: list[Description] = []  # descriptions that child processes sent
 
 
 _known = Manifest()

@@ -211,9 +211,9 @@ COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex6
 class Loaded(NamedTuple):
     """The functions of a source."""
 
-    functions: dict[str, UserFunction]  # the functions by name
+    functions: dict[str, UserFunction]  # functions by name
     wrong: dict[str, str]  # for each other name the reason why the function cannot be measured
-    file_digest: str = ""  # the digest of the imported file; empty for a pickled function
+    file_digest: str = ""  # digest of the imported file; empty for a pickled function
 
 
 @cache

@@ -41,7 +41,7 @@ class ObjectBuffer:
     """A stand-in for a buffer. Its value is an object on the device, or a result on the host."""
 
     value: Any = None
-    host: Any = None  # the input on the host from which the value was made
+    host: Any = None  # input on the host from which the value was made
 
 
 class CallResult:
@@ -98,7 +98,6 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> ObjectBuffer:
-        """Return a buffer without an object."""
         return self._idle.pop() if self._idle else ObjectBuffer()
 
     def free(self, buffer: ObjectBuffer) -> None:
@@ -197,7 +196,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             last.value = result
             return last
 
-        # The programs of a pair are PyTorch's own: they turn gradients off if they want none.
+        # The programs of a pair switch gradients off themselves.
         if tensors and (function.gradients or function.gpu is not None):
             import torch
 
@@ -444,11 +443,11 @@ ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 class Discrepancy(NamedTuple):
     """The largest error of a result, or of one array of it, and where it is."""
 
-    error: float  # the largest relative error; infinite if the results cannot be compared
-    limit: float  # the allowed error
+    error: float  # largest relative error; infinite if the results cannot be compared
+    limit: float  # allowed error
     # index of the element with the largest error, or of the first wrong integer; empty if there is none
     place: list[int]
-    words: str = ""  # the fault in words, if no number expresses it
+    words: str = ""  # fault in words, if no number expresses it
     integers: bool = False  # whether the elements are integers, such as counts or labels
 
     @property
@@ -459,8 +458,8 @@ class Discrepancy(NamedTuple):
 class Allowed(NamedTuple):
     """The allowed relative errors of results."""
 
-    floating: float  # the allowed error of each floating-point element
-    integers: float  # the allowed error of all counts or labels together
+    floating: float  # allowed error of each floating-point element
+    integers: float  # allowed error of all counts or labels together
 
 
 UNLIMITED = Allowed(math.inf, math.inf)

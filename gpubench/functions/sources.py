@@ -32,8 +32,8 @@ _said: dict[str, list[RunWarning]] = {}
 class CodePlace(NamedTuple):
     """A word of the command line that names functions."""
 
-    where: str  # the path of a file, or the name of a module
-    name: str  # the name of one function; empty if all functions are meant
+    where: str  # path of a file, or the name of a module
+    name: str  # name of one function; empty if all functions are meant
 
 
 def parse_place(word: str) -> CodePlace | None:

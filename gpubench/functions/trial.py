@@ -62,15 +62,15 @@ HIGHEST, LONGEST_S = 2**24, 0.5
 class TrialRequest(msgspec.Struct):
     """Request: try the functions of a source."""
 
-    source: CodeSource  # the source of the functions
-    names: list[str] | None = None  # the names of the functions; None means all functions
-    skip: list[str] = []  # the names of functions that an earlier child process has tried
-    sizes: list[int] = []  # the sizes that the user requested; empty for a search
-    dtype: str = "float32"  # the dtype of the elements
+    source: CodeSource  # source of the functions
+    names: list[str] | None = None  # names of the functions; None means all functions
+    skip: list[str] = []  # names of functions that an earlier child process has tried
+    sizes: list[int] = []  # sizes that the user requested; empty for a search
+    dtype: str = "float32"  # dtype of the elements
     # The seconds for each size after the first, which also limit repeated calls. None: TRIAL_S for each size,
     # and no limit of calls.
     limit_s: float | None = None
-    usable_bytes: int | None = None  # the free memory that the machine leaves to gpubench; None: unknown
+    usable_bytes: int | None = None  # free memory that the machine leaves to gpubench; None: unknown
 
     @property
     def most_bytes(self) -> float:
@@ -81,24 +81,24 @@ class TrialRequest(msgspec.Struct):
 class TrialReport(msgspec.Struct):
     """Reply: the results of a trial so far."""
 
-    functions: list[Description] = []  # the descriptions of the functions that were tried
+    functions: list[Description] = []  # descriptions of the functions that were tried
     # the current function, as described so far; None if no size has been tried yet
     partial: Description | None = None
     wrong: dict[str, str] = {}  # by the name of a function: why it cannot be measured
-    known: list[str] = []  # the names that the source declares
-    trying: str | None = ""  # the name of the current function; empty during the import, None at the end
-    broken: str = ""  # the reason why the source cannot be imported
+    known: list[str] = []  # names that the source declares
+    trying: str | None = ""  # name of the current function; empty during the import, None at the end
+    broken: str = ""  # reason why the source cannot be imported
 
 
 class Trial(msgspec.Struct):
     """The calls of a function at one size."""
 
-    n: int  # the size n of the op
-    inputs: list[Any]  # the inputs of the call
-    results: list[tuple[str, Any]]  # the results, each with its name
-    inputs_s: float  # the seconds of making the inputs
-    seconds: float  # the seconds of the fastest call
-    peak: int  # the bytes that a call used in addition to its inputs and results
+    n: int  # size n of the op
+    inputs: list[Any]  # inputs of the call
+    results: list[tuple[str, Any]]  # results, each with its name
+    inputs_s: float  # seconds of making the inputs
+    seconds: float  # seconds of the fastest call
+    peak: int  # bytes that a call used in addition to its inputs and results
 
 
 def describe(name: str, function: UserFunction, request: TrialRequest) -> Iterator[Description]:

@@ -190,7 +190,7 @@ const int THREADS = {_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
     return CudaProgram((step,))
 
 
-# LOWEST stands before the first key: what was added before it is multiplied by 0 then.
+# LOWEST is the running maximum before the first key, which then multiplies the sums so far by 0.
 _KERNEL = """
 struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
 

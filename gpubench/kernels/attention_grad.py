@@ -8,8 +8,7 @@ and others, arXiv 2205.14135.
 - CPU: blocks of queries of a head, by BLAS; each thread takes whole heads.
 - CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score, the
   sum of the powers and sum(p dp). The second pass goes over the keys. It computes the weights again from these
-  numbers and writes dk and dv. No two threads write the same element. On CUDA eight threads share a query or a
-  key.
+  numbers and writes dk and dv. On CUDA eight threads share a query or a key.
 """
 
 from __future__ import annotations

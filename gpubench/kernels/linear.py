@@ -11,10 +11,8 @@
 The `norm_linear` ops norm the rows first, as a transformer does: out = f(layernorm(x) w + b).
 
 - CPU: the compiled norm writes to a scratch array, which the layer then reads.
-- CUDA: for few rows, each block of the one launch norms the rows that it multiplies. More rows take the kernel
-  of layernorm, cuBLAS and the pass over the result.
-- WGSL: the kernel for few rows norms them in each group. All other candidates read rows that an earlier
-  dispatch has normed.
+- CUDA and WGSL: for few rows, each group of the one launch norms the rows that it multiplies. All other kernels
+  read rows that an earlier launch has normed.
 
 `norm_linear_last` computes the logits of only the last of n tokens, which is enough to continue a text. It uses
 the kernels for few rows.

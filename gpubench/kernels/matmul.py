@@ -9,13 +9,9 @@ gemv: out = A x. It reads every element of A once, so memory bounds it. A is n x
 
 - CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no
   threads.
-- CUDA: the threads of a row stride through it in 128-bit loads, and x stays in the caches. In half precision
-  each thread works on four long rows at once, so that it unpacks x once for all four. Short rows share a warp.
-  If there are too few rows to fill the device, each row is divided into parts, and a second launch adds these
-  up in a fixed order.
-- WGSL: up to 256 neighbouring threads share a long row, and several short rows share a group. A thread works on
-  several rows and reads x once for all of them. If there are too few rows to fill the device, each row is
-  divided into chunks, and a second pass adds them up.
+- CUDA and WGSL: neighbouring threads share a row, and several short rows share a warp or a group. A thread may
+  work on several rows, for which it reads x once. If there are too few rows to fill the device, each row is
+  divided into parts, and a second launch adds these up in a fixed order.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 these ops are bound by memory. For sum_rows:
 
 - CPU: BLAS, as a vector of ones times the matrix; halves are added in float32, block by block.
-- CUDA and WGSL: neighbouring threads take neighbouring columns, so that every load of a group is one piece of
-  memory. Eight lanes of a group share a column and add up at the end. If there are too few columns to fill the
-  device, the rows are divided into chunks, and a second pass adds these up in a fixed order.
+- CUDA and WGSL: neighbouring threads take neighbouring columns, and eight share a column. If there are too few
+  columns to fill the device, the rows are divided into chunks, and a second pass adds these up in a fixed
+  order.
 """
 
 from __future__ import annotations

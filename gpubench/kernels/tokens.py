@@ -3,8 +3,8 @@
 This module has the vocabulary, the text, and a twenty-line encoder that gives the same ids as `tiktoken` and is
 the reference for it. A word is a run of letters, digits or other signs with the blank before it, or a run of
 white space. Within a word, the two neighbours whose joined bytes have the lowest rank are joined first
-(Sennrich and others, arXiv 1508.07909). scripts/train_vocabulary.py made the files. In the file of ranks, each
-line has an entry in base64 and its rank, as in tiktoken's files.
+(Sennrich and others, arXiv 1508.07909). scripts/train_vocabulary.py made the files. The file of ranks has
+tiktoken's format.
 
 Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read:
 `traffic` counts the expected number of distinct rows. `embedding_at` is for tokens that follow earlier ones:

@@ -2,9 +2,9 @@
 updates of training. All are bound by memory. `copy` only moves data, so its rate is the peak for all others.
 
 The library implementation of `chain` needs one temporary array, and its tuned implementation is a single pass.
-The divisor of `div` is drawn from a normal distribution, in which an exact 0 is rarer than among uniform
-values. A power is exp(y log x), twenty times the work of a product. Compiled kernels compute one with a known
-integer exponent by repeated squaring; array libraries use the general power, except for a square.
+The divisor of `div` is normal, so that an exact 0 is rarer than among uniform values. A power is exp(y log x),
+twenty times the work of a product. Compiled kernels compute one with a known integer exponent by repeated
+squaring; array libraries use the general power, except for a square.
 
 The formulas of the derivatives equal the definitions, but neither overflow nor cancel.
 

@@ -35,17 +35,17 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     """The rates of one collective on a number of ranks with n bytes."""
 
     aside: ClassVar = ("row",)
-    id: str  # the id of the case
-    op: str  # the name of the collective
-    device_id: str  # the id of the device group
-    ranks: int  # the number of ranks that exchange data
-    n: int  # the bytes of the largest buffer of a rank
-    by: str | None  # the library of the exchange, with its version; null: unknown
+    id: str  # id of the case
+    op: str  # name of the collective
+    device_id: str  # id of the device group
+    ranks: int  # number of ranks that exchange data
+    n: int  # bytes of the largest buffer of a rank
+    by: str | None  # library of the exchange, with its version; null: unknown
     algbw: float  # bytes per second: n divided by the time
-    busbw: float  # the bytes per second on the busiest link, as nccl-tests count them
-    low: float  # the lower end of the interval of busbw
-    high: float  # the upper end of the interval of busbw
-    row: CaseResult  # the case with its estimates
+    busbw: float  # bytes per second on the busiest link, as nccl-tests count them
+    low: float  # lower end of the interval of busbw
+    high: float  # upper end of the interval of busbw
+    row: CaseResult  # case with its estimates
 
 
 @derive_once
@@ -176,9 +176,9 @@ _USERS = "other-gpu-users"
 class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that is slower than GPUs of the same model."""
 
-    device_id: str  # the id of the device
-    gpu_id: str | None  # the id of the GPU in the machine; null: unknown
-    op: str  # the op with the largest shortfall
+    device_id: str  # id of the device
+    gpu_id: str | None  # id of the GPU in the machine; null: unknown
+    op: str  # op with the largest shortfall
     shortfall: float  # how far its rate falls short of the others, from 0 to 1
     judged: bool  # whether there are enough GPUs (four) for a verdict
 
@@ -186,15 +186,15 @@ class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
 class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of GPUs of the same model."""
 
-    name: str  # the name of the model
-    measured_id: str  # the id of the GPU that was measured in full
-    device_ids: tuple[str, ...]  # the ids of all GPUs of the model
-    compared: tuple[str, ...]  # the ids of the GPUs that have times
-    worst: str | None  # the id of the GPU with the largest shortfall; null: none was compared
+    name: str  # name of the model
+    measured_id: str  # id of the GPU that was measured in full
+    device_ids: tuple[str, ...]  # ids of all GPUs of the model
+    compared: tuple[str, ...]  # ids of the GPUs that have times
+    worst: str | None  # id of the GPU with the largest shortfall; null: none was compared
     worst_shortfall: float | None  # its shortfall, from 0 to 1; null without `worst`
     slower: tuple[SlowIdenticalGpu, ...]  # GPUs that are slower than chance explains
     left_out: dict[str, str]  # why a GPU was not compared, by its id
-    text: str  # the result as a sentence
+    text: str  # result as a sentence
 
 
 @derive_once

@@ -88,7 +88,6 @@ class Rank:
         self.averaged = [[self._values[name] for name in values] for _, values in plan]
 
     def _compile(self, stages: Sequence[Stage]) -> Launch:
-        """Return the stages as one launch."""
         own = (stage_case(self.session, stage, self._case) for stage in stages)
         steps = [compile_stage(self.session, stage, self._values) for stage in own]
         assert isinstance(self.session, Chains)

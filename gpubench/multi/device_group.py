@@ -343,7 +343,7 @@ def enter(session: Session, work: Callable[[], Result]) -> Result:
 class SharedLaunch(DividedLaunch):
     """The launch of an op whose work is shared out among all ranks."""
 
-    ranks: Sequence[DeviceShare] = ()  # the share of each rank
+    ranks: Sequence[DeviceShare] = ()  # share of each rank
 
 
 class Ranks:
@@ -477,7 +477,6 @@ class CollectiveTimer(Timed):
         return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
     def release(self) -> None:
-        """Drop the references to the buffers."""
         self._sent, self.held, self.got = [], [], []
 
     def _prepare(self) -> None:

@@ -62,58 +62,58 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     """One op shared out among a device group, compared with the best single GPU."""
 
     aside: ClassVar = ("row", "single", "singles", "interval")
-    id: str  # the id of the case
-    op: str  # the name of the op
-    n: int  # the size n of the op
-    params: dict[str, int]  # the params other than the size
-    dtype: str  # the dtype of the elements
-    regime: str  # the id of the regime
-    device_id: str  # the id of the device group
-    ranks: int  # the number of GPUs in the group
-    baseline_id: str  # the id of the case of the best single GPU
+    id: str  # id of the case
+    op: str  # name of the op
+    n: int  # size n of the op
+    params: dict[str, int]  # params other than the size
+    dtype: str  # dtype of the elements
+    regime: str  # id of the regime
+    device_id: str  # id of the device group
+    ranks: int  # number of GPUs in the group
+    baseline_id: str  # id of the case of the best single GPU
     speedup: float  # time of the best single GPU / time of the group
-    lo: float  # the lower end of the interval of speedup
-    hi: float  # the upper end of the interval of speedup
+    lo: float  # lower end of the interval of speedup
+    hi: float  # upper end of the interval of speedup
     efficiency: float  # speedup / ranks
-    efficiency_lo: float  # the lower end of the interval of efficiency
-    efficiency_hi: float  # the upper end of the interval of efficiency
+    efficiency_lo: float  # lower end of the interval of efficiency
+    efficiency_hi: float  # upper end of the interval of efficiency
     # trainings only: the time of one GPU with one rank's part of the batch / the time of the group; null:
     # unknown
     weak: float | None
-    weak_lo: float | None  # the lower end of the interval of weak; null without weak
-    weak_hi: float | None  # the upper end of the interval of weak; null without weak
+    weak_lo: float | None  # lower end of the interval of weak; null without weak
+    weak_hi: float | None  # upper end of the interval of weak; null without weak
     # the fastest rank's time / the slowest rank's, each alone with its share; null: not timed
     balance: float | None
     host_limited: bool  # whether the host's launches take most of the time
-    row: CaseResult  # the case of the device group
-    single: CaseResult  # the case of the best single GPU
-    singles: tuple[CaseResult, ...]  # the cases of all single GPUs of the same kind, fastest first
-    interval: Interval  # the speedup with its interval
+    row: CaseResult  # case of the device group
+    single: CaseResult  # case of the best single GPU
+    singles: tuple[CaseResult, ...]  # cases of all single GPUs of the same kind, fastest first
+    interval: Interval  # speedup with its interval
 
 
 class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     """The size from which a device group beats one GPU."""
 
-    op: str  # the name of the op
-    params: dict[str, int]  # the params other than the size
-    dtype: str  # the dtype of the elements
-    regime: str  # the id of the regime
-    device_id: str  # the id of the device group
-    ranks: int  # the number of GPUs in the group
+    op: str  # name of the op
+    params: dict[str, int]  # params other than the size
+    dtype: str  # dtype of the elements
+    regime: str  # id of the regime
+    device_id: str  # id of the device group
+    ranks: int  # number of GPUs in the group
     verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
-    n: float | None  # the size from which the group is faster; null if there is none
-    lo: int | None  # the lower end of the 95 % interval of n; null unless the verdict is `at`
-    hi: int | None  # the upper end of the 95 % interval of n; null unless the verdict is `at`
-    first: int  # the smallest measured size
-    last: int  # the largest measured size
+    n: float | None  # size from which the group is faster; null if there is none
+    lo: int | None  # lower end of the 95 % interval of n; null unless the verdict is `at`
+    hi: int | None  # upper end of the 95 % interval of n; null unless the verdict is `at`
+    first: int  # smallest measured size
+    last: int  # largest measured size
 
 
 class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
     """The gains of several GPUs over one."""
 
-    weak: tuple[Weak, ...] = ()  # the rates of GPUs that work at once, compared with each GPU alone
+    weak: tuple[Weak, ...] = ()  # rates of GPUs that work at once, compared with each GPU alone
     strong: tuple[Strong, ...] = ()  # ops shared out among a device group
-    pays_from: tuple[GroupFrom, ...] = ()  # the size from which a device group is faster, by op
+    pays_from: tuple[GroupFrom, ...] = ()  # size from which a device group is faster, by op
 
 
 @derive_once
@@ -236,50 +236,50 @@ PARTS: tuple[Part, ...] = ("alone", "early", "late")
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one GPU during a part of the work. Quantities that the driver does not tell are null."""
 
-    device_id: str  # the id of the device
-    part: Part  # the part: alone, early or late
-    clock_hz: float | None  # the median clock rate, in hertz
-    power_w: float | None  # the median power, in watts
-    temperature_c: float | None  # the median temperature, in degrees Celsius
+    device_id: str  # id of the device
+    part: Part  # part: alone, early or late
+    clock_hz: float | None  # median clock rate, in hertz
+    power_w: float | None  # median power, in watts
+    temperature_c: float | None  # median temperature, in degrees Celsius
     throttle: tuple[str, ...]  # all reasons for a lowered clock that were read
-    pcie_generation: int | None  # the median generation of the PCIe link
-    pcie_width: int | None  # the median number of PCIe lanes
+    pcie_generation: int | None  # median generation of the PCIe link
+    pcie_width: int | None  # median number of PCIe lanes
 
 
 class Weak(msgspec.Struct, frozen=True, kw_only=True):
     """One case on a number of GPUs at once, compared with each alone."""
 
     aside: ClassVar = ("case", "early_interval", "late_interval")
-    id: str  # the id of the case together with its GPUs
-    op: str  # the name of the op
-    n: int  # the size n of the op
-    params: dict[str, int]  # the params other than the size
-    dtype: str  # the dtype of the elements
-    implementation: str  # the id of the implementation
-    regime: str  # the id of the regime
-    gpus: int  # the number of GPUs
-    device_ids: tuple[str, ...]  # the ids of the GPUs
-    alone_s: float  # the median seconds per launch of one GPU alone
+    id: str  # id of the case together with its GPUs
+    op: str  # name of the op
+    n: int  # size n of the op
+    params: dict[str, int]  # params other than the size
+    dtype: str  # dtype of the elements
+    implementation: str  # id of the implementation
+    regime: str  # id of the regime
+    gpus: int  # number of GPUs
+    device_ids: tuple[str, ...]  # ids of the GPUs
+    alone_s: float  # median seconds per launch of one GPU alone
     early: float  # sum of the rates at once / sum of the rates alone, in the early part
-    early_lo: float  # the lower end of the interval of early
-    early_hi: float  # the upper end of the interval of early
+    early_lo: float  # lower end of the interval of early
+    early_hi: float  # upper end of the interval of early
     late: float  # like `early`, in the late part
-    late_lo: float  # the lower end of the interval of late
-    late_hi: float  # the upper end of the interval of late
-    least_id: str  # the id of the GPU with the lowest rate in the late part, as a share of its rate alone
-    least_share: float  # the rate of that GPU in the late part / its rate alone
-    failed: tuple[str, ...] = ()  # the ids of the GPUs that have no times
-    conditions: tuple[Conditions, ...] = ()  # the state of each GPU in each part, if it was read
-    case: Case  # the case on one of the GPUs
-    early_interval: Interval  # the ratio of the early part with its interval
-    late_interval: Interval  # the ratio of the late part with its interval
+    late_lo: float  # lower end of the interval of late
+    late_hi: float  # upper end of the interval of late
+    least_id: str  # id of the GPU with the lowest rate in the late part, as a share of its rate alone
+    least_share: float  # rate of that GPU in the late part / its rate alone
+    failed: tuple[str, ...] = ()  # ids of the GPUs that have no times
+    conditions: tuple[Conditions, ...] = ()  # state of each GPU in each part, if it was read
+    case: Case  # case on one of the GPUs
+    early_interval: Interval  # ratio of the early part with its interval
+    late_interval: Interval  # ratio of the late part with its interval
 
 
 class Window(NamedTuple):
     """A window of time, in seconds since the moment at which the GPUs were to begin."""
 
-    begin: float  # the begin of the window
-    end: float  # the end of the window
+    begin: float  # begin of the window
+    end: float  # end of the window
 
     def slices(self) -> list[Window]:
         """Return the window cut into `SLICES` equal parts."""

@@ -27,23 +27,23 @@ WIDTH = 32
 class StageCost(NamedTuple):
     """The cost of one stage on the CPU and on the GPU."""
 
-    cpu_s: float  # the seconds of the stage in the chain on the CPU
+    cpu_s: float  # seconds of the stage in the chain on the CPU
     # the seconds of the stage in the chain on the GPU; None if only the host runs the stage
     gpu_s: float | None
-    reads: tuple[str, ...]  # the names of the values that the stage reads
-    writes: tuple[str, ...]  # the names of the values that the stage writes
+    reads: tuple[str, ...]  # names of the values that the stage reads
+    writes: tuple[str, ...]  # names of the values that the stage writes
 
 
 class AssignmentCosts(NamedTuple):
     """All times that the prediction for a stage assignment needs."""
 
-    steps: Sequence[StageCost]  # the costs of each stage, in order
-    up_s: Mapping[str, float]  # the seconds of one copy of a value to the GPU, by the value's name
-    down_s: Mapping[str, float]  # the seconds of one copy back to the host, by the value's name
-    enter_s: float  # the seconds of an empty launch and its wait
+    steps: Sequence[StageCost]  # costs of each stage, in order
+    up_s: Mapping[str, float]  # seconds of one copy of a value to the GPU, by the value's name
+    down_s: Mapping[str, float]  # seconds of one copy back to the host, by the value's name
+    enter_s: float  # seconds of an empty launch and its wait
     # the letters of the sides that have a value at first (`c`, `g` or `cg`), by the value's name
     initial_sides: Mapping[str, str]
-    host_values: Sequence[str]  # the names of the values that must end on the host
+    host_values: Sequence[str]  # names of the values that must end on the host
 
     def without_copies(self) -> AssignmentCosts:
         """Return a copy of these costs in which no copy takes any time."""
@@ -53,7 +53,7 @@ class AssignmentCosts(NamedTuple):
 class Predicted(NamedTuple):
     """A stage assignment and its predicted time."""
 
-    seconds: float  # the predicted seconds of one call
+    seconds: float  # predicted seconds of one call
     assignment: str  # one letter for each stage
 
 
@@ -67,10 +67,10 @@ class _Step(NamedTuple):
     """One stage on the CPU or on the GPU. Two bits of an integer stand for each value: one is set if the CPU's
     copy is valid, the other if the GPU's copy is."""
 
-    seconds: float  # the seconds of the stage here
+    seconds: float  # seconds of the stage here
     # for each value that the stage reads: this side's bit, both bits, and the seconds of a copy to this side
     reads: tuple[tuple[int, int, float], ...]
-    written: int  # the bits of this side for the values that the stage writes
+    written: int  # bits of this side for the values that the stage writes
     replaced: int  # both bits of every value that the stage writes
 
 

@@ -331,8 +331,6 @@ class ChainWorkspace(Workspace):
     _chain: Chain | None = None
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the chain of stages that the case runs. Return None if the case does not run its stages one by
-        one."""
         if not runs_by_stage(self.session, self.op, case):
             return None
         if self._chain is None:
@@ -340,7 +338,6 @@ class ChainWorkspace(Workspace):
         return self._chain
 
     def tune(self, case: Case) -> None:
-        """Choose the kernel of every stage."""
         chain = self.chain(case)
         if chain is None:
             super().tune(case)
@@ -348,13 +345,11 @@ class ChainWorkspace(Workspace):
             chain.tune(self.buffers, self.output(case))
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return all stages of the case as one launch."""
         chain = self.chain(case)
         return super().compile(case, buffers, output) if chain is None else chain.compile(buffers, output)
 
     @staticmethod
     def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why the session cannot run the op, or None if it can."""
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
@@ -368,27 +363,21 @@ class ChainWorkspace(Workspace):
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Check every stage on its own, from its own inputs. Raises Wrong if a stage is wrong."""
         chain = self.chain(case)
         if chain is not None:
             chain.check(self.buffers, output, Wrong)
 
     def spoil_between(self, case: Case) -> None:
-        """Fill the buffers between the stages with sentinels."""
         chain = self.chain(case)
         if chain is not None:
             chain.spoil(self.sentinel)
 
     def release_between(self) -> None:
-        """Free the buffers between the stages."""
         if self._chain is not None:
             self._chain.release()
 
     def time_stages(self, timed: Timer, session: int, limit_s: float) -> StageTimes | None:
-        """Return the times of the stages, alone and in the chain, or None if the session cannot time them."""
         return time_stages(timed, session, limit_s)
 
     def assign_stages(self, timed: Timer, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Return the times of each stage on the CPU and on the GPU and the times predicted from them. Returns
-        None if one of the two cannot time its stages."""
         return assign_stages(timed, session, limit_s)

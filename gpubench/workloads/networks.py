@@ -15,7 +15,7 @@ layers of `ffn`, where attention and layers each add their input.
 cuts the text into tokens, and one launch does the rest. Its part `prefill` reads the whole prompt; its part
 `decode` writes one token in each step and reuses the keys and values of earlier tokens. Position and token stay
 on the device, so that no step waits for the host. The weights are random, and the head is not the transposed
-embedding table: with such a head a random model repeats one token, which would hide a decoder that is stuck.
+embedding table, with which a random model would repeat one token.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params],
 class Turn(NamedTuple):
     """One of several equal blocks: the names of its values and weights, and its number of tokens."""
 
-    at: str = ""  # the suffix of the names of the values between its stages
-    layer: str = ""  # the suffix of the names of its weights
+    at: str = ""  # suffix of the names of the values between its stages
+    layer: str = ""  # suffix of the names of its weights
     tokens: Tokens = all_tokens  # gives the number of tokens
     # stages that replace the attention, from `qkv` to `o`; empty: the op `attention` computes it
     heads: tuple[Stage, ...] = ()

@@ -60,13 +60,13 @@ SHARE = 0.25
 class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of an assigned network, or all stages with the same name."""
 
-    stage: str  # the name of the stage
-    cpu_s: float  # the seconds of the stage in the chain when the CPU runs every stage
+    stage: str  # name of the stage
+    cpu_s: float  # seconds of the stage in the chain when the CPU runs every stage
     # the seconds of the stage in the chain on the GPU; null if only the host runs the stage
     gpu_s: float | None
     # the place of the stage (`both` if stages of this name have different places)
     runs_on: Literal["cpu", "gpu", "host", "both"]
-    share: float  # the stage's share of the predicted time
+    share: float  # stage's share of the predicted time
 
 
 class Assignment(SharedCall, frozen=True, kw_only=True):
@@ -77,10 +77,10 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     cpu_only_s: float  # seconds of one call with all stages on the CPU
     gpu_only_s: float  # seconds of one call with all stages on the GPU
     predicted_s: float | None  # predicted seconds; null if the file has no prediction
-    copies_s: float | None  # the part of `predicted_s` for copies and launches; null without a prediction
+    copies_s: float | None  # part of `predicted_s` for copies and launches; null without a prediction
     measured_s: float  # measured seconds of one call with the stage assignment
-    better: Side  # the side that is faster alone
-    reason: AssignmentReason | None  # the reason why the stage assignment does not pay; null if it does
+    better: Side  # side that is faster alone
+    reason: AssignmentReason | None  # reason why the stage assignment does not pay; null if it does
     mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
     tried: tuple[tuple[str, float, float | None], ...]  # assignments tried, with predicted and measured seconds
 
@@ -293,7 +293,7 @@ def _verdict(call: Assignment) -> str:
     if call.reason is None:
         return "the stage assignment pays"
     words = f"{call.reason}, {REASONS[call.reason]}"
-    # A gain that one session tells, or that noise hides, is no win of a side.
+    # With one session, or a gain within noise, neither side wins.
     wins = (
         call.reason in ("one-side-dominates", "transfer-bound", "overhead-bound", "software") or call.gain < 1
     )

@@ -38,10 +38,10 @@ _ON_DEVICE: tuple[StageClock, ...] = ("event", "pass-timestamp")
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """The times of one stage, or of all stages with the same name added up."""
 
-    stage: str  # the name of the stage
+    stage: str  # name of the stage
     chain_s: float  # seconds of the stage in the chain
     alone_s: float  # seconds of the stage alone
-    share: float  # the stage's share of the whole call
+    share: float  # stage's share of the whole call
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,26 +49,26 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     whole."""
 
     aside: ClassVar = ("case",)
-    id: str  # the id of the case
-    op: str  # the name of the op
-    n: int  # the size n of the op
+    id: str  # id of the case
+    op: str  # name of the op
+    n: int  # size n of the op
     params: dict[str, int]  # all params, the size included
-    dtype: str  # the dtype of the elements
-    device_id: str  # the id of the device
-    clock: StageClock  # the clock that gave the times of the stages
-    stages: tuple[StageRow, ...]  # the stages in the order in which they run
+    dtype: str  # dtype of the elements
+    device_id: str  # id of the device
+    clock: StageClock  # clock that gave the times of the stages
+    stages: tuple[StageRow, ...]  # stages in the order in which they run
     span_s: float  # seconds from the first stage's start to the last one's end, without clock readings
     launch_s: float  # seconds of an empty launch and its wait; 0 unless `clock` is the device's
     stamping_s: float = 0.0  # seconds that clock readings added, already subtracted from the stages
     # seconds that the device waits while the host records its commands; 0 unless the clock is the device's
     recording_s: float = 0.0
-    residual_s: float  # the rest of the whole call, in seconds
+    residual_s: float  # rest of the whole call, in seconds
     whole_s: float  # seconds of one call of the chain without clock readings
     mismatch: bool  # whether the parts differ from the span or the whole by more than both 10 % and 20 us
     tokens_per_s: dict[str, float] = {}  # tokens per second by part (`prefill`, `decode`), if the op has parts
     # the number of written tokens that are not the best ones in float64; null if the op writes none
     tokens_differing: int | None = None
-    case: CaseResult  # the case with its estimates
+    case: CaseResult  # case with its estimates
 
 
 @derive_once
@@ -84,7 +84,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     timed = [
         times for times in outcome.stages if (allowed is None or times.session in allowed) and times.wall_s
     ]
-    # Where a session read another clock, or knew other stages, the last one counts.
+    # Only sessions with the clock and the stages of the last one count.
     timed = [times for times in timed if (times.clock, times.stages) == (timed[-1].clock, timed[-1].stages)]
     if not timed:
         return None
@@ -100,7 +100,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         return None
     waited, on_device = timed[0].clock == "waited", timed[0].clock in _ON_DEVICE
     counts, hosts = _declare_stages(case.case.op, timed[0].stages) if on_device else ({}, set())
-    # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
+    # A call on the CPU has no launch, and the times of stages that are waited for include one.
     launch_s = launch_s if on_device else 0.0
     stamped = [times.stamping_s for times in timed if times.stamping_s]
     stamping_s = 0.0
@@ -197,7 +197,6 @@ def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[
 
 
 def _typical(sessions: Iterable[list[float]]) -> float:
-    """Compute the median of each session, and return the median of these."""
     return median([median(values) for values in sessions])
 
 

@@ -4,8 +4,7 @@ gradients of everything it reads.
 
 `mlp_sgd` and `transformer_sgd` update by w -= rate dw, and `mlp_adam` by Adam with both bias corrections. One
 launch makes all three steps, and weights and moments stay on the device from step to step. Each launch begins
-with the same weights, so that no number drifts however often a launch is timed, and float64 can judge the
-result.
+with the same weights, so that no number drifts, and float64 can judge the result.
 
 The mean square of Adam begins with small numbers instead of 0. From 0 the first step would be the rate times
 the sign of the gradient, and round-off decides the sign of a gradient that is nearly 0.
@@ -128,7 +127,7 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
     The sign of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient
     passes. So two trainings are computed, one that passes the gradients of all such values and one that blocks
     them. The slack of an element is four times the largest distance between their results within the element's
-    column. The factor four covers cases in which several such values go different ways.
+    column, since several such values may go different ways.
     """
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:

@@ -231,7 +231,6 @@ class TwoSideSession(
         self.assignment = assignment
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
-        """Choose the kernel of a stage on each side."""
         for letter in (GPU, CPU):
             side = self.side(letter)
             if isinstance(side, protocols.Tunes):
@@ -257,7 +256,6 @@ class TwoSideSession(
         return side.compile(stage.op, case, inputs, None if case.implementation == "library" else output)
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> AssignedLaunch:
-        """Return the stages as one launch."""
         return AssignedLaunch(self, steps, output)
 
     def chain_on(self, letter: str, steps: protocols.Steps) -> Launch:

@@ -36,8 +36,8 @@ class Launch:
     # The buffer with the result after a run. The library implementation puts a new array there each time.
     output: Buffer = None
     kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel; None: unknown
-    kernel_name: str | None = None  # the chosen candidate, if there was a choice
-    staging: Staging | None = None  # the way in which the launch moves its data; None: that of the session
+    kernel_name: str | None = None  # chosen candidate, if there was a choice
+    staging: Staging | None = None  # way in which the launch moves its data; None: that of the session
 
 
 class Call(Launch):
@@ -70,7 +70,7 @@ class StageReading(NamedTuple):
 
     steps_s: list[float]  # seconds of each step
     span_s: float  # seconds from the begin of the first step to the end of the last
-    clock: StageClock  # the clock that gave the times
+    clock: StageClock  # clock that gave the times
 
 
 class Recording(NamedTuple):
@@ -102,7 +102,7 @@ class Transfers:
     `copies` says whether it has threads that copy between the caller's array and staging memory.
     """
 
-    staging: Staging = "pageable"  # the way in which data reaches the device
+    staging: Staging = "pageable"  # way in which data reaches the device
     copies = False
 
     def __init__(self, session: Session) -> None:
@@ -141,7 +141,7 @@ class DeviceStream(ABC):
     returns.
     """
 
-    staging: Staging = "pinned"  # the way in which data reaches the device
+    staging: Staging = "pinned"  # way in which data reaches the device
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
@@ -211,9 +211,9 @@ class Links(ABC):
     take part. Callers call `copy`, `collect`, `average` and `sync` inside `guard`."""
 
     ranks: int  # number of ranks
-    xp: Any  # the array library of the buffers
-    copier: str  # the name of the library or call that does plain copies
-    library: str  # the name of the library that does collectives
+    xp: Any  # array library of the buffers
+    copier: str  # name of the library or call that does plain copies
+    library: str  # name of the library that does collectives
 
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:
@@ -267,8 +267,8 @@ class Links(ABC):
 class Session(ABC):
     """One open device. A worker holds it as long as the worker lives."""
 
-    device: Device  # the open device
-    limits: Limits  # the limits of its kernels
+    device: Device  # open device
+    limits: Limits  # limits of its kernels
     threads: int | None = None  # number of CPU threads that compute; None if no CPU takes part
     blas: Blas | None = None  # the BLAS that the library calls for matrix products; None if unknown
     # The reason why the CPU is slower than it could be. None if there is no reason, or if no case was compiled
@@ -424,11 +424,11 @@ class Backend(ABC):
     """A library that drives devices. A file or folder in gpubench/backends/ defines BACKEND, an instance of a
     subclass. Another package names such an instance in an entry point of the group `gpubench.backends`."""
 
-    name: str  # the name of the backend in options and ids
-    implementations: tuple[Implementation, ...]  # the implementations that the backend has
+    name: str  # name of the backend in options and ids
+    implementations: tuple[Implementation, ...]  # implementations that the backend has
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
-    # Tuned kernels that it brings. They are preferred to those that the op declares for it.
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # the kernels of the backend by the name of the op
+    # tuned kernels that it brings, by the name of the op; they are preferred to the op's own
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}
     # The devices that the backend's name alone stands for, by the part of the id after the colon. They are
     # measured only if the user names the backend. None means all devices, also in a run that names no backend.
     default_devices: tuple[str, ...] | None = None

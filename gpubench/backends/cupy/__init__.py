@@ -95,14 +95,14 @@ class CupySession(
 
         self._cupy, self._ordinal = cupy, ordinal
         self._on_hip = device.api == HIP
-        # First of all: without it, whatever comes next would open a context on device 0.
+        # First, because the calls below would otherwise open a context on device 0.
         self.enter()
         self.device = device
         self.blas = _blas(cupy, device)
         with vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
             flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
-            # Both kernels read a register of NVIDIA's: elsewhere the device tells no time.
+            # Both kernels read a register of NVIDIA's, so other devices have no clock.
             module = None if self._on_hip else cupy.RawModule(code=SPIN + COUNT)
             self._nothing = module and module.get_function("nothing")
             self._clock = EventClock(cupy, module and module.get_function("spin"), flush_bytes)
@@ -138,8 +138,8 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the case cannot run, or None if it can. The reasons are: the tuned
-        implementation has no CUDA kernel, the device lacks the dtype or TF32, or the operands do not fit."""
+        """Refuse a tuned case without a CUDA kernel, dtypes and TF32 that the device lacks, and operands that
+        do not fit."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -181,7 +181,6 @@ class CupySession(
         self._pool.give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Allocate by cudaMalloc. Raises DeviceOutOfMemory."""
         cupy, kind = self._cupy, host_dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         with vendor_errors():
@@ -203,14 +202,12 @@ class CupySession(
         return self._staged if implementation == "tuned" else Transfers(self)
 
     def stream(self) -> DeviceStream:
-        """Return a new stream. Raises Unsupported if the device cannot copy while kernels run."""
         if not self._copies_aside:
             raise Unsupported(f"{self.device.id} has no engine that copies beside kernels", reason="no-streams")
         with vendor_errors():
             return CudaStream(self._cupy)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the device on the current stream. The driver stages pageable memory."""
         with vendor_errors():
             buffer.set(host)
 
@@ -257,7 +254,6 @@ class CupySession(
             return self._programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Compile the tuned kernels of these cases with NVRTC, on all CPUs."""
         with vendor_errors():
             self._programs.build(
                 [(op, case) for op, case in cases if case.implementation == "tuned"], self.enter
@@ -288,11 +284,9 @@ class CupySession(
             self._cupy.cuda.get_current_stream().synchronize()
 
     def enter(self) -> None:
-        """Make the session's device the current CUDA device in the calling thread."""
         self._cupy.cuda.Device(self._ordinal).use()
 
     def sync_asleep(self) -> None:
-        """Wait for the stream without spinning, until the driver's interrupt."""
         with vendor_errors():
             self._asleep.record()
             self._asleep.synchronize()
@@ -324,7 +318,6 @@ class CupySession(
             self._clock.write_over_the_caches()
 
     def close(self) -> None:
-        """Free all pooled memory of the device and of the host."""
         with contextlib.suppress(Exception):
             self._clock.close()
             if self._cycles is not None:
@@ -394,7 +387,6 @@ class CupyBackend(Backend, Joins):
     implementations: tuple[Implementation, ...] = ("library", "tuned")
 
     def devices(self) -> list[Device]:
-        """List the visible devices that answer. Raises BackendUnavailable with a remedy if there is none."""
         cupy = _import_cupy()
         api, maker = ("HIP", "AMD") if is_hip(cupy) else ("CUDA", "NVIDIA")
         try:
@@ -442,8 +434,6 @@ class CupyBackend(Backend, Joins):
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals. All device groups of CUDA have the same links,
-        so `word` is not used."""
         from gpubench.backends.cupy.links import CudaLinks
 
         return CudaLinks(_import_cupy(), ordinals)
@@ -455,7 +445,7 @@ def _import_cupy() -> Any:
     os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
-    except Exception as error:  # CuPy beside another NumPy or Python raises what it likes
+    except Exception as error:  # any error of CuPy beside another NumPy or Python
         raise BackendUnavailable(f"CuPy cannot be imported: {error}", hint=cupy_commands()) from error
     return cupy
 
@@ -488,7 +478,7 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
         theoretical=Theoretical() if hip else vendor_peaks(
             attribute, (int(properties["major"]), int(properties["minor"])),
         ),
-        # What HIP calls a uuid is another number than the driver's: the address decides there.
+        # HIP's uuid is not the driver's, so only the address identifies such a device.
         identity=Identity(
             uuid=None if hip else whole_uuid(properties.get("uuid")), pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0",
             vendor_id=AMD if hip else NVIDIA,

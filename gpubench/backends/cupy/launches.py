@@ -4,8 +4,7 @@ clocks.
 RawModule is not used, because it adds -ftz=true to all options, which turns numbers below 1.2e-38 into 0.
 
 Two events around the launches time them. A spinning kernel goes first, so that no host time is measured. One
-multiprocessor counts its own cycles against the global timer, which gives the clock right after the last
-launch. The driver's reading of this clock is older.
+multiprocessor counts its cycles against the global timer, which gives its clock right after the last launch.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class CudaPrograms:
                 self._load(step, binary)
 
     def _make(self, op: Op, case: Case) -> CudaProgram:
-        # What repeats the library call for a whole case is a program of its own for a stage.
+        # A stage runs cuBLAS's product as a program, although a whole case has it as its library call.
         kernel = op.kernel(case.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         program: CudaProgram = kernel.build(case.params, case.dtype, self._limits)
         return program
@@ -294,7 +293,7 @@ class CudaGraphs:
         if self._cublas is None and any(isinstance(step, CublasProduct) for step in steps):
             self._cublas = CapturedCublas(self._cupy)
         with stream:
-            # Other threads may copy meanwhile, and a kernel that is launched first may be loaded.
+            # Relaxed: other threads may copy meanwhile, and kernels may be loaded.
             stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
             try:
                 if self._cublas is not None:
@@ -484,7 +483,7 @@ class EventClock:
         while True:
             host_s = self._delay(delay_s, begin, enqueue, cold=cold)
             end.record()
-            # With the end in the queue too, or the host's time before it would be inside.
+            # True only if the end was queued, too: otherwise host time would be included.
             hidden = not begin.done
             end.synchronize()
             full = before_s > 0 and host_s > 1.5 * before_s

@@ -52,7 +52,6 @@ class DevicePool(BufferPool):
         self._homes: dict[tuple[Shape, str], ReadyBuffers] = {}
 
     def make(self, key: Any) -> Buffer:
-        """Return a new array of the key (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
         shape, dtype = key
         with vendor_errors():
             array = self._cupy.empty(shape, host_dtype(dtype))
@@ -76,7 +75,6 @@ class DevicePool(BufferPool):
             home.give_back(buffer)
 
     def idle_bytes(self) -> int:
-        """Return the idle bytes of this pool and of CuPy's pool."""
         return super().idle_bytes() + int(self._cupy.get_default_memory_pool().free_bytes())
 
 
@@ -111,8 +109,8 @@ class PinnedTransfers(Transfers):
     page-locked chunks.
 
     Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the
-    other. A thread takes the interpreter's lock only a few times per piece, and no step waits for all threads.
-    Each wait for the lock would be long while other threads compute with NumPy.
+    other. A thread takes the interpreter's lock only a few times per piece, because each wait for it is long
+    while other threads compute with NumPy.
     """
 
     staging: Staging = "pinned"
@@ -204,7 +202,7 @@ class PinnedTransfers(Transfers):
             if staging is not None:
                 staging[1].synchronize()
             event = self._cupy.cuda.Event(disable_timing=True)
-            # The first may be all that small arrays need; the second is for all sizes.
+            # The first chunk is as large as its array, the next one large enough for all.
             room = size if staging is None else CHUNK_BYTES
             staging = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
         return staging[0][:size], staging[1]
@@ -328,6 +326,5 @@ class CudaHostMemory(HostMemory):
         return launch.output
 
     def forget(self) -> None:
-        """Return idle memory to the system."""
         self._bytes.clear()
         self._pool.free_all_blocks()

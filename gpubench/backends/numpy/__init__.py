@@ -104,8 +104,7 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why a tuned implementation cannot run: the op declares none, or numba cannot compile it.
-        Returns None if it can."""
+        """Refuse a tuned implementation that the op does not declare or numba cannot compile."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:
@@ -120,7 +119,6 @@ class NumpySession(
         return self.allocate(shape, dtype)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a C-contiguous array. Raises DeviceOutOfMemory."""
         try:
             return aligned_array(shape, host_dtype(dtype))
         except MemoryError as error:
@@ -133,14 +131,12 @@ class NumpySession(
         buffer.flags.writeable = writable
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy the buffer to `host`."""
         copy(buffer, host)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         fill(buffer, value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the array itself, or None if it has another shape or dtype or is not contiguous."""
         fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
         return buffer if fits and buffer.dtype == host_dtype(dtype) else None
 
@@ -165,7 +161,6 @@ class NumpySession(
         return launch
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Compile the kernels of the tuned cases before anything waits for them, because numba takes long."""
         for op, case in cases:
             if case.implementation == "tuned" and not calls_library(op, case):
                 self._implementations(op, case, ())
@@ -199,8 +194,6 @@ class NumpySession(
         )
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """If trials are allowed, time the ways to compute the case, once for this machine and size. `compile`
-        then uses the fastest one."""
         if (
             not self._autotune
             or case.implementation != "tuned"
@@ -218,7 +211,7 @@ class NumpySession(
             def took(repeat: int) -> float:
                 settle()  # threads of another candidate may still spin
                 if repeat > 1:
-                    self.run(call, 1)  # wakes its own, as the calls before do in a block
+                    self.run(call, 1)  # wakes this candidate's threads, as a block's earlier calls do
                 with on_first_cpu():
                     start = self.clock()
                     self.run(call, repeat)
@@ -243,7 +236,7 @@ class NumpySession(
                     self.lacks = (
                         f"the CPU may not be at its best: {variables} may slow down its compiled kernels"
                     )
-            except Exception as error:  # a broken numba raises what it likes: OSError, RuntimeError, its own
+            except Exception as error:  # a broken numba: OSError, RuntimeError, its own
                 self._why_not = _why_not_compiled(error)
                 self.lacks = NOT_AT_BEST.format(self._why_not)
             self._choices = Choices(_description(self._compiled, self.threads), user_cache(), self._opened)
@@ -318,7 +311,6 @@ class NumpySession(
                 launch()
 
     def use_threads(self, count: int | None) -> None:
-        """Set the number of threads that compute (None: all), to free a core for another thread."""
         count = count or self.threads
         if count != self._blocks.threads:
             self._blocks.threads = count
@@ -337,7 +329,6 @@ class NumpySession(
         """Do nothing, because every call has ended when it returns."""
 
     def empty_launch(self) -> Call:
-        """Return a call that does nothing."""
         return Call(lambda: None)
 
     def close(self) -> None:
@@ -391,7 +382,6 @@ class NumpyBackend(Backend, Joins):
     kinds: tuple[DeviceKind, ...] = ("cpu",)
 
     def devices(self) -> list[Device]:
-        """List the CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""
         try:
             import numpy as np
         except ImportError as error:

@@ -160,11 +160,11 @@ class NumbaThreads:
             self._module(program.source)
         except MemoryError:
             raise
-        except Exception as error:  # numba and LLVM raise what they like
+        except Exception as error:  # any error of numba and LLVM
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
-        """Load the kernels of these programs. Kernels that are not in the cache are compiled by several
+        """Load the kernels of these programs, and compile those that are not in the cache, in several
         processes, because numba compiles one kernel at a time in a process. A kernel that does not compile
         raises nothing here. After about AHEAD_S seconds the rest is left for later. Returns the seconds that it
         took, or 0 if the cache had all kernels."""
@@ -176,7 +176,7 @@ class NumbaThreads:
         if shares > 1 and cache.user_cache().keeps:
             folders = [str(folder) for folder in cache.fallbacks()]
             commands = [(processes.python(__name__, *folders), AHEAD_S)] * shares
-            # What becomes of them shows here: what is not there yet is compiled by this process.
+            # Their results are not read, because this process compiles what the cache then lacks.
             with contextlib.suppress(OSError):
                 processes.run_all(
                     commands, stdin=[msgspec.json.encode(missing[i::shares]) for i in range(shares)]
@@ -299,7 +299,6 @@ def _died_loading_numba(path: Path) -> bool:
 
 
 def _execute(name: str, source: str) -> None:
-    """Execute the text as the module of that name."""
     module = sys.modules[name] = ModuleType(name)
     try:
         exec(compile(source, f"<{name}>", "exec"), vars(module))

@@ -1,8 +1,8 @@
 """The machine code of compiled kernels in the cache: one file for each module of kernels.
 
-numba's own cache writes an index and a file for each function, without a digest, and executes whatever the file
-holds. It does not notice changes of the modules that a function calls or of the compiler's settings. Here the
-name of a file is a hash of all of these. A file holds all functions of its module for one processor.
+numba's own cache executes whatever its files hold, and notices no changes of the modules that a function calls
+or of the compiler's settings. Here the name of a file is a hash of all of these. A file holds all functions of
+its module for one processor.
 
 Only workers import this module, because the import of numba takes long.
 """

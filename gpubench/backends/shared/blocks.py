@@ -18,9 +18,9 @@ class BlockThreads:
     thread takes the next block. `threads` includes the caller's own thread. The others start with the first
     launch that needs them.
 
-    A launch wakes each thread once. A future for each block would cost more: every hand-over of the
-    interpreter's lock is a wait, and blocks of 64 Ki elements would be copied at half the rate (measured with
-    two cores). `limit_blas(count)` sets the number of threads of the BLAS that blocks may call.
+    A launch wakes each thread once, because a future for each block would halve the rate of copying blocks of
+    64 Ki elements (measured with two cores). `limit_blas(count)` sets the number of threads of the BLAS that
+    blocks may call.
     """
 
     def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:

@@ -313,7 +313,7 @@ def _build_each(
         try:
             took = timer(name)
             if took(1) > budget_s and late():  # it loads the program
-                break  # a second one would be as long again, and there is no time for a comparison
+                break  # no time is left for a comparison
             once = took(1)
             timers[name] = took, min(once, took(1), took(1)) if once < _SAMPLE_S else once
         except BackendError:

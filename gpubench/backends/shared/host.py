@@ -75,9 +75,9 @@ def set_up_threads() -> None:
     """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run. A variable
     that the user has set stays.
 
-    Waiting threads then spin so long that they are still awake for the next launch. By default they spin much
-    longer, which takes cores from the next work, such as another BLAS or a GPU's driver. Each OpenMP thread
-    gets a CPU of its own, since two threads on one CPU wait for each other in every launch.
+    Waiting threads then spin just long enough to be awake for the next launch. By default they take cores from
+    the next work, such as another BLAS or a GPU's driver. Each OpenMP thread gets a CPU of its own, since two
+    threads on one CPU wait for each other in every launch.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles

@@ -103,7 +103,6 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.free(buffer)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Write the data to the buffer's memory."""
         self.sync()
         (held,) = self.host_memory.hold([buffer], write=True)
         copy(bytes_of(host), held[: host.nbytes])
@@ -111,7 +110,6 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.lend([buffer])
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Read the data from the buffer's memory."""
         self.sync()
         (held,) = self.host_memory.hold([buffer], write=False)
         copy(held[: host.nbytes], bytes_of(host))

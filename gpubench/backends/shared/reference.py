@@ -138,9 +138,9 @@ def storable(error: float) -> float | None:
 class Reference(NamedTuple):
     """The float64 reference of one output."""
 
-    want: Array  # the values, in float64
-    scale: Array | None  # the scale of the tolerance; None means |want|
-    odd: Oddities  # the infinities and NaNs of the reference
+    want: Array  # values, in float64
+    scale: Array | None  # scale of the tolerance; None means |want|
+    odd: Oddities  # infinities and NaNs of the reference
 
     def beginning(self, rows: int) -> Reference:
         """Return the reference of the first `rows` rows."""

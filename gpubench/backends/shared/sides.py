@@ -107,9 +107,9 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 class StageCase(NamedTuple):
     """A stage on a session."""
 
-    stage: Stage  # the stage of the workload
-    op: Op  # the op of the stage with its params
-    case: Case  # the stage as a case, with data that stays on the session's device
+    stage: Stage  # stage of the workload
+    op: Op  # op of the stage with its params
+    case: Case  # stage as a case, with data that stays on the session's device
 
 
 def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
@@ -257,7 +257,7 @@ class DeviceShare:
             buffer.part(session, whole.case.regime_id, operand.shape(params))
             for operand, buffer in zip(op.inputs, whole.inputs, strict=True)
         ]
-        # As where one device has all of the work: else the cut would gain by moving data in another way.
+        # The way of a device that has all of the work, so that a split gains nothing by another way.
         implementation: Implementation = (
             "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
         )
@@ -265,7 +265,7 @@ class DeviceShare:
         self.target: Part | None = None
         self.launch: Launch | None = None
         self.partial: Array | None = None  # its result in host memory, where the op joins results
-        # How many pieces a call's data moves in, and whether the last result came so.
+        # The pieces in which a call's data moves, and whether the last result did.
         self.pieces, self.came_in_pieces = 1, False
 
     @property
@@ -455,7 +455,6 @@ class HostLinks(Links):
         return array[rank * part : (rank + 1) * part]
 
     def _sum(self, sent: Sequence[Array], target: Array) -> None:
-        """Add the arrays in the order of ranks."""
         self.xp.copyto(target, sent[0])
         for array in sent[1:]:
             self.xp.add(target, array, out=target)

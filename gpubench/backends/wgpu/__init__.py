@@ -224,9 +224,8 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the case cannot run, or None if it can. These cannot run: the implementation
-        `library`, a case without a kernel, an operand larger than a buffer, and a kernel that refuses the
-        device's limits."""
+        """Refuse the implementation `library`, a case without a kernel, an operand larger than a buffer, and
+        what the kernel refuses at the device's limits."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -248,7 +247,6 @@ class WgpuSession(
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a storage buffer, from the pool if one of that size is idle. Raises DeviceOutOfMemory."""
         return self.ready_buffers(shape, dtype).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -320,8 +318,6 @@ class WgpuSession(
         return buffer
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Return a launch. Pipelines are cached by source text, and bind groups by buffers. Raises BuildError
-        if a kernel does not compile, and DeviceOutOfMemory if scratch memory does not fit."""
         try:
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
@@ -331,7 +327,6 @@ class WgpuSession(
                 return self.programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the pipelines of kernels that have no candidates, or whose candidate was chosen."""
         settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
         with vendor_errors():
             self.programs.build(settled)
@@ -379,8 +374,6 @@ class WgpuSession(
         return seconds
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """If trials are allowed, time the kernel's candidates, once for this device and size. `compile` then
-        uses the fastest one."""
         by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
         if not by_name:
             return
@@ -470,8 +463,6 @@ class WgpuSession(
         return WgpuLaunch(self.programs.steps(_EMPTY, {}), None, None)
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
-        """Return a launch of chains of multiply-adds. It writes to a buffer of THREADS elements, which the
-        caller frees. Raises Unsupported."""
         chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
         try:
             with vendor_errors():
@@ -581,7 +572,7 @@ def _describe(index: int, adapter: Any) -> Device:
         name=str(info.get("device") or "unknown"), api=_APIS[info["backend_type"]],
         driver=str(info.get("description") or "") or None, clock=clock,
         unified=info.get("adapter_type") == "IntegratedGPU" and MAPPABLE in adapter.features,
-        # Metal tells no ids, and zero is nobody's. The text called vendor is the name of the driver.
+        # Metal gives the ids as 0. The text `vendor` is the name of the driver.
         identity=Identity(
             pci=str(info.get("device_pci_bus_id") or "") or None, vendor_id=VENDOR_ALIASES.get(vendor, vendor) or None,
             device_id=info.get("device_id") or None, driver=str(info.get("vendor") or "") or None,

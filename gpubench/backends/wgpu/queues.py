@@ -2,9 +2,9 @@
 by wgpu-py's.
 
 wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call.
-Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps. Its
-thread wakes up 30 to 100 us after the device is done (on the host of an H200), which is longer than a small
-kernel. So here the host polls the device for a while, as CUDA's own wait does.
+Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and
+wakes up 30 to 100 us after the device is done (on the host of an H200). So here the host polls the device for a
+while, as CUDA's own wait does.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def first_line(error: Exception) -> str:
 class Library(NamedTuple):
     """The functions of wgpu-native, as wgpu-py 0.32 offers them."""
 
-    lib: Any  # the functions of the library
-    checked: Any  # the same functions, each of which raises an error if wgpu-native reports one
-    ffi: Any  # the types of the library
-    worked: Any  # the callback for the end of work; its argument is the number of the wait
+    lib: Any  # functions of the library
+    checked: Any  # same functions, each of which raises an error if wgpu-native reports one
+    ffi: Any  # types of the library
+    worked: Any  # callback for the end of work; its argument is the number of the wait
     mapped: Any  # callback for the end of a mapping
 
 

@@ -51,7 +51,6 @@ class PlainTransfers(Transfers):
             self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
-        """Call `read_buffer`, and copy the result into `host`."""
         data = memoryview(bytes_of(host))
         with vendor_errors():
             data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
@@ -287,7 +286,6 @@ class MappableMemory(HostMemory):
             return [mapping.memory() for mapping in mappings]
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Unmap all mapped buffers."""
         mappings, self._mappings = self._mappings, []
         with vendor_errors():
             for mapping in mappings:
@@ -399,7 +397,7 @@ class ChunkPipeline:
         number, inside = divmod(start, self._bytes)
         chunk = self._chunks[number]
         try:
-            # No frame keeps the mapped memory: it is gone once the chunk is closed.
+            # No variable holds the mapped memory, which is gone once the chunk is closed.
             copy(self._map(number), slice(inside, inside + stop - start), slice(start, stop))
             with self._change:
                 chunk.left -= stop - start

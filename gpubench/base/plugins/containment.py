@@ -39,7 +39,7 @@ def contain() -> Iterator[None]:
     used.set()
     streams.keep_apart()
     began, before = os.getpid(), threading.enumerate()
-    # At once: with a low limit, or a function that is called at each call, nothing else could be put back.
+    # These are restored first, because a low limit or a traced call could make the rest fail.
     first = [
         partial(sys.settrace, sys.gettrace()),
         partial(sys.setprofile, sys.getprofile()),

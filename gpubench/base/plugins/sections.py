@@ -34,10 +34,10 @@ _DECLARED = re.compile(
 class SectionDeclaration(NamedTuple):
     """The declaration of a section as its file states it."""
 
-    key: str  # the name of the section in `--sections`
+    key: str  # name of the section in `--sections`
     order: int  # sorts the sections of a report
     more: str  # text of the other arguments
-    module: str  # the module that declares the section
+    module: str  # module that declares the section
 
     @property
     def help(self) -> str:
@@ -106,8 +106,8 @@ class Maker(NamedTuple):
 
     key: str  # name of the section
     order: int  # sorts the sections of a report
-    make: Callable[..., Any]  # the function
-    help: str = ""  # the title of a table without a section
+    make: Callable[..., Any]  # function
+    help: str = ""  # title of a table without a section
     together: bool = False  # whether the function draws several files together, as `make(analyses, options)`
 
 
@@ -115,7 +115,7 @@ class Rows(NamedTuple):
     """The rows that a section adds to the JSON document under a name. The file of a section lists its rows in
     the tuple ROWS."""
 
-    name: str  # the key in the document; `a.b` means the key b of the object a
+    name: str  # key in the document; `a.b` means the key b of the object a
     kind: type[msgspec.Struct]  # struct type of the rows
     make: Callable[[Any], Iterable[Any]]  # returns the rows of an analysis
     order: int  # sorts the rows of the document

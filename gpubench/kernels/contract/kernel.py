@@ -20,7 +20,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_workgroup_bytes: int = 16384  # most bytes that the threads of a group share
     max_workgroup_threads: int = 256  # most threads of a group
     max_groups_per_dimension: int = 65535  # most groups of a launch in each dimension
-    multiprocessors: int | None = None  # the number of multiprocessors or CPU threads; None if unknown
+    multiprocessors: int | None = None  # number of multiprocessors or CPU threads; None if unknown
     float16: bool = False  # whether the device computes in float16
     float64: bool = False  # whether the device computes in float64
     software: bool = False  # whether the device is a software adapter
@@ -39,11 +39,11 @@ class WgslPass(msgspec.Struct, frozen=True):
     takes several passes.
     """
 
-    source: str  # the text of the shader module
+    source: str  # text of the shader module
     grid: tuple[int, int, int]  # groups of threads in x, y and z
     # names of inputs, outputs and scratch buffers in binding order (group 0, from 0 up)
     bindings: tuple[str, ...]
-    entry: str = "main"  # the name of the entry point
+    entry: str = "main"  # name of the entry point
     # u32 values of an additional last binding, `var<uniform> p: Params`, padded to 16 bytes; empty: no such
     # binding
     uniform: tuple[int, ...] = ()
@@ -55,15 +55,15 @@ class WgslPass(msgspec.Struct, frozen=True):
 class WgslProgram(msgspec.Struct, frozen=True):
     """The dispatches of one launch."""
 
-    passes: tuple[WgslPass, ...]  # the passes in order
+    passes: tuple[WgslPass, ...]  # passes in order
     scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
 
 
 class CudaPass(msgspec.Struct, frozen=True):
     """One CUDA launch."""
 
-    source: str  # the text of the translation unit
-    entry: str  # the name of the kernel
+    source: str  # text of the translation unit
+    entry: str  # name of the kernel
     grid: tuple[int, int, int]  # blocks in x, y and z
     block: tuple[int, int, int]  # threads of a block in x, y and z
     # names of buffers (inputs, outputs, scratch), and plain integers (int64)
@@ -74,9 +74,9 @@ class CudaPass(msgspec.Struct, frozen=True):
 class CudaProduct(msgspec.Struct, frozen=True):
     """A pass that is a matrix product by cuBLAS: out = A B."""
 
-    a: str  # the buffer of A, m x k, row by row
-    b: str  # the buffer of B, k x n, row by row
-    out: str  # the buffer of the result, m x n
+    a: str  # buffer of A, m x k, row by row
+    b: str  # buffer of B, k x n, row by row
+    out: str  # buffer of the result, m x n
     m: int  # rows of A
     n: int  # columns of B
     k: int  # columns of A
@@ -88,7 +88,7 @@ class CudaProduct(msgspec.Struct, frozen=True):
 class CudaProgram(msgspec.Struct, frozen=True):
     """The CUDA passes of one launch."""
 
-    passes: tuple[CudaPass | CudaProduct, ...]  # the passes in order
+    passes: tuple[CudaPass | CudaProduct, ...]  # passes in order
     # bytes of each scratch buffer; it is filled with zeros before the first launch only
     scratch: Mapping[str, int] = {}
 
@@ -97,14 +97,14 @@ class NumbaPass(msgspec.Struct, frozen=True):
     """One compiled kernel that works on a range of units. By default the range is divided into one slice per
     thread."""
 
-    kernel: str  # the name of the function
+    kernel: str  # name of the function
     # the kernel's four arrays: inputs, "out" or scratch; None if it has fewer arrays
     operands: tuple[str | None, str | None, str | None, str | None]
     units: int  # units of work, such as elements, rows or tiles
     granule: int = 1  # slices begin at multiples of this
-    m: int = 0  # the kernel's argument `m`: a length whose meaning the kernel defines
-    s: int = 0  # the kernel's argument `s`: a second length of this kind
-    slices: int | None = None  # the number of slices; None means one for each thread
+    m: int = 0  # kernel's argument `m`: a length whose meaning the kernel defines
+    s: int = 0  # kernel's argument `s`: a second length of this kind
+    slices: int | None = None  # number of slices; None means one for each thread
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 
     # the text of a Python module that defines the kernels by means of `gpubench.backends.numpy.native`
     source: str
-    passes: tuple[NumbaPass, ...]  # the passes in order
+    passes: tuple[NumbaPass, ...]  # passes in order
     threads: int = 1  # number of threads that run the kernels
     scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
     behind: NumpyPass | None = None  # a NumPy step after the passes
@@ -138,12 +138,12 @@ class Candidate(msgspec.Struct, frozen=True):
 class Kernel(msgspec.Struct, frozen=True):
     """One tuned implementation of an op on one backend."""
 
-    language: str  # the kind of program that `build` returns; a backend may define new kinds
+    language: str  # kind of program that `build` returns; a backend may define new kinds
     # "wgsl", "cuda", "numba": `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or
     # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
-    variant: str = "default"  # the name by which a user selects the kernel
+    variant: str = "default"  # name by which a user selects the kernel
     # whether the kernel is the library call. With resident data it is then measured once, for both
     # implementations. With copied data the implementations differ, because only the tuned one stages its data
     library: bool = False

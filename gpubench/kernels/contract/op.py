@@ -52,7 +52,7 @@ class Range(msgspec.Struct, frozen=True, tag=True):
     Rounding to the dtype of the case may turn the largest values into `high`.
     """
 
-    low: float  # the smallest value
+    low: float  # smallest value
     high: float  # a number above all values
     whole: bool = False  # whether only whole numbers are drawn, as for counts
 
@@ -92,7 +92,7 @@ class Tolerance(msgspec.Struct, frozen=True):
     # `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output: the sum of
     # absolute terms where terms can cancel, the product of the vectors' norms for dot products. None means |want|
     scale: Callable[..., Array] | None = None
-    why: str = ""  # the reason for a bound that does not follow from the roundings (docs/extending.md)
+    why: str = ""  # reason for a bound that does not follow from the roundings (docs/extending.md)
     # `slack(xp, u, *inputs)` returns the additional tolerance at a jump of the formula, where round-off may
     # decide the side of the jump. It needs a `scale`
     slack: Callable[..., Array] | None = None
@@ -116,8 +116,8 @@ class Operand(msgspec.Struct, frozen=True):
     # as inputs and as outputs, and the shape of a weight does not depend on the size. A host input is read on
     # the host, whatever the device is
     role: Role = "activation"
-    dtype: Literal["int32", "uint8"] | None = None  # the dtype; None means the dtype of the case
-    tolerance: Tolerance | None = None  # the tolerance of an output; None means the tolerance of the op
+    dtype: Literal["int32", "uint8"] | None = None  # dtype; None means the dtype of the case
+    tolerance: Tolerance | None = None  # tolerance of an output; None means the tolerance of the op
 
     @property
     def travels(self) -> bool:
@@ -153,7 +153,7 @@ class Ladder(msgspec.Struct, frozen=True):
     are."""
 
     low: int  # approximately the first size
-    high: int  # the largest size
+    high: int  # largest size
     factor: int = 4  # ratio of two neighbouring sizes
     granule: int = 1  # sizes are multiples of this
 
@@ -207,7 +207,7 @@ class HostLibrary(msgspec.Struct, frozen=True):
     """The library that an op calls on the host."""
 
     name: str  # name of the module to import
-    extra: str  # the extra of gpubench that installs it
+    extra: str  # extra of gpubench that installs it
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -223,8 +223,8 @@ class Overhead(msgspec.Struct, frozen=True):
     tuned is the fastest way known.
     """
 
-    call: SessionCall | Literal["exchange"]  # the name of the timed call
-    implementations: tuple[Implementation, ...] = ("library",)  # the implementations in which the call differs
+    call: SessionCall | Literal["exchange"]  # name of the timed call
+    implementations: tuple[Implementation, ...] = ("library",)  # implementations in which the call differs
 
     @property
     def moves(self) -> bool:
@@ -240,7 +240,7 @@ class Collective(Overhead, frozen=True, kw_only=True):
     """An exchange of data among the ranks of a device group. n is the number of bytes of the largest buffer of
     a rank."""
 
-    call: Literal["exchange"] = "exchange"  # the kind of call
+    call: Literal["exchange"] = "exchange"  # kind of call
     # `exchange(links, sent, got)` enqueues the exchange on all ranks
     exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
     # `expected(value, rank, ranks, i, part)` returns element `i` of what the rank receives, where `value(rank,
@@ -253,7 +253,7 @@ class Collective(Overhead, frozen=True, kw_only=True):
     # `gets(count, ranks)`: elements that a rank receives if the largest buffer has `count` elements
     gets: Callable[[int, int], int] = lambda count, ranks: count
     pairwise: bool = False  # whether only two ranks take part
-    receivers: tuple[int, ...] | None = None  # the ranks that receive data; None means all
+    receivers: tuple[int, ...] | None = None  # ranks that receive data; None means all
     both: bool = False  # whether data moves in both directions
 
     def bytes(self, params: Params) -> int:
@@ -286,13 +286,13 @@ class Split(msgspec.Struct, frozen=True):
 class Stage(msgspec.Struct, frozen=True):
     """One op inside a workload. If the op runs on the host, it is a host stage."""
 
-    name: str  # the name, which is equal in all turns of a repeat
+    name: str  # name, which is equal in all turns of a repeat
     op: str  # name of the op
     reads: tuple[str, ...]  # names of the values that are its inputs, in order
     writes: tuple[str, ...]  # names of the values that are its outputs
     # returns the op's params, from those of the workload and the turns of the repeats around it, by index name
     params: Callable[[Params], Params]
-    turns: tuple[int, ...] = ()  # the turns of the repeats around it, the outermost first
+    turns: tuple[int, ...] = ()  # turns of the repeats around it, the outermost first
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -300,7 +300,7 @@ class Repeat(msgspec.Struct, frozen=True):
 
     index: str  # `{index}` in the name of a value is replaced by the turn, `{index+1}` by the next turn
     times: int  # number of turns
-    stages: tuple[Stage | Repeat, ...]  # the stages of one turn; repeats may be nested
+    stages: tuple[Stage | Repeat, ...]  # stages of one turn; repeats may be nested
     name: str = ""  # prefix of the names of its stages, followed by a dot
 
     def flat(self) -> tuple[Stage, ...]:
@@ -342,13 +342,13 @@ def counted_by(param: str) -> Callable[[Params, int], Params]:
 class Op(msgspec.Struct, frozen=True):
     """The declaration of an op."""
 
-    name: str  # the name that a user types
-    group: str  # the heading of the op in listings
-    summary: str  # the formula of the op in one line
-    params: Mapping[str, str]  # the params of the op, each with its meaning; `n` is the size
-    sizes: Ladder  # the ladder of the op, used if the user gives no sizes
-    inputs: tuple[Operand, ...]  # the inputs in the order of the expression's arguments
-    output: Operand  # the first output
+    name: str  # name that a user types
+    group: str  # heading of the op in listings
+    summary: str  # formula of the op in one line
+    params: Mapping[str, str]  # params of the op, each with its meaning; `n` is the size
+    sizes: Ladder  # ladder of the op, used if the user gives no sizes
+    inputs: tuple[Operand, ...]  # inputs in the order of the expression's arguments
+    output: Operand  # first output
     flops: Callable[[Params], int]  # floating-point operations of a launch
     # `expr(xp, *inputs)` is the array expression as a user of NumPy or CuPy writes it, the library
     # implementation. It returns a tuple if the op has `more_outputs`
@@ -387,7 +387,7 @@ class Op(msgspec.Struct, frozen=True):
     traffic: Callable[[Params, Dtype], int] | None = None
     # the op runs on the host, whatever the device is, and calls this library
     host: HostLibrary | None = None
-    stages: tuple[Stage, ...] = ()  # the stages, if the op is made of other ops
+    stages: tuple[Stage, ...] = ()  # stages, if the op is made of other ops
     # values that one stage writes and another one reads; they are on the device, and are neither inputs nor
     # outputs
     between: tuple[Operand, ...] = ()
@@ -401,7 +401,7 @@ class Op(msgspec.Struct, frozen=True):
     digest: str = ""
     # in a worker: a user's function that takes any objects, not only arrays of numbers
     calls: Any = None
-    only: tuple[str, ...] = ()  # the backends on which the op is measured; empty for all backends
+    only: tuple[str, ...] = ()  # backends on which the op is measured; empty for all backends
     # Backends that would run the same program: the first that drives a GPU in the run measures it.
     one_of: tuple[str, ...] = ()
     # returns the approximate seconds of a call on NumPy, as a trial measured them; 0 without a trial

@@ -463,14 +463,14 @@ class GpuText(msgspec.Struct, frozen=True):
     # the type of an element by the name of the buffer, in the order of the arguments: "stored", "real", "i32",
     # or one that `cuda` and `wgsl` declare
     buffers: Mapping[str, str]
-    writes: tuple[str, ...]  # the buffers that are written
+    writes: tuple[str, ...]  # buffers that are written
     sizes: str  # names of the integer arguments after the buffers, separated by blanks
     body: str  # statements in WGSL
     bounds: str = ""  # names of further WGSL arguments, which are used only in `clamped`
     threads: int = 256  # threads of a group
     shared: Mapping[str, int] = {}  # lengths of the arrays of `real` that a group shares, by name
-    cuda: str = ""  # the text before the kernel in CUDA
-    wgsl: str = ""  # the text before the kernel in WGSL
+    cuda: str = ""  # text before the kernel in CUDA
+    wgsl: str = ""  # text before the kernel in WGSL
 
     def cuda_pass(
         self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],

@@ -403,7 +403,7 @@ def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
 
 
 class _Text(msgspec.Struct, frozen=True):
-    of: Heads  # the shapes
+    of: Heads  # shapes
     layout: QueryLayout  # queries and threads
     storage: Storage  # unit of a load
 

@@ -9,9 +9,8 @@ section 4.1, F(2 x 2, 3 x 3).
 The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of
 round-off times the norms of patch and filter, of which a convolution is allowed 8 (an H200, eight shapes).
 
-One launch writes the numbers of the filters, the other one does the rest. A block has 32 tiles and 64 filters.
-Each of its 16 warps computes one of the 16 products, so that only tiles and results are exchanged between
-warps.
+One launch writes the numbers of the filters, the other one does the rest. A block has 32 tiles, 64 filters and
+16 warps, one for each product.
 """
 
 from __future__ import annotations

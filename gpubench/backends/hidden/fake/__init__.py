@@ -42,7 +42,7 @@ from gpubench.result.run import Device
 # Scripted clocks, temperature and power that the monitor reads, and scripted links.
 FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
 LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
-# Each block is read at its start and at its end; scripted blocks are too short for more.
+# At the start and at the end of a block; scripted blocks are too short for more.
 READINGS_PER_BLOCK = 2
 
 
@@ -118,7 +118,6 @@ class FakeBackend(Backend, Observed, Joins):
         return [make_device(word) for word in (*WORDS, *list_identical())]
 
     def joinable(self) -> list[Device]:
-        """List the identical GPUs."""
         return [make_device(word) for word in list_identical()]
 
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:

@@ -169,7 +169,7 @@ class FakeStream(DeviceStream):
         if session._word == "breaks-off" and session._streamed >= BREAKS_AT:
             raise DeviceLost("scripted: the device fell off the bus in the middle of a pipeline")
         key = tuple(id(buffer.array) for buffer in launch.reads)
-        if key not in self._answers:  # with what has these numbers
+        if key not in self._answers:  # kept with the arrays, whose ids are the key
             self._answers[key] = launch.compute(), [buffer.array for buffer in launch.reads]
         launch.output = self._answers[key][0]
         self._spend("run", GPU_LAUNCH_S, launch.cost_s)
@@ -278,7 +278,7 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run: a tuned case without a kernel. Return None for all others."""
+        """Refuse a tuned case without a kernel."""
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:

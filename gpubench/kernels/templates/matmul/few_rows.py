@@ -1,14 +1,12 @@
 """Products of a few rows (at most 16) and a matrix of weights, with their epilogue, in one launch.
 
-Reading the weights and starting launches bound such products, not arithmetic. A tile of the general kernels
-would compute 32 or 64 rows, and cuBLAS would leave the epilogue to a second launch. Here the threads of a group
-share a block of columns. Each thread takes some of the k steps, for all rows of x in its group, and loads 16
-bytes of weights at a time if the length of a row of weights allows it. Weights that are stored transposed are
-read along their rows, by up to a warp for each column.
+Reading the weights and starting launches bound such products, not arithmetic. The threads of a group share a
+block of columns. Each thread takes some of the k steps, for all rows of x in its group, and loads 16 bytes of
+weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read along
+their rows, by up to a warp for each column.
 
 The rows may be normed first by layernorm. Each group then norms the rows that it multiplies, and keeps them in
-its memory in the type of the arithmetic. Each row is divided equally among the threads, which hold its elements
-in registers. The first weights are loaded meanwhile.
+its memory in the type of the arithmetic. The first weights are loaded meanwhile.
 
 - CUDA: shuffles add up the two sums of a row within each warp, and then over its warps.
 - WGSL has no shuffles here. Each thread reduces its elements to a pair: their mean, and the sum of squares
@@ -274,7 +272,7 @@ _CUDA_BYTES = 48 * 1024  # memory of a block that every device allows by default
 class WeightedRows(msgspec.Struct, frozen=True):
     """A product of a few rows of x and a matrix of weights."""
 
-    names: tuple[str, str]  # the buffers of the rows and of the weights
+    names: tuple[str, str]  # buffers of the rows and of the weights
     n: int  # rows
     m: int  # columns of the weights
     k: int  # elements of a row

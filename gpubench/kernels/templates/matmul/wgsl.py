@@ -55,7 +55,7 @@ _LOOSE = 32
 class Lines(msgspec.Struct, frozen=True):
     """The storage of A or B in its buffer."""
 
-    side: str  # the operand, a or b
+    side: str  # operand, a or b
     buffer: str  # name of its buffer
     turned: bool  # whether a line runs along K; if not, it runs along `extent`
     extent: int  # rows of A or columns of B
@@ -90,8 +90,8 @@ class Product(msgspec.Struct, frozen=True):
     dtype: str  # dtype of A, B and C
     ta: bool = False  # whether A is stored column by column
     tb: bool = False  # whether B is stored column by column
-    a: str = "a"  # the buffer of A
-    b: str = "b"  # the buffer of B
+    a: str = "a"  # buffer of A
+    b: str = "b"  # buffer of B
     epilogue: Epilogue | None = None  # applied to each element before it is written; None: nothing is
     patches: register.Patches | None = None  # every product has the same A, and B is read from its image
 

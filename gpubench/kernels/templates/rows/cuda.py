@@ -39,7 +39,7 @@ class CudaRows(msgspec.Struct, frozen=True):
     units: int  # units of a row
     threads: int  # threads of a block
     lanes: int  # threads of each block for a row
-    held: int  # the units that a thread keeps in registers; 0 if it reads the row twice in a loop
+    held: int  # units that a thread keeps in registers; 0 if it reads the row twice in a loop
     cluster: int = 1  # blocks for a row
 
     @property
@@ -121,7 +121,7 @@ def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tu
 class _Body(msgspec.Struct, frozen=True):
     """The statements of a kernel."""
 
-    formula: RowFormula  # the formula of a row
+    formula: RowFormula  # formula of a row
     held: bool  # whether a thread keeps its units in registers; if not, it loops over them
     packed: bool  # whether units in registers keep halves as halves; if not, as floats
 

@@ -24,7 +24,7 @@ class RowStep(msgspec.Struct, frozen=True):
     # formula's values. powers: `total_I`, the sum of `power_I` = exp(value - `top_I`), where `top_I` is the
     # largest value
     kind: Literal["number", "total", "powers"]
-    index: int  # the number I in these names
+    index: int  # number I in these names
     formula: Formula  # formula of the number, or of an element
 
 
