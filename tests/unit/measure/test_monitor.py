@@ -295,7 +295,7 @@ def test_a_backend_that_breaks_at_a_reading_costs_no_other_device_its_readings(m
     assert [reading.device_id for reading in rest] == ["fake:gpu"]
 
 
-@pytest.mark.parametrize(("fresh_s", "count"), [(9.0, 1), (0.0, 2)])  # a short block waits for no second reading
+@pytest.mark.parametrize(("fresh_s", "count"), [(9.0, 1), (0.0, 2)])  # a short block waits for one
 def test_devices_are_read_between_two_orders_and_no_others(monkeypatch, fresh_s, count):
     monkeypatch.setattr(monitor_child, "FRESH_S", fresh_s)
     read = {"a": lambda: {"clock_hz": 1e9}}
