@@ -26,15 +26,17 @@ def shapes(op):
         [params for params in every if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
         for every in ([{"n": 1}], combined)
     )
+    if op.name.startswith(("linear_", "norm_linear_")):  # other epilogues, of single elements and of vectors
+        small = small[2:]
     return usual + (small if len(small) <= 4 else small[:: len(small) // 2][:2] + small[-1:])
 
 
 def tried(op):
     """All shapes in float32; in the other dtypes, each of which takes a kernel of its own, the last one: few rows in every
-    dtype are tried where their kernels are. Of a workload one in each of two dtypes: its stages are ops."""
+    dtype are tried where their kernels are. Of a workload one, and of a short one, another in halves: its stages are ops."""
     every = shapes(op)
     if op.stages:
-        yield from ((every[-1], "float32"), (every[0], "float16"))
+        yield from ((every[-1], "float32"), *[(every[0], "float16")] * (len(op.stages) < 10))
         return
     for dtype in op.dtypes:
         yield from ((params, dtype) for params in (every if dtype == "float32" else every[-1:]))

@@ -29,7 +29,7 @@ MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
 CHILDREN = (
     "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes.libraries",
-    "gpubench.kernels.contract.foreign",
+    "gpubench.kernels.contract.foreign", "gpubench.functions.trial",
 )  # fmt: skip
 OTHERS = (
     "gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots",

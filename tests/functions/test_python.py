@@ -100,6 +100,7 @@ def test_policy_has_the_same_thresholds(result):
     (lambda result: gpubench.bench(), "gpubench.bench(f)"), (lambda result: gpubench.bench(cpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(abs, gpu=abs), "gpubench.bench(f)"),
     (lambda result: gpubench.bench(gpubench.function(max), tolerance=1.0), "give tolerance to gpubench.function")])  # fmt: skip
+@pytest.mark.usefixtures("forked_children")
 def test_what_is_misspelt_raises(result, call, words):
     error = raised(UsageError, call, result)
     assert words in error.hint
@@ -117,6 +118,7 @@ def test_detect_is_called_and_stays_a_package():
     assert sorted(typed) == sorted(names), "a type checker knows each name"
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_an_interrupt_returns_what_there_is_and_stays_possible(monkeypatch):
     monkeypatch.setattr("gpubench.measure.runner.Runner.sessions", lambda _: signal.raise_signal(signal.SIGINT))
     handler = signal.getsignal(signal.SIGINT)

@@ -13,7 +13,6 @@ from gpubench.measure.worker_pool import THREAD_VARIABLES
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.serial,  # who else takes the cores would be seen, too
     pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba"),
     pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' processor time of each thread"),
 ]  # fmt: skip
@@ -40,6 +39,7 @@ def looked_at(threads: int, *libraries: str) -> dict:
 NUMBA_FIRST, TORCH_FIRST = ("numba", "torch", "openblas"), ("torch", "openblas", "numba")
 
 
+@pytest.mark.serial  # who else takes the cores would be seen, too
 @pytest.mark.parametrize("libraries", [NUMBA_FIRST, TORCH_FIRST])
 def test_three_libraries_share_the_cores(libraries):
     """Whichever comes first brings its OpenMP along, and the other may bring a second one."""

@@ -228,11 +228,11 @@ def ready(session, folder, op, implementation="tuned", **params):
     return workspace, launch
 
 
-@pytest.mark.parametrize(("op", "more"), [("mlp_sgd", {}), ("inference", {"width": 24, "heads": 6}), ("", {})])
+@pytest.mark.parametrize(("op", "more"), [("mlp_sgd", {}), ("inference", {"width": 12, "heads": 12}), ("", {})])
 @pytest.mark.slow
 def test_a_chain_is_right_in_every_regime(session, op, more, tmp_path):
-    """Of each kind of operands; tests/conformance/test_layers.py launches every workload once, at other shapes."""
-    workspace, _ = ready(session, tmp_path, kernels.load(op) if op else REPEATED, n=17, **more)
+    """Of each kind of operands; tests/conformance/test_layers.py launches every workload once, in part with these kernels."""
+    workspace, _ = ready(session, tmp_path, kernels.load(op) if op else REPEATED, n=33, **more)
     workspace.release()
 
 

@@ -16,6 +16,8 @@ from gpubench.workloads import two_sides
 from gpubench.workloads.chains import ChainWorkspace, time_stages
 
 pytestmark = pytest.mark.vulkan
+# With 33 rows the shape of other tests: their kernels are in the cache.
+SHAPE = {"width": 12, "heads": 12}
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_pat
         return create(**words)
 
     monkeypatch.setattr(session.programs.device, "create_compute_pipeline", noted)
-    params = {"n": 5, "width": 24, "heads": 2}
+    params = {"n": 33, **SHAPE}
     case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
     workspace = ChainWorkspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
     assert gate(workspace, case, lambda phase: None).check.ok
@@ -92,11 +94,11 @@ def split():
 
 
 # Weights that are written in place; stages of many kinds. The others are chains of the same.
-@pytest.mark.parametrize(("name", "more"), [("mlp_sgd", {}), ("transformer_block", {"width": 24, "heads": 6})])
+@pytest.mark.parametrize(("name", "more"), [("mlp_sgd", {}), ("transformer_block", SHAPE)])
 def test_a_workload_has_a_place_for_each_of_its_stages(split, tmp_path, name, more):
     """On the CPU, on the GPU, and with each stage on another side than the one before it."""
     op = kernels.load(name)
-    case = Case(name, op.group, {"n": 3, **more}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
+    case = Case(name, op.group, {"n": 33, **more}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
     assigned = split.for_op(op)
     workspace = ChainWorkspace(assigned, op, case, 1, "random", tmp_path)
     whole = two_sides.sides(op)["gpu"]
