@@ -104,10 +104,11 @@ def test_the_bound_admits_float32_and_refuses_float16():
 
 @pytest.mark.parametrize(("formula", "x", "scale"), [
     (lambda m, x: x**20, -2.0, 2**20 * (1 + 20 * np.log(2))), (lambda m, x: m.asin(x / 2), 2.0, 2**14), (lambda m, x: 1 - 1 / (1 + m.exp(x)), 800.0, 2),
-    (lambda m, x: m.erf(x), 0.5, math.erf(0.5))])  # fmt: skip
+    (lambda m, x: m.erf(x), 0.5, math.erf(0.5)), (lambda m, x: x, -3.0, 3)])  # fmt: skip
 def test_the_bound_is_a_number_where_the_result_is(formula, x, scale):
     with np.errstate(all="ignore"):
-        got = trace(formula, ["x"]).tolerance().scale(np, np.array([x]))
+        bound = trace(lambda m, other, x: formula(m, x), ["other", "x"]).tolerance().scale
+        got = bound(np, np.array([7.0]), np.array([x]))
     np.testing.assert_allclose(got, scale, rtol=1e-3)
 
 

@@ -452,7 +452,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
             else:
                 error = sum((_growth(xp, step.call, values, *at) for at in enumerate(errors)), xp.abs(value))
             spreads[_key(step)] = value, error
-        return spreads[_key(self.result)][1] if self.steps else xp.abs(inputs[0])
+        value, error = spreads[_key(self.result)]
+        return error if self.steps else xp.abs(value)
 
 
 class Arrays:
