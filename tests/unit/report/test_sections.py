@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,15 @@ def test_a_section_that_raises_costs_itself(outside):
     assert "Environment" in text
 
 
-def test_a_section_that_cannot_be_imported_names_its_package(outside):
+def test_a_section_that_cannot_be_imported_names_its_package_and_one_of_ours_is_a_bug(outside, monkeypatch):
     outside("broken", "import a_library_that_is_not_there")
     with pytest.raises(BadPlugin, match="the section broken of the package package_broken") as raised:
         render([tool_run()], "plain", sections=("broken",))
     assert "a_library_that_is_not_there" in raised.value.why
+    (module,) = (one.module for one in sections.declarations() if one.key == "environment")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError):
+        render([tool_run()], "plain", sections=("environment",))
 
 
 def test_what_files_declare_is_what_they_register():
