@@ -264,7 +264,6 @@ def windows_popen():
 def psutil_view(psutil):
     Times = collections.namedtuple("scputimes", "user system idle interrupt dpc")
     Frequency = collections.namedtuple("scpufreq", "current min max")
-    own = dict.fromkeys(("sensors_temperatures", "sensors_fans"))
 
     def cpu_times(percpu=False):
         def convert(cpu):
@@ -276,21 +275,9 @@ def psutil_view(psutil):
         found = psutil.cpu_times(percpu=percpu)
         return [convert(cpu) for cpu in found] if percpu else convert(found)
 
-    class Process(psutil.Process):
-        """Without what the system does not tell."""
-
-        def __getattribute__(self, name):
-            absent = "num_fds terminal uids" if WINDOWS else "cpu_affinity num_handles io_counters"
-            if name in absent.split() and seen_by_us(2):
-                raise AttributeError(name)
-            return super().__getattribute__(name)
-
-        def num_handles(self):
-            return super().num_fds()
-
     frequency = Frequency(2400.0, 0.0, 3200.0) if WINDOWS else Frequency(3228.0, 600.0, 3228.0)
-    return View(psutil, set(own), {"cpu_times": cpu_times, "Process": Process,
-                                   "cpu_freq": lambda percpu=False: [frequency] if percpu else frequency})  # fmt: skip
+    told = {"cpu_times": cpu_times, "cpu_freq": lambda percpu=False: [frequency] if percpu else frequency}
+    return View(psutil, set(), told)
 
 
 def views():

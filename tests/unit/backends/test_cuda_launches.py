@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 import threading
-from collections import deque
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -36,6 +35,7 @@ from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOut
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.result.case import Case
 from tests.rows import rows
+from tests.unit.backends.streams import DEPTH, Stream
 
 LIMITS = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=132, clusters=True)
 
@@ -331,70 +331,6 @@ def test_launches_of_which_no_graph_is_made(library):
 
 
 # ---------------------------------------------------------------------- the event clock on a simulated stream, and the cycle counter
-
-
-DEPTH = 1024
-
-
-class Stream:
-    """What `EventClock` uses of CuPy. Enqueueing takes `host_s`; with DEPTH entries waiting the host waits, too."""
-
-    uint8 = "uint8"
-
-    def __init__(self, host_s):
-        self.host_s, self.host, self.device = host_s, 0.0, 0.0
-        self.waiting = deque()
-        self.cuda = self
-        self.data = self
-        self.flushed = self.spins = 0
-
-    def enqueue(self, seconds):
-        self.host += self.host_s
-        while self.waiting and self.waiting[0] <= self.host:  # they end in order
-            self.waiting.popleft()
-        if len(self.waiting) >= DEPTH:
-            self.host = self.waiting[-DEPTH]
-        self.device = max(self.host, self.device) + seconds
-        self.waiting.append(self.device)
-
-    def spin(self, grid, block, arguments):
-        self.spins += 1
-        self.enqueue(float(arguments[0]) * 1e-9)
-
-    def Event(self):
-        return Mark(self)
-
-    def get_elapsed_time(self, begin, end):
-        return (end.at - begin.at) * 1e3
-
-    def get_current_stream(self):
-        return self
-
-    def synchronize(self):
-        self.host = max(self.host, self.device)
-
-    def empty(self, size, dtype):
-        return self
-
-    def memset_async(self, value, size):
-        self.flushed += 1
-        self.enqueue(1e-4)
-
-
-class Mark:
-    def __init__(self, stream):
-        self.stream = stream
-
-    def record(self):
-        self.stream.enqueue(0.0)
-        self.at = self.stream.device
-
-    @property
-    def done(self):
-        return self.at <= self.stream.host
-
-    def synchronize(self):
-        self.stream.host = max(self.stream.host, self.at)
 
 
 def timed(kernel_s, repeat, *, host_s=4e-6, kernels=1, cold=False):

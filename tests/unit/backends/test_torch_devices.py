@@ -14,6 +14,7 @@ from gpubench.backends.shared.memory import InPlaceSession, PageLockedMemory
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.result.case import Case
+from tests.unit.backends.streams import Mark, Stream
 
 
 @pytest.fixture
@@ -117,52 +118,39 @@ def test_what_pytorch_raises_by_its_text(text, error) -> None:
     assert type(caught.value) is error
 
 
-class ScriptedGpu:
-    """Host and device time as two numbers. A write takes 20 us of the device and 2 us of the host."""
+class ScriptedGpu(Stream):
+    """As PyTorch shows it. A launch takes `launch_s` of the host and 5 us of the device, a write 2 and 20 us."""
 
-    def __init__(self, launch_s: float, kernel_s: float) -> None:
-        self.host = self.device = 0.0
-        self.launch_s, self.kernel_s = launch_s, kernel_s
+    depth = 10**9
 
-    def enqueue(self, host_s: float, device_s: float) -> None:
-        self.host += host_s
-        self.device = max(self.device, self.host) + device_s
+    def __init__(self, launch_s: float) -> None:
+        super().__init__(host_s=2e-6)
+        self.launch_s = launch_s
 
     def call(self) -> None:
-        self.enqueue(self.launch_s, self.kernel_s)
-
-    def synchronize(self) -> None:
-        self.host = max(self.host, self.device)
+        self.host += self.launch_s - self.host_s
+        self.enqueue(5e-6)
 
     def Event(self, *, enable_timing: bool) -> ScriptedEvent:
         assert enable_timing
         return ScriptedEvent(self)
 
     def allocate(self, shape, dtype) -> SimpleNamespace:
-        return SimpleNamespace(zero_=lambda: self.enqueue(2e-6, 20e-6))
+        return SimpleNamespace(zero_=lambda: self.enqueue(20e-6))
 
 
-class ScriptedEvent:
-    def __init__(self, gpu: ScriptedGpu) -> None:
-        self.gpu, self.at = gpu, 0.0
-
-    def record(self) -> None:
-        self.at = max(self.gpu.device, self.gpu.host)
-
+class ScriptedEvent(Mark):
     def query(self) -> bool:
-        return self.gpu.host >= self.at
-
-    def synchronize(self) -> None:
-        self.gpu.host = max(self.gpu.host, self.at)
+        return self.done
 
     def elapsed_time(self, end: ScriptedEvent) -> float:
-        return (end.at - self.at) * 1e3
+        return self.stream.get_elapsed_time(self, end)
 
 
 @pytest.mark.parametrize("launch_s", [3e-6, 50e-6, 400e-6])
 @pytest.mark.parametrize("repeat", [1, 7, 100])
 def test_the_clock_leaves_out_the_host(monkeypatch, launch_s, repeat) -> None:
-    gpu = ScriptedGpu(launch_s, kernel_s=5e-6)
+    gpu = ScriptedGpu(launch_s)
     monkeypatch.setattr(torch_backend.time, "perf_counter", lambda: gpu.host)
     clock = torch_backend.TorchClock(SimpleNamespace(driver=gpu, allocate=gpu.allocate), 1 << 20)
     for _ in range(2):
