@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="co
 LONG = "--devices fake:cpu,fake:noisy --ops add,mul,relu --sizes 1k:64k --sessions 50".split()
 
 
-def drivers(pids):
-    """Those of the processes that drive a device; another reads clocks and temperatures."""
-    return set(filter(drives_a_device, pids))
+def drivers(process):
+    """Those of its children that drive a device; another reads clocks and temperatures."""
+    return set(filter(drives_a_device, children(process.pid)))
 
 
 def wait_for(condition, seconds=30.0):
@@ -37,32 +37,29 @@ def wait_for_progress(process):
     next(line for line in process.stderr if line.startswith("["))
 
 
-def under_way(start, folder, *arguments):
-    """A run that has measured something, and its workers."""
-    process = start(*(arguments or LONG))
+def under_way(start, folder):
+    """A run that has measured something."""
+    process = start(*LONG)
     wait_for_progress(process)
     wait_for(lambda: (folder / "r.json.part").exists())
+    assert len(drivers(process)) == 2
+    return process
+
+
+def end(process, number, send=os.kill):
+    """The exit code and the output of a run that gets a signal, and whose children end with it."""
     started = children(process.pid)
-    assert len(drivers(started)) == 2
-    return process, started
-
-
-def end(process, number):
-    process.send_signal(number)
+    send(process.pid, number)
     out, err = process.communicate(timeout=100)
     assert "Traceback" not in err
+    wait_for(lambda: not any(map(is_alive, started)))
     return process.returncode, out
-
-
-def wait_for_the_end_of(workers):
-    wait_for(lambda: not any(map(is_alive, workers)))
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.check
 def test_an_interrupt_saves_what_there_is(start, tmp_path, name):
-    process, workers = under_way(start, tmp_path)
-    returned, out = end(process, signal.Signals[name])
+    returned, out = end(under_way(start, tmp_path), signal.Signals[name])
     assert returned == (130 if name == "SIGINT" else 143)
     result = read(tmp_path)
     ending = [result[field] for field in ("complete", "exit_code", "exit_reason")]
@@ -71,7 +68,6 @@ def test_an_interrupt_saves_what_there_is(start, tmp_path, name):
     assert types == {"measurement", "planned"}, "what was not reached is planned, not skipped or failed"
     assert "Speedup" in out, "the report of what there is"
     assert "interrupted" in out
-    wait_for_the_end_of(workers)
     assert list((tmp_path / "tmp").iterdir()) == [], "no scratch file stays behind"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "tmp"], "nor half a result"
 
@@ -80,19 +76,13 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
     """A terminal sends SIGINT to every process of the group at once."""
     process = start(*LONG, start_new_session=True)
     wait_for_progress(process)
-    workers = children(process.pid)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=100)
-    assert (process.returncode, "Traceback" in err, read(tmp_path)["complete"]) == (130, False, False)
-    wait_for_the_end_of(workers)
+    assert (end(process, signal.SIGINT, os.killpg)[0], read(tmp_path)["complete"]) == (130, False)
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     process = start(*"--devices fake:cpu,fake:hang --ops add --sizes 1k --regimes resident-queued".split())
-    wait_for(lambda: len(drivers(children(process.pid))) == 2)
-    workers = children(process.pid)
+    wait_for(lambda: len(drivers(process)) == 2)
     assert end(process, signal.SIGINT)[0] == 130
-    wait_for_the_end_of(workers)
 
 
 def test_an_interrupt_while_devices_are_listed(start, tmp_path):
@@ -105,9 +95,7 @@ FakeBackend.devices = lambda self: (pathlib.Path("listing").touch(), time.sleep(
     env = {**install_scripted(tmp_path / "site", "stuck", habit), "GPUBENCH_PROBE_LIMIT": "300s"}
     process = start("--backends", "stuck", "--ops", "add", env=env)
     wait_for((tmp_path / "listing").exists)
-    workers = children(process.pid)
     assert end(process, signal.SIGINT)[0] == 130
-    wait_for_the_end_of(workers)
 
 
 def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
@@ -119,13 +107,11 @@ def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
 
 
 def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, in_process):
-    process, workers = under_way(start, tmp_path)
-    end(process, signal.SIGKILL)
+    end(under_way(start, tmp_path), signal.SIGKILL)
     assert not (tmp_path / "r.json").exists(), "it is written once, at the end"
     result = store.load(tmp_path / "r.json.part")
     assert not result.complete
     assert any(getattr(outcome, "blocks", []) for outcome in result.outcomes)
-    wait_for_the_end_of(workers)
     absent = in_process("report", "r.json")
     assert (absent.returncode, "name r.json.part" in absent.stderr) == (4, True)
     report = in_process("report", "r.json.part", "--format", "markdown")

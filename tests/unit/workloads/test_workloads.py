@@ -130,6 +130,7 @@ def test_three_steps_of_a_block_take_the_mean_gradient_of_its_sequences(tmp_path
         weights = {name: weight - 0.125 * sums[name] for name, weight in weights.items()}
     _, *trained = op.at(params).reference(np, *map(widen, inputs))
     [allowed] = {output.tolerance.units * 2.0**-24 for output in op.outputs[1:]}
+    assert allowed == 3 * 20 * 2.0**-24, "a unit for each stage of the longest path"
     for output, got in zip(op.outputs[1:], trained, strict=True):
         name = output.name.removesuffix(".3")
         np.testing.assert_allclose(got, weights[name], atol=1e-12)
