@@ -281,6 +281,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("for i in range(steps + 1)", "steps + 2", "beyond the last size no curve is looked at"),
         ("NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     ),
+    "measure/passes.py": (
+        ("late = shortest > ", ">=", "no time is that very multiple of another"),
+    ),
     "measure/worker/pipeline.py": (
         ("self.last_inputs[place] = (place", "- number", "the sets take turns in either order"),
     ),

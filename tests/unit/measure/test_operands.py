@@ -174,6 +174,18 @@ def test_who_writes_to_its_input_is_wrong_and_the_next_finds_it_whole(session, s
     assert gate(after, after.case, lambda phase: None).check.ok
 
 
+def test_what_an_earlier_case_changed_is_no_fault_of_the_next(tmp_path):
+    worker = opened_worker("numpy:0", tmp_path)
+    first, second = (case(kernels.load(name), 100) for name in ("relu", "copy"))
+    worker.answer(protocol.Prepare(id=2, case=first, session=0, expected_s=1e-3))
+    place = {"session": 0, "round": 0, "position": 0}
+    worker.answer(protocol.Sample(id=3, case_id=first.id, samples=2, warmup_s=0.0, limit_s=9.0, **place))
+    worker.device.kept.of_case(first.id).workspace.buffers[0].base[:] ^= 1
+    reply = worker.answer(protocol.Prepare(id=4, case=second, session=0, expected_s=1e-3))
+    assert isinstance(reply, protocol.Prepared), reply
+    assert worker.answer(protocol.Finish(id=5, case_id=first.id)).reason == "wrong-result"
+
+
 @pytest.mark.parametrize("page_locked", [False, True])
 def test_a_caller_of_a_gpu_has_page_locked_arrays_where_they_are_asked_for(tmp_path, monkeypatch, page_locked):
     asked, whole = [], FakeSession.host_array

@@ -122,7 +122,7 @@ class Scripted(Session):
 
     def __init__(self, rates=None, kind="gpu", spoil=0.0):
         self.device = msgspec.structs.replace(GPU, id="cupy:0", kind=kind)
-        self.rates, self.spoil, self.launched, self.held = rates or {}, spoil, [], 0
+        self.rates, self.spoil, self.launched, self.held, self.longest_s = rates or {}, spoil, [], 0, 0.0
 
     def supports(self, op, case):
         return None if case.implementation == "library" else Exception("no")
@@ -160,6 +160,7 @@ class Scripted(Session):
     run = sync = close = lambda self, *_: None
 
     def time(self, launch, repeat=1, *, cold=False):
+        self.longest_s = max(self.longest_s, self.each_s * repeat)
         return self.each_s * repeat
 
     def clock(self):
@@ -206,6 +207,7 @@ def test_a_peak_or_the_reason_for_none(session, asked, expected):
         else:
             assert (peak.bytes_per_s or peak.flops_per_s) == pytest.approx(want, rel=1e-3)
     assert not any(peak.own for peak in found)
+    assert session.longest_s > hardware.TIMED_S / 2 or not session.launched
     if session.rates is FLAT:
         sides = [("matmul", n) for n in (32, 32, 64, 128, 256)]
         assert session.launched == sides, "the first sets the library up"

@@ -300,8 +300,9 @@ def test_a_users_function_may_compile_which_counts_for_nothing(script, deadlines
     before_s = budget.once_s
     pool.load([own], budget)
     assert budget.once_s > before_s
+    dropped = pool.workers["a:0"]
     pool.drop("a:0")
-    pool.worker("a:0")
+    assert (pool.worker("a:0") is not dropped, dropped.alive) == (True, False)
     deadlines.clear()
     pool.load([own], budget)
     assert max(deadlines) > 2, "another worker compiles anew"

@@ -85,11 +85,14 @@ def test_a_single_element_that_no_rank_adds_is_found(tmp_path, monkeypatch):
         trained(tmp_path, 3, "sum", {"n": 5005}, dtype="float16")
 
 
-def test_a_device_group_shows_its_members_backends():
+def test_a_device_group_shows_its_members_backends(monkeypatch):
     assert backends.names_of("group:fake:0+1") == ("group", "fake")
     assert (backends.is_hidden("group:fake:0+1"), "group" in backends.usual()) == (True, False)
     with pytest.raises(BackendUnavailable):
         backends.load("group").open("group:numpy:99")
+    monkeypatch.setenv("GPUBENCH_FAKE_GPUS", "3")
+    group = backends.load("group").open("group:fake:2+0+1")  # all of them, in an order that no list has
+    assert group.device.id == "group:fake:2+0+1"
 
 
 def test_a_device_group_runs_collectives_of_its_size_and_the_best_of_each_op():
