@@ -334,6 +334,9 @@ def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the
 
 
 @pytest.mark.parametrize(("sessions", "cpus", "most"), [(3, 1, 1), (3, 2, 2), (2, 8, 2), (100, 64, 5)])
-def test_no_more_workers_import_than_there_are_cpus_and_sessions(script, sessions, cpus, most):
+def test_no_more_workers_import_than_there_are_cpus_and_sessions(script, deadlines, sessions, cpus, most):
     spares = importing(script, sessions=sessions, cpus=cpus)
+    for _ in range(2):
+        spares.settle()
+    assert len(deadlines) == len(script.workers), "each is waited for once"
     assert len([*iter(lambda: spares.take("a"), None)]) == most
