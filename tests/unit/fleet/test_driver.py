@@ -115,14 +115,6 @@ def test_a_node_may_send_no_more_than_a_result_may_hold(lead, monkeypatch):
     assert sum(path.stat().st_size for path in journal.folder.iterdir()) <= 4 * wire.PIECE_BYTES
 
 
-def test_a_part_that_is_written_anew_replaces_the_old_one_once_it_comes(lead, part):
-    steps = [HELLO, wire.PART_BEGINS, *pieces(wire.PART, part), wire.PART_BEGINS]
-    for sent in (steps, [*steps, *pieces(wire.PART, part)]):
-        ends, journal, _, _ = lead(lambda _, sent=sent: sent, "a")
-        assert (ends["a"].reason, store.load(journal.path("a")).id) == ("hung", "a-1")
-    assert len(list((journal.folder / EARLIER).iterdir())) == 1, "what the first run of the node brought"
-
-
 def test_a_retry_keeps_both_attempts(lead, part):
     begun = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part)]
     attempts = iter([begun, whole(measured("a"))])
@@ -155,6 +147,8 @@ def test_each_node_has_a_clock_for_its_queue_then_for_its_silence_and_the_fleet_
     assert clocks.overdue(200) == [("a", "hung")]
     clocks.ask("b", 149)
     assert clocks.wait_s(149.5) == 0.0, "somebody is overdue"
+    clocks.stop("a")
+    assert clocks.wait_s(149.75) == 0.25, "the fleet ends before the node's time does"
 
 
 def test_what_a_node_says_is_kept_up_to_a_length(lead):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE
 from gpubench.fleet.nodes import Fleet
 from gpubench.fleet.survey import (
     SAME_MEMORY,
@@ -177,13 +177,6 @@ def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
     assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
     alone = compare_gpus(now)
     assert (alone.verdicts, alone.new, alone.gone) == ((), (), ())
-
-
-def test_k_grows_with_the_number_of_looks():
-    """3.9 at 256 GPUs and 4.66 at 8,000, four cases each."""
-    assert growing_k(0) == growing_k(214) == 3.5
-    assert growing_k(216) > 3.5
-    assert [growing_k(256 * 4), growing_k(8_000 * 4)] == pytest.approx([3.90, 4.66], abs=0.01)
 
 
 def test_chance_is_told_for_the_spread_that_was_measured():

@@ -45,14 +45,6 @@ def test_numbers_that_are_none_are_refused_with_their_place(make_run, bad):
         store.dumps(make_run([1.0, bad]))
 
 
-def test_unknown_fields_are_ignored_and_absent_ones_default(run):
-    plain = json.loads(store.dumps(run))
-    plain["from_the_future"] = {"deep": [1, 2]}
-    plain["outcomes"][0]["novelty"] = "x"
-    del plain["warnings"]
-    assert store.loads(json.dumps(plain).encode(), "x") == store.loads(store.dumps(run), "x")
-
-
 def refusal(data):
     error = raised(InputError, store.loads, data, "some.json")
     assert (error.exit_code, "some.json" in error.message) == (ExitCode.INPUT, True)
