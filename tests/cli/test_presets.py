@@ -74,23 +74,19 @@ def peaks(**more):
     return Selection(ops=["copy", "matmul"], regimes=["resident-queued"], **more)
 
 
-def test_a_large_gpu_copies_what_no_cache_holds():
-    for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
-        assert peak_sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
-    assert peak_sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
-    assert peak_sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
-    assert peak_sizes("matmul", "float16", CPU, HOST) == (512,)  # without a BLAS
-
-
-@pytest.mark.parametrize(("device", "host", "copy", "matmul"), [
-    (replace(GPU, memory_bytes=GIB, usable_bytes=GIB), HOST, 2**24, (2048, 4096)),
-    (replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
-    (CPU, HOST, 2**26, (2048, 4096)), (CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
-    (CPU, Host(None, None), 2**26, (1024, 2048)), (SOFTWARE, HOST, 2**25, (512,)),
+@pytest.mark.parametrize(("dtype", "device", "host", "copy", "matmul"), [
+    ("float64", BIG, HOST, 2**25, (2048, 4096)), ("float32", BIG, HOST, 2**26, (4096, 8192)), ("float16", BIG, HOST, 2**27, (4096, 8192)),
+    ("float16", CPU, HOST, 2**27, (512,)),  # without a BLAS
+    ("float32", replace(GPU, memory_bytes=GIB, usable_bytes=GIB), HOST, 2**24, (2048, 4096)),
+    ("float32", replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
+    ("float32", CPU, HOST, 2**26, (2048, 4096)), ("float32", CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
+    ("float32", CPU, Host(None, None), 2**26, (1024, 2048)), ("float32", SOFTWARE, HOST, 2**25, (512,)),
 ])  # fmt: skip
-def test_what_is_small_takes_less(device, host, copy, matmul):
-    assert peak_sizes("copy", "float32", device, host) == (copy,)
-    assert peak_sizes("matmul", "float32", device, host) == matmul
+def test_a_copy_fits_in_no_cache_and_what_is_small_takes_less(dtype, device, host, copy, matmul):
+    assert (peak_sizes("copy", dtype, device, host), peak_sizes("matmul", dtype, device, host)) == (
+        (copy,),
+        matmul,
+    )
 
 
 def test_each_device_takes_its_own_of_all_sizes():

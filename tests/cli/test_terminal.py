@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shutil
 import subprocess
 import sys
 
@@ -27,17 +26,6 @@ def test_zsh_and_fish_get_the_help_beside_the_name():
     assert "Render saved results" in program(_GPUBENCH_COMPLETE="complete_zsh", **asked).stdout
     answer = program(_GPUBENCH_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked).stdout
     assert answer.startswith("report\t")
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")
-def test_bash_reads_the_script_that_is_shown():
-    # The shell that is asking is found among the parents: the tests may have been started by another.
-    asking = ["bash", "-c", '"$@"; exit $?', "bash", *PROGRAM, "--show-completion"]
-    shown = subprocess.run(asking, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0
-    assert "_GPUBENCH_COMPLETE" in shown.stdout
-    done = subprocess.run(["bash", "-n"], input=shown.stdout, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 ESCAPE = "\x1b"

@@ -25,7 +25,6 @@ def report(in_process):
 @pytest.fixture
 def folder(tmp_path):
     save(full_run(), tmp_path / "full.json")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "results" / "machine").mkdir(parents=True)
     return tmp_path
 
@@ -98,19 +97,6 @@ def test_output_by_suffix(report, folder):
     assert text.endswith("as a page.\n")
     assert report("full.json", "-o", "report.md", "--full", "-q", cwd=folder).stderr == ""
     assert "### Break-even" in (folder / "report.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["full.json", "--columns", "nosuch"], 2, "--columns: there is no 'nosuch'"), (["full.json", "--sections", "anser"], 2, "did you mean 'answer'?"),
-    (["full.json", "-o", "nowhere/report.md"], 2, "nowhere does not exist"), (["full.json", "-o", "report.xyz"], 2, "name the format with --format"),
-    (["full.json", "--filter", "matmul/4096"], 2, "is no size"), (["full.json", "--filter", "conv2d"], 2, "leave no case"),
-    (["full.json", "--baseline", "tpu:0"], 4, "no measured case matches"), (["empty"], 4, "it is a folder without a result file"),
-    ([], 4, "error: there is no result to report"),
-])  # fmt: skip
-def test_mistakes(report, folder, arguments, code, message):
-    done = report(*arguments, cwd=folder)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 3)
-    assert message in done.stderr
 
 
 @pytest.mark.parametrize(("option", "environ", "terminal", "colors"), [
@@ -193,28 +179,6 @@ def test_different_machines_are_bad_input_naming_the_field(compare, sides):
     assert "cpu: A against B" in done.stderr
     allowed = compare("here.json", "there.json", "--allow-different-machine", cwd=sides)
     assert (allowed.returncode, "different-machine" in allowed.stdout) == (3, True)
-
-
-@pytest.mark.parametrize(("arguments", "code", "reported"), [
-    (["base.json"], 2, "NEW"), (["base.json", "absent.json"], 4, "absent.json cannot be read"),
-    (["base.json", "new.json", "--fail-on", "slow"], 2, "slower"),
-    (["base.json", "new.json", "--threshold", "x"], 2, "--threshold"),
-    (["base.json", "new.json", "--threshold", "matmul/n=128"], 2, "--threshold"),
-    (["base.json", "new.json", "--threshold", "softmax=5"], 2, "'softmax' selects no case"),
-    (["base.json", "new.json", "--ignore", "*@cupy"], 2, "'*@cupy' selects no case"),
-    (["base.json", "new.json", "--ignore", "a//b"], 2, "not a selector"),
-    (["base.json", "new.json", "--min-speedup", "softmax=2"], 2, "'softmax' selects no case"),
-    (["base.json", "new.json", "--min-speedup", "softmax"], 2, "--min-speedup"),
-    (["base.json", "new.json", "--alpha", "2"], 2, "--alpha"), (["base.json", "new.json", "--alpha", "nan"], 2, "--alpha"),
-    (["-", "-"], 2, "more than once"), (["base.json", "new.json", "--format", "jsn"], 2, "did you mean 'json'?"),
-    (["base.json", "new.json", "-o", "x.pdf"], 2, "suffix"), (["base.json", "new.json", "-o", "no/x.md"], 2, "no/x.md"),
-    (["base.json", "new.json", "--time-unit", "h"], 2, "--time-unit: there is no"),
-])  # fmt: skip
-def test_bad_input_is_three_lines(compare, sides, arguments, code, reported):
-    done = compare(*arguments, cwd=sides)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert reported in done.stderr
-    assert [line.partition(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "why", "fix"]
 
 
 def test_json_follows_its_schema(in_process, compare, sides):

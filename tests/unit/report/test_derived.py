@@ -18,7 +18,6 @@ from gpubench.analysis.samples import components
 from gpubench.analysis.speedup import about_equal, blas_text, cpu_limit, cpu_line, cpu_threads, earliest
 from gpubench.analysis.thresholds import amortizations, threshold_text
 from gpubench.analysis.winners import evidence, recommend_mode
-from gpubench.base.errors import ExitCode, InputError
 from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
@@ -69,12 +68,6 @@ def test_the_baseline_names_implementation_blas_and_threads():
 def test_the_baseline_can_be_chosen(name, expected):
     run = run_of([measured(case(), 4e-3), TUNED_CPU, QUICK_GPU])
     assert [row.ratio for row in headlines(run, baseline=name)] == [pytest.approx(expected)]
-
-
-def test_a_baseline_that_was_not_measured_is_an_input_error():
-    with pytest.raises(InputError) as caught:
-        analyse(run_of([ON_CPU]), baseline="tpu:0")
-    assert (caught.value.exit_code, "library@numpy:0" in caught.value.hint) == (ExitCode.INPUT, True)
 
 
 def two_cpus(**options):

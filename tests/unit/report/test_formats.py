@@ -54,7 +54,6 @@ from tests.unit.report.samples import (
     hybrid_run,
     interrupted_run,
     software_run,
-    tool_run,
 )
 from tests.unit.report.sides import pair
 from tests.unit.report.test_decisions import crossing
@@ -115,30 +114,8 @@ def test_every_run_renders_the_same_bytes_twice_and_touches_no_disk(name, make, 
     assert name == "csv" or drawn(make, format=name, ascii_only=True).isascii()
 
 
-@pytest.mark.parametrize(("arguments", "hint"), [
-    ({"format": "markdwn"}, "did you mean 'markdown'?"),
-    ({"sections": ["speedups"]}, "did you mean 'speedup'?"),
-    ({"time_unit": "min"}, "take one of these for --time-unit"),
-    ({"columns": ["copid"]}, "did you mean 'copied'?"), ({"sort": "tme"}, "did you mean 'time'?"),
-    ({"sort": "--n"}, "did you mean 'n'?"), ({"format": "csv", "columns": ["tim_s"]}, "did you mean 'time_s'?"),
-    ({"format": "JSONL"}, "did you mean 'jsonl'?"),
-])  # fmt: skip
-def test_unknown_names_get_a_suggestion(arguments, hint):
-    with pytest.raises(UsageError) as caught:
-        drawn(full_run, **arguments)
-    assert hint in caught.value.hint
-
-
 def test_help_lists_every_format():
     assert set(re.findall(r"[a-z-]+", FORMAT_NAMES)) - {"for", "other", "tools"} == {*FORMATS, *PICTURES}
-
-
-@pytest.mark.parametrize(
-    "name", "gha-smaller gha-bigger bmf pytest-benchmark hyperfine google-benchmark".split()
-)
-def test_formats_that_name_entries_by_case_take_one_file(name):
-    with pytest.raises(UsageError, match="takes one result file, not 2"):
-        drawn(full_run, tool_run, format=name)
 
 
 def test_rows_of_csv_and_columns_of_every_table_can_be_chosen():
