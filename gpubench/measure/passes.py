@@ -15,7 +15,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -392,10 +392,11 @@ class Passes:
         """Return a wish for up to MOST_SIZES new sizes, or None if no size narrows a break-even enough."""
         opens = self._open(rungs.series)
         sizes = self._grid(rungs, opens)
-        wishes: list[Wish] = []
+        wishes, known = list[Wish](), dict[Any, Wish]()
         while len(wishes) < MOST_SIZES:
             around = [item for item in opens if item.around < self._goal.most_around]
-            best = max(filter(None, (self._of_size(rungs, around, n) for n in sizes)), key=RATE, default=None)
+            found = (self._of_size(rungs, around, n, known) for n in sizes)
+            best = max(filter(None, found), key=RATE, default=None)
             if best is None or (wishes and best.rate < WORTH_IT * wishes[0].rate):
                 break
             wishes.append(best)
@@ -405,16 +406,19 @@ class Passes:
         slots = {n: names for wish in wishes for n, names in wish.slots.items()}
         return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
-    def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int) -> Wish | None:
+    def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int, known: dict[Any, Wish]) -> Wish | None:
         """Return a wish to measure size `n` with the contenders that compete there. Returns None if it narrows
-        each of `opens` too little."""
+        each of `opens` too little. `known` keeps the wishes by size and break-evens, whatever their value."""
         x, again = math.log(n), rungs.tops if n == rungs.top else None
-        worths = {item: item.narrowing(x, again) for item in opens}
-        worths = {item: worth for item, worth in worths.items() if worth >= self._goal.least}
+        worths = [(item, item.narrowing(x, again)) for item in opens]
+        worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
         if not worths:
             return None
-        names = _contenders(self._race(rungs.series), worths, x)
-        return self._worth(rungs, {n: names}, math.fsum(worths.values()))
+        key = (n, *(item.cell for item, _ in worths))
+        if key not in known:
+            names = _contenders(self._race(rungs.series), [item for item, _ in worths], x)
+            known[key] = self._worth(rungs, {n: names})
+        return known[key]._replace(value=math.fsum(worth for _, worth in worths))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
         """Return a wish to measure the contenders in `slots` at their sizes. It has this `value`."""
@@ -569,7 +573,7 @@ def _keep_own_code(
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
-def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
+def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
     """Return the contenders that compete at x = ln(n), of the sides whose uncertain curves make the interval of
     one of `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
