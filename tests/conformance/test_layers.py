@@ -33,7 +33,7 @@ def shapes(op):
 
 def tried(op):
     """All shapes in float32; in the other dtypes, each of which takes a kernel of its own, the last one: few rows in every
-    dtype are tried where their kernels are. Of a workload one, and of a short one, another in halves: its stages are ops."""
+    dtype are tried where their kernels are. A workload has one, and a short one another in halves: its stages are ops."""
     every = shapes(op)
     if op.stages:
         yield from ((every[-1], "float32"), *[(every[0], "float16")] * (len(op.stages) < 10))

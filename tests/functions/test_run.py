@@ -43,18 +43,42 @@ def documented(folder):
     (folder / "options.py").write_text(code, encoding="utf-8")
 
 
+ON_PYTORCH = """
+import torch
+weights = torch.nn.Linear(256, 4).weight.detach().numpy()
+@gpubench.function
+def layer(xp, x): return xp.asarray(weights) @ x
+@gpubench.function
+def width(xp, x): return xp.ptp(x)
+def slope(xp, x):
+    if xp is np:
+        return 2 * x
+    x = x.detach().requires_grad_()
+    (x * x).sum().backward()
+    return x.grad
+recorded = gpubench.function(slope, gradients=True)
+plain = gpubench.function(slope)
+"""
+
+
 @pytest.mark.torch
 @pytest.mark.vulkan
-def test_the_page_runs_as_it_stands(gpubench, tmp_path):
-    """The front page's is run as a script: test_python.py."""
+def test_the_page_runs_as_it_stands_and_what_a_library_lacks_is_named(gpubench, tmp_path):
+    """Run the page's file beside mine.py, which needs what PyTorch lacks. test_python.py runs the front page's script."""
     documented(tmp_path)
+    write(tmp_path, ON_PYTORCH)
     chosen = "--sizes 256 --backends numpy,torch,wgpu --allow-software"
-    report = measure(gpubench, "options.py", *chosen.split())
+    report = measure(gpubench, "options.py", "mine.py", *chosen.split())
     assert times(report) >= {f"options.{case}" for case in (
             "call_price/n=256/float32/library/resident@numpy:0", "call_price/n=256/float32/tuned/resident@numpy:0",
             "call_price/n=256/float32/library/resident@torch:cpu", "pairwise/n=256/float32/library/resident@torch:cpu",
             "call_price/n=256/float32/tuned/transfer-always@wgpu:0")}  # fmt: skip
     assert "measured as written: pairwise (takes other inputs" in said(report, "not-compiled")
+    details = {case["id"].split("/")[0].removeprefix("mine."): case["detail"]
+               for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
+    assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
+    assert "does not require grad" in details["plain"]
+    assert details["plain"].endswith("say gradients=True")
 
 
 @pytest.mark.cuda
@@ -337,35 +361,6 @@ def test_the_answer_says_which_session_an_edit_cut_short(gpubench, tmp_path):
     ended = gpubench("run", "mine.py", "--sizes", "256", "--backends", "numpy", *late_brief, "-o", "r.json")
     told = " ".join(ended.stdout.split())
     assert "session 2 is incomplete: mine.py was edited during the run." in told, ended.stderr
-
-
-ON_PYTORCH = """
-import torch
-weights = torch.nn.Linear(256, 4).weight.detach().numpy()
-@gpubench.function
-def layer(xp, x): return xp.asarray(weights) @ x
-@gpubench.function
-def width(xp, x): return xp.ptp(x)
-def slope(xp, x):
-    if xp is np:
-        return 2 * x
-    x = x.detach().requires_grad_()
-    (x * x).sum().backward()
-    return x.grad
-recorded = gpubench.function(slope, gradients=True)
-plain = gpubench.function(slope)
-"""
-
-
-@pytest.mark.torch
-def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp_path):
-    write(tmp_path, ON_PYTORCH)
-    report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,torch:cpu")
-    details = {case["id"].split("/")[0].removeprefix("mine."): case["detail"]
-               for case in report["cases"] if case["id"].endswith("/library/resident@torch:cpu")}  # fmt: skip
-    assert (details["width"], details["recorded"], details["layer"]) == ("torch has no ptp", None, None)
-    assert "does not require grad" in details["plain"]
-    assert details["plain"].endswith("say gradients=True")
 
 
 ENDS = """

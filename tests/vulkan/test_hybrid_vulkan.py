@@ -38,9 +38,9 @@ def test_a_part_of_each_output_is_the_adapters(session, device_id, name, dtype, 
 
 
 def test_the_contract_is_kept(device_id):
-    """Transfers, memory and clock are those of the adapter, whose own suite tries them."""
+    """At one size: transfers, memory and clock are those of the adapter, whose own suite tries them."""
     ops = [kernels.load(name) for name in ("add", "gemv", "sum", "softmax")]
-    checks = conformance.Checks(sizes=lambda op: SIZES.get(op.group, (1, 257)), seeds=(1,), around=False)
+    checks = conformance.Checks(sizes=lambda op: SIZES.get(op.group, (1, 257))[1:2], seeds=(1,), around=False)
     report = conformance.suite(backends.load("hybrid"), device_id, ops, checks)
     assert report.findings == []
     assert report.checked
