@@ -164,9 +164,8 @@ class Saver:
     def finish(self, run: Run) -> None:
         """Save the whole result.
 
-        If no requested file can be written, even after the `.part` file is gone, the result is in the user's
-        data folder or the temporary folder, and `error` names the place. A run that measured nothing is saved
-        only if the user named a file.
+        If no requested file can be written, also without the `.part` file, it is in the user's data folder or
+        the temporary one, and `error` says where. A run that measured nothing is saved only in a named file.
         """
         self.saved = []
         if self._anywhere and not _has_samples(run):

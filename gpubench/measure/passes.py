@@ -87,9 +87,8 @@ class Unsharp(NamedTuple):
     high: float  # upper end of its interval, as ln(n)
     cpu: bool  # whether the CPU's curves make the interval wide
     gpu: bool  # whether the device's curves make the interval wide
-    sizes: tuple[
-        float, ...
-    ]  # ln(n) of the timed sizes of the side with wide curves; of two, the one with fewer
+    # ln(n) of the timed sizes of the side with wide curves; of two, the one with fewer
+    sizes: tuple[float, ...]
     share: float  # the share of the interval's variance that more sizes can remove
     around: int = 0  # the number of sizes in or near the interval
 
@@ -207,8 +206,7 @@ class Passes:
                 self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
-        """Learn from the seconds that a step took with its checks. Steps with an op that has no ladder teach
-        nothing."""
+        """Learn from the seconds that a step took with its checks. An op without a ladder teaches nothing."""
         if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
@@ -312,8 +310,7 @@ class Passes:
             self._tell(rungs)
 
     def _tell(self, rungs: Rungs) -> None:
-        """Replace the op's warning about its top: warn if the op is not measured up to the end of its
-        ladder."""
+        """Replace the op's warning about its top: warn if it is not measured up to the end of its ladder."""
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
@@ -556,8 +553,7 @@ def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 
 
 def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return as many of the first wishes as fit into one step. The result is empty if the first wish does not
-    fit into `left_s`."""
+    """Return as many of the first wishes as fit into one step, none if the first does not fit into `left_s`."""
     if not wishes or wishes[0].cost_s > left_s:
         return []
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
@@ -599,7 +595,6 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return the number of first costs that fit one step of `most_s` seconds: at least one, or 0 if there are
-    no costs."""
+    """Return the number of first costs that fit one step of `most_s` seconds: at least one, 0 without costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

@@ -85,15 +85,13 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed. They are for calls that copy each time,
-        streamed calls and splits. On a device without calls that copy each time, they are for all calls except
-        those in place."""
+        """Return whether the parts of the case's calls are timed: for calls that copy each time, streamed calls
+        and splits. On a device without calls that copy each time, for all calls except those in place."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
             return True
-        beside = [other for other in self.cases if other.device_id == case.device_id]
-        return all(other.regime != "transfer-always" for other in beside)
+        return ("transfer-always", case.device_id) not in {(x.regime, x.device_id) for x in self.cases}
 
     def outdone(self, case: Case) -> bool:
         """Return whether the plan also has a tuned case on the device and in the regime of this library case.
@@ -504,8 +502,7 @@ def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float:
-    """Return a rough upper bound of the sampling time: each case takes `max_time_s` and two warm-ups in every
-    session."""
+    """Return a rough upper bound of the seconds: each case takes `max_time_s` and two warm-ups a session."""
     per_case = settings.max_time_s + 2 * settings.warmup_s
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
 
