@@ -16,8 +16,8 @@ remaining sizes of the op, dtype, regime and set of devices. The second is 100,0
 For both, the best implementation of the chosen side counts.
 
 Two more columns show the limit of every rule: how often the interval of the omitted times shows that the answer
-is wrong, and the cost of an answer that is measured at the same size, in the other half of its blocks or in
-another file of the machine.
+is wrong, and the cost of an answer from the same size, measured in the other half of the blocks or in another
+file of the machine.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
     """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`.
 
-    A case is SLOWER if both the test of the case and the joint test of all cases of the suite are significant,
-    and if the estimated ratio new / base of its low ends is above 1 + `threshold`.
+    A case is SLOWER if its own test and the joint test of all cases are significant, and if the estimated ratio
+    new / base of its low ends is above 1 + `threshold`.
     """
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])

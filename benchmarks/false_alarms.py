@@ -118,8 +118,8 @@ def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
     """Yield four numbers for each comparison of unchanged sessions.
 
-    They are whether any case is SLOWER, whether any case is beyond the `raised` thresholds, the share of cases
-    that are SAME, and the share of cases that would be SAME by the low ends alone.
+    They are whether any case is SLOWER, whether any is beyond the `raised` thresholds, the share of cases that
+    are SAME, and the share that would be SAME by the low ends alone.
     """
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)

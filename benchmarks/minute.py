@@ -112,9 +112,9 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 def scatter(runs: Sequence[Run]) -> None:
     """Print a row for each device, implementation and regime that at least five ops have. It shows how much the
-    times of the runs differ at the smallest size that all runs have, how much of this all ops have in common,
-    and how much each op has for itself. The last column is the correlation of the differences at the smallest
-    size with those at the next larger size."""
+    times of the runs differ at the smallest common size, the part that all ops share, and the part of each op.
+    The last column is the correlation of the differences at the smallest size with those at the next larger
+    size."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):
@@ -229,7 +229,7 @@ def _fit_line(
 
 class Minute:
     """One simulated default run. No step is executed: the simulated clock advances by the estimated time of
-    each step, and by the real time that it takes to choose the step, which is read on `choosing_clock`."""
+    each step, and by the real time of choosing it, by `choosing_clock`."""
 
     choosing_clock = staticmethod(time.process_time)
 

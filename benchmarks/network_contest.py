@@ -6,10 +6,10 @@ ffn,conv2d] On a GPU: --device cupy:0 --torch cuda:0, or --device wgpu:0 --torch
 It prints a Markdown table of PyTorch's time / gpubench's time, so that gpubench is faster if the value is above
 1. The exit code is always 0.
 
-The pairs are those of contest.py. The PyTorch code is written as its users write it, not with gpubench's
-backend: functional calls on weights that stay on the device, without gradients unless they are part of the op,
-and with TF32 off. A *waited* time is that of one call and the wait for it, and a *queued* time is that of a
-call in a batch. gpubench's output is checked before.
+The pairs are those of contest.py. The PyTorch code is written as its users write it: functional calls on
+weights that stay on the device, without gradients unless the op computes them, and with TF32 off. A *waited*
+time is that of one call and the wait for it, and a *queued* time is that of a call in a batch. gpubench's
+output is checked before.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ class NotRegular(OSError):
     """Error: the path is that of a folder, a FIFO, a socket or a device, where a file is needed."""
 
 
-def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+def open_descriptor(path: StrPath, flags: int = os.O_RDONLY) -> int:
     """Open a regular file with `flags` and return its descriptor. Raises OSError, including NotRegular."""
     if _DESCRIPTOR.fullmatch(os.fspath(path)):
-        return os.open(path, flags | _ALWAYS, mode)
+        return os.open(path, flags | _ALWAYS)
     with contextlib.suppress(FileNotFoundError):  # `flags` may create it
         _require_regular(os.stat(path), path)
-    descriptor = os.open(path, flags | _ALWAYS | _AT_ONCE, mode)
+    descriptor = os.open(path, flags | _ALWAYS | _AT_ONCE, 0o666)
     try:
         _require_regular(os.fstat(descriptor), path)
     except BaseException:

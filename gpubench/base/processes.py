@@ -60,8 +60,8 @@ def python(module: str, *arguments: str) -> list[str]:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of this process with the variables of `extra`, which win.
 
-    XDG_RUNTIME_DIR gets a default, because without it the Vulkan loader of wgpu writes errors to stderr. So does
-    JAX's variable, because JAX would take three quarters of the GPU's memory from the other workers.
+    Two variables get a default. Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
+    Without the variable of XLA, JAX takes three quarters of the GPU's memory from the other workers.
     """
     defaults = {"XDG_RUNTIME_DIR": "/tmp", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return {**defaults, **os.environ, **(extra or {})}

@@ -93,12 +93,12 @@ def in_runner(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in RUNNERS)
 
 
-def take_over(environ: Mapping[str, str] = os.environ) -> None:
-    """Replace standard output and standard error by Streams. `environ` tells whether a CI runner reads them.
+def take_over() -> None:
+    """Replace standard output and standard error by Streams.
 
     In Python, a stream that was closed before the start (`>&-`) is None. Text for such a stream is dropped.
     """
-    guarded = in_runner(environ)
+    guarded = in_runner(os.environ)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, Stream):

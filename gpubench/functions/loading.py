@@ -349,8 +349,8 @@ def _seed_others(seed: int) -> None:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Let the user's file draw the same random numbers in every process that imports it, such as the weights of
-    a network: from `random`, from NumPy, also by `default_rng()` without a seed, and from PyTorch."""
+    """Let the user's file draw the same random numbers, such as the weights of a network, in every process:
+    from `random`, from NumPy, also by `default_rng()` without a seed, and from PyTorch."""
     import numpy as np
 
     entropy, initialised = np.random.default_rng, _SeedsTorch()

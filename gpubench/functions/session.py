@@ -119,9 +119,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
         """Move an input into the array that the buffer holds.
 
-        Replace the held object instead if it is not an array, has another shape or cannot be written to, like
-        NumPy scalars and JAX arrays, or if `to_gpu` has returned the input itself or a view of it, because the
-        input is needed again.
+        The held object is replaced instead if it is no array, has another shape or cannot be written to, like
+        NumPy scalars and JAX arrays. So is an input that `to_gpu` has returned itself or as a view, because it
+        is needed again.
         """
         before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)

@@ -75,8 +75,8 @@ def declare(places: Sequence[CodePlace], **trial: Any) -> list[str]:
     TrialRequest that say how the functions are tried.
 
     Functions that cannot be measured give a warning in the run. Raises UsageError if a file does not exist,
-    cannot be imported or has no function with the requested name, if two files have the same name, or if no
-    function can be measured.
+    cannot be imported, lacks a requested function or has the name of another file, or if no function can be
+    measured.
     """
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:

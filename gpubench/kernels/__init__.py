@@ -48,7 +48,7 @@ class ListedOp(NamedTuple):
     """An op's line in a listing."""
 
     group: str  # heading of its group
-    summary: str  # op in one sentence
+    summary: str  # what the op computes, in one sentence
 
 
 @cache

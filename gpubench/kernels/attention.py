@@ -111,9 +111,9 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def _four(line: str, indentation: int) -> str:
-    """Return `line` four times, once for each of the four queries that a thread computes. The fields in braces
-    are replaced: {q} by the name of the query, {row} by the name of its row in qkv, and {scores} and {sum} by
-    the offsets of its scores and of its sum."""
+    """Return `line` four times, once for each of the four queries that a thread computes. In each, {q} is the
+    name of the query, {row} that of its row in qkv, and {scores} and {sum} are the offsets of its scores and of
+    its sum."""
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(

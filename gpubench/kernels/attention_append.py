@@ -77,8 +77,8 @@ def _cache(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that a launch moves: n rows of keys and values that are read from the cache, the key and
-    the value that are written to it, the query, the result, and the position."""
+    """Return the bytes that a launch moves: n rows of the cache, the new key and value, the query, the result,
+    and the position."""
     return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 

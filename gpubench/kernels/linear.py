@@ -343,8 +343,8 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Return the WGSL program of the norm and the layer for the layer's candidate `of`: one dispatch by the
-    kernel for few rows, otherwise the dispatches of the norm, then those of the layer."""
+    """Return the WGSL program of the norm and the layer for the layer's candidate `of`. The kernel for few rows
+    takes one dispatch; otherwise the norm comes before the layer."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:

@@ -128,11 +128,11 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
     """Return the scale of the error of each element of C, for the tolerance. It is the root of a sum of
-    squares: the squared product of the norms of the row of A and the column of B, and those of the k roundings
-    of partial sums, which count if a few terms are much larger than the rest or if all have the same sign. A
-    rounding of a sum has the mean square (u sum)^2 / 3. Averaged over all orders of the terms, k roundings add
-    k/18 of the squared terms and k/9 of the squared sum. The squared sum is the square of the sum of the means,
-    plus the squared terms."""
+    squares. One is that of the product of the norms of the row of A and the column of B. The others are those
+    of the k roundings of partial sums, which count if a few terms are much larger than the rest or if all have
+    the same sign. A rounding of a sum has the mean square (u sum)^2 / 3. Averaged over all orders of the terms,
+    k roundings add k/18 of the squared terms and k/9 of the squared sum. The squared sum is the square of the
+    sum of the means, plus the squared terms."""
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)

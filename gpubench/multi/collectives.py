@@ -366,8 +366,8 @@ def _strong_sentence(rows: Sequence[GroupFrom], size_units: Mapping[str, SizeUni
 
 
 def links_table(analysis: Analysis) -> Table:
-    """Return a table of bus bandwidths by op, device group and size. Small sizes appear if there is room. If an
-    op was measured on many pairs, the table has only the slowest and the fastest pair."""
+    """Return a table of bus bandwidths by op, device group and size. Small sizes have rows only if there is
+    room. If an op was measured on many pairs, the table has only the slowest and the fastest pair."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):

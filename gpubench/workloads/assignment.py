@@ -157,25 +157,25 @@ def predicted_s(chain: StageChain, assignment: str) -> float:
     return seconds + chain.end_s(valid)
 
 
-def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
-    """Return the stage assignment of least predicted time and others that take at most `near` times as long.
-    The result has at most `most` items, the fastest first."""
+def nearest(costs: AssignmentCosts) -> list[Predicted]:
+    """Return the stage assignment of least predicted time and others that take at most NEAR times as long: at
+    most MOST items, the fastest first."""
     chain = StageChain(costs)
-    limit_s = near * min(predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
+    limit_s = NEAR * min(predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
     # The exact search has to consider only what is faster than the result of a narrow search.
-    narrow = _search(chain, limit_s, most, WIDTH)
-    if len(narrow) == most:
+    narrow = _search(chain, limit_s, WIDTH)
+    if len(narrow) == MOST:
         limit_s = min(limit_s, narrow[-1].seconds)
-    best = _search(chain, limit_s, most)
-    return [assignment for assignment in best if assignment.seconds <= near * best[0].seconds]
+    best = _search(chain, limit_s)
+    return [assignment for assignment in best if assignment.seconds <= NEAR * best[0].seconds]
 
 
-def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
-    """Return the fastest stage assignments that take at most `limit_s` seconds, at most `most`, fastest first.
+def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> list[Predicted]:
+    """Return the fastest stage assignments that take at most `limit_s` seconds, at most MOST, fastest first.
 
     A state is the set of valid copies together with the side that ran the last stage. For every state the
-    search keeps the `most` fastest ways to reach it, because no other way to that state can be among the
-    fastest overall. It drops ways that exceed `limit_s` even without copies. If `widest` is given, it keeps at most
+    search keeps the MOST fastest ways to reach it, because no other way to that state can be among the fastest
+    overall. It drops ways that exceed `limit_s` even without copies. If `widest` is given, it keeps at most
     that many states after each stage, and then the result need not be the best.
     """
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
@@ -191,7 +191,7 @@ def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = N
                     for prefix in prefixes
                     if prefix.seconds + own_s <= latest_s
                 )
-        ways = {state: heapq.nsmallest(most, prefixes) for state, prefixes in after.items() if prefixes}
+        ways = {state: heapq.nsmallest(MOST, prefixes) for state, prefixes in after.items() if prefixes}
         if widest is not None and len(ways) > widest:
             cheapest = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
             ways = {state: ways[state] for state in cheapest}
@@ -200,7 +200,7 @@ def _search(chain: StageChain, limit_s: float, most: int, widest: int | None = N
         for (valid, _), prefixes in ways.items()
         for prefix in prefixes
     ]
-    return heapq.nsmallest(most, (prefix for prefix in ends if prefix.seconds <= limit_s))
+    return heapq.nsmallest(MOST, (prefix for prefix in ends if prefix.seconds <= limit_s))
 
 
 # ---------------------------------------------------------------- seconds of stages, without those of the clock

@@ -226,8 +226,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
     If the clock is the host's, readings cost nothing, and the chain with readings is also used as the whole
     call, because two calls on a CPU may differ by half. A short stage alone and a short call of the plain chain
-    run twice, and only the second time is used, because the operands are then in the caches as for any case
-    with resident data.
+    run twice, and the second time counts: the operands are then in the caches, as for any case with resident
+    data.
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)

@@ -113,9 +113,8 @@ class _Stages:
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise ValueError unless every value has one shape, is written before it is read and only once, only
-        states are added to, host stages come first, and each stage names its operands and each output is
-        written."""
+        """Raise ValueError unless every value has one shape and is written once, before it is read. Only states
+        are added to, host stages come first, each stage names all its operands, and each output is written."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]

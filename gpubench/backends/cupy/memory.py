@@ -217,7 +217,7 @@ class CudaStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Make it CuPy's current stream, on which launches run and allocate."""
+        """Make the stream CuPy's current one, on which launches run and allocate."""
         with vendor_errors(), self._stream:
             yield
 

@@ -104,9 +104,8 @@ def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Excep
     """Return the result of `run`, which defines `module`. Functions of the module are loaded from the cache, or
     compiled and stored there.
 
-    Raises the errors of `run`. If functions came from the cache, the cached code may be the cause of an error:
-    then the file is removed and everything is compiled once more, unless the type of the error is in
-    `hopeless`.
+    Raises the errors of `run`. An error of functions from the cache may be that of the cached code. Unless its
+    type is in `hopeless`, the file is then removed and everything is compiled once more.
     """
     code = _open[module] = ModuleCode(module)
     try:

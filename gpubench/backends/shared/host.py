@@ -58,9 +58,8 @@ _bound: int | None = None
 
 def bound_cpus(count: int | None) -> None:
     """Set the largest number of CPUs that count as usable in this process; None removes the bound. It is meant
-    for a limit of CPU time by a control group, which the CPU affinity does not show: when the time is used up,
-    all threads of the group stop, so more threads than the limit allows slow each other down.
-    """
+    for a limit of CPU time by a control group, which the CPU affinity does not show. When the time is used up,
+    all threads of the group stop."""
     global _bound
     _bound = count
 

@@ -430,8 +430,8 @@ def judge(
 
     The limits of the dtype are allowed for. A scale below its smallest normal number is raised to this number,
     because rounding is absolute there. A difference up to this number is right, too, because a device may
-    compute with 0 instead of subnormal numbers; only in float16, whose subnormal numbers are normal in float32,
-    it is not. An infinity is right for a value that rounds to more than the largest number.
+    compute with 0 instead of subnormal numbers. That does not hold in float16, whose subnormal numbers are
+    normal in float32. An infinity is right for a value that rounds to more than the largest number.
 
     The error of an element is |got - want| / scale. It is 0 if one of these limits makes the element right, if
     both are equal (infinities too) or if both are NaN, and infinite if only one is NaN. A largest error that is

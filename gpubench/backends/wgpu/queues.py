@@ -50,7 +50,7 @@ class Library(NamedTuple):
     """The functions of wgpu-native, as wgpu-py 0.32 offers them."""
 
     lib: Any  # functions of the library
-    checked: Any  # same functions, each of which raises an error if wgpu-native reports one
+    checked: Any  # these functions, each of which raises an error if wgpu-native reports one
     ffi: Any  # types of the library
     worked: Any  # callback for the end of work; its argument is the number of the wait
     mapped: Any  # callback for the end of a mapping

@@ -121,15 +121,15 @@ class Operand(msgspec.Struct, frozen=True):
 
     @property
     def travels(self) -> bool:
-        """Whether it moves between host and device in regimes that copy data."""
+        """Whether the operand moves between host and device in regimes that copy data."""
         return self.role == "activation"
 
     def stored_dtype(self, dtype: Dtype) -> Stored:
-        """Return the dtype of its elements in a case with this dtype."""
+        """Return the dtype of the elements in a case with this dtype."""
         return self.dtype or dtype
 
     def form(self, params: Params, dtype: Dtype) -> tuple[Shape, Stored]:
-        """Return its shape and the dtype of its elements in a case with these params and this dtype."""
+        """Return the shape and the dtype of the elements in a case with these params and this dtype."""
         return self.shape(params), self.stored_dtype(dtype)
 
     def bytes(self, params: Params, dtype: Dtype) -> int:

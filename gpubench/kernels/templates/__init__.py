@@ -405,11 +405,11 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Return statements that reduce a workgroup array over its lanes into the first lane. `lane` is the text of
-    a thread's lane. `joined` is the text that joins {a} and {b}.
+    """Return statements that reduce a workgroup array over its lanes into the first lane. `lane` is the
+    expression of a thread's lane, and `joined` the one that joins {a} and {b}.
 
-    Each step joins up to eight values per thread, whose reads do not wait for each other and cost less than a
-    barrier. On an H200 this takes 0.93 of the time of softmax with two values a step.
+    Each step joins up to eight values per thread, because their reads cost less than a barrier. Softmax then
+    takes 0.93 of its time with two values a step (H200).
     """
     lines = []
     for half, count in _fold_steps(lanes):
@@ -422,8 +422,8 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return the steps of a reduction over `lanes` lanes as pairs: the number of lanes that have a value after
-    the step, and the number of values that each of them joins (two to eight, about equal in all steps)."""
+    """Return the steps of a reduction over `lanes` lanes as pairs: the lanes that have a value after the step,
+    and the values that each of them joins (two to eight, about equal in all steps)."""
     steps, bits = [], log2(lanes)
     for steps_to_go in range(ceil_div(bits, 3), 0, -1):
         part = ceil_div(bits, steps_to_go)

@@ -246,8 +246,8 @@ def _step(call: str, *values: Any) -> Symbol:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return a power: as products if the exponent is a whole number from 1 to 16 or from -16 to -1, as a root
-    if it is 0.5, and otherwise as a call of `pow`."""
+    """Return a power: products for a whole exponent from 1 to 16 or from -16 to -1, a root for 0.5, otherwise a
+    call of `pow`."""
     base, exponent = _number_of(base), _number_of(exponent)
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return _step("pow", base, exponent)

@@ -133,9 +133,9 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
 
     Within a block, sums are in the type of the elements. Over the blocks they are in float64. This gives the
     error of a few additions at the speed of the narrow type. The compiler's flag {reassoc} lets it keep several
-    partial results in registers. A block is read at two places at once, many pages apart, because a single
-    stream waits at every page, and short streams restart the prefetcher (two cores of an EPYC read 30 GB/s as
-    four streams of 8 KiB, 36 as two of 256 KiB). The maximum ignores NaNs, which are counted apart.
+    partial results in registers. A block is read at two places at once, many pages apart: a single stream waits
+    at every page, and short streams restart the prefetcher. (Two cores of an EPYC read 30 GB/s as four streams
+    of 8 KiB, 36 as two of 256 KiB.) The maximum ignores NaNs, which are counted apart.
     """
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)

@@ -334,9 +334,8 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """Return the CUDA launch that computes the product. Returns None if there are no rows or more than
-    MOST_ROWS, for which other kernels are faster, if a matrix has no elements, or if a block cannot hold the
-    rows that it norms."""
+    """Return the CUDA launch that computes the product. Returns None for more than MOST_ROWS rows, for a matrix
+    without elements, and if a block cannot hold the rows that it norms."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None

@@ -454,7 +454,7 @@ def _thread(layout: Layout) -> list[str]:
 
 def _place(tile: Tile) -> list[str]:
     """Return statements for the place of a thread's block within its team. 32 neighbouring threads cover 8 x 4
-    blocks, and 8 of them 2 x 4, so that their reads of both tiles use different banks of workgroup memory."""
+    blocks, and 8 of them 2 x 4, so that their reads use different banks."""
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",
