@@ -16,8 +16,6 @@ from gpubench.workloads import two_sides
 from gpubench.workloads.chains import ChainWorkspace, time_stages
 
 pytestmark = pytest.mark.vulkan
-# With 33 rows the shape of other tests: their kernels are in the cache.
-SHAPE = {"width": 12, "heads": 12}
 
 
 @pytest.fixture
@@ -61,7 +59,7 @@ def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_pat
         return create(**words)
 
     monkeypatch.setattr(session.programs.device, "create_compute_pipeline", noted)
-    params = {"n": 33, **SHAPE}
+    params = {"n": 33, "width": 12, "heads": 12}  # as in tests/conformance: the kernels are in the cache
     case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
     workspace = ChainWorkspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
     assert gate(workspace, case, lambda phase: None).check.ok
@@ -94,7 +92,7 @@ def split():
 
 
 # Weights that are written in place; stages of many kinds. The others are chains of the same.
-@pytest.mark.parametrize(("name", "more"), [("mlp_sgd", {}), ("transformer_block", SHAPE)])
+@pytest.mark.parametrize(("name", "more"), [("mlp_sgd", {}), ("transformer_block", {"width": 12, "heads": 12})])
 def test_a_workload_has_a_place_for_each_of_its_stages(split, tmp_path, name, more):
     """On the CPU, on the GPU, and with each stage on another side than the one before it."""
     op = kernels.load(name)
