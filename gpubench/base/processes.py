@@ -360,7 +360,11 @@ def run_all(
         for place, (command, limit_s) in enumerate(commands):
             tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b"", most_output))
         if tell is not None:
-            _tell_of_the_slow(tasks, tell)
+            until = time.monotonic() + SILENT_S
+            for task in tasks:
+                task.wait(min(until, task.until) - time.monotonic())
+            if slow := [place for place, task in enumerate(tasks) if task.alive]:
+                tell(slow)
         for task in tasks:
             task.expire()
         until = time.monotonic() + LET_GO_S
@@ -369,15 +373,6 @@ def run_all(
         for task in tasks:
             if task.alive and not task.expired:
                 task.kill()
-
-
-def _tell_of_the_slow(tasks: Sequence[_Task], tell: Callable[[Sequence[int]], None]) -> None:
-    until = time.monotonic() + SILENT_S
-    for task in tasks:
-        task.wait(min(until, task.until) - time.monotonic())
-    slow = [place for place, task in enumerate(tasks) if task.alive]
-    if slow:
-        tell(slow)
 
 
 class _Task(_Process):

@@ -147,28 +147,20 @@ def gate_of(session, folder, op, dtype="float32", kind="random"):
         return gate(Workspace(session, op, case, 1, kind, folder), case, lambda phase: None)
 
 
-@pytest.mark.parametrize("kind", ["random", "zeros"])
-def test_a_nan_or_an_infinity_by_mistake_is_wrong_although_the_reference_agrees(session, tmp_path, kind):
-    with pytest.raises(Wrong, match=r"not finite at \[\d+\].*x=.*the reference itself is not finite") as wrong:
-        gate_of(session, tmp_path, op_without_meaning_below_0(), kind=kind)
+TOTAL = {"expr": lambda xp, x: (abs(x), xp.sum(xp.log(x))), "reference": None, "more_outputs": (Operand("total", lambda params: ()),)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "named", "own"), [("random", "x=", {}), ("zeros", "x=", {}), ("random", "of total; got", TOTAL)])  # fmt: skip
+def test_a_nan_or_infinity_by_mistake_is_wrong_though_the_reference_agrees(session, tmp_path, kind, named, own):
+    with pytest.raises(Wrong, match=rf"not finite at \[\d*\].*{named}.*the reference itself") as wrong:
+        gate_of(session, tmp_path, replace(op_without_meaning_below_0(), **own), kind=kind)
     check, hint = wrong.value.check, wrong.value.hint
     assert (check.ok, check.max_error, "Range" in hint, "not_finite" in hint) == (False, None, True, True)
 
 
-def test_of_two_outputs_the_one_number_that_is_not_finite_is_named(session, tmp_path):
-    op = replace(
-        op_without_meaning_below_0(), expr=lambda xp, x: (abs(x), xp.sum(xp.log(x))), reference=None,
-        more_outputs=(Operand("total", lambda params: ()),),
-    )  # fmt: skip
-    with pytest.raises(Wrong, match=r"not finite at \[\].* of total; .*the reference itself is not finite"):
-        gate_of(session, tmp_path, op)
-
-
-def test_an_op_whose_inputs_have_a_meaning_or_that_declares_such_outputs_is_right(session, tmp_path):
-    for number, own in enumerate(({"values": Range(0.1, 10.0)}, {"not_finite": "x may be negative"})):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        assert gate_of(session, folder, op_without_meaning_below_0(**own)).check.ok
+@pytest.mark.parametrize("own", [{"values": Range(0.1, 10.0)}, {"not_finite": "x may be negative"}])
+def test_an_op_whose_inputs_have_a_meaning_or_that_declares_such_outputs_is_right(session, tmp_path, own):
+    assert gate_of(session, tmp_path, op_without_meaning_below_0(**own)).check.ok
 
 
 def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
