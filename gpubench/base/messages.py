@@ -434,10 +434,10 @@ DETECTION = {
     "GPU_ASLEEP": "It sleeps, and asking for its memory would wake it; `gpubench detect --wake` may.",
     "WILL_WAKE": "It sleeps now and will wake when it is used.",
     "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
-    "NO_DRIVER": "No driver that computes is bound to it; install the vendor's driver, then check `lspci -k`.",
+    "NO_DRIVER": "No driver that computes is bound to it; install the vendor's driver, or a kernel that has one.",
     "PASSED_THROUGH": "It is reserved for a virtual machine; bind the vendor's driver to use it here.",
     "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
-    "NO_PERMISSION": "The driver refuses this process; join the groups render and video, or restart the container.",
+    "NO_PERMISSION": "The driver refuses this process; restart the container, which may have lost its devices.",
     "GPU_LOST": "The driver does not reach it; reset it (nvidia-smi --gpu-reset) or restart the machine. dmesg says "
                 "why: it may need a newer driver, or the open kernel modules.",
     "NO_INSTANCE": "It is in MIG mode without an instance; as root, `nvidia-smi mig -cgi PROFILE -C` makes one (-lgip "

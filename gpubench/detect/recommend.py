@@ -427,7 +427,7 @@ def about(code: str, gpu: Gpu) -> str:
     if code == "NO_PERMISSION" and node.value == "no_permission":
         remedy = "join the group that owns it (render or video; --group-add for a container), then log in again"
         if path.startswith("/dev/nvidia"):
-            remedy = "ask for the GPU (--gpus 1 of Slurm, --gpus all of Docker)"
+            remedy = "ask for the GPU (--gpus 1 of Slurm, --gpus all of Docker), or restart its container"
         return f"This process may not open {path}: {remedy}."
     if code == "NOT_EXPOSED" and path.startswith("/dev/"):
         more = "; outside of one, `sudo nvidia-modprobe -u -c 0` makes it" if vendor == "nvidia" else ""
@@ -441,12 +441,13 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Tell whether the provider's result is of use on this machine. It always is, except if NVML found no
-    driver and no NVIDIA GPU is known: NVML is probed even then."""
-    no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
+    """Tell whether the provider's result is of use on this machine. It always is, except if no NVIDIA GPU is
+    known and NVML found no driver or CUDA failed: both may be probed even then."""
+    failed = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
+    cuda = provider.name == "cuda" and provider.status != "ok"
     # Older chips with a GPU of NVIDIA have no NVML.
-    cards = (gpu for gpu in machine.gpus if gpu.kind.value != "integrated")
-    return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in cards)
+    cards = (gpu for gpu in machine.gpus if cuda or gpu.kind.value != "integrated")
+    return not (failed or cuda) or any(gpu.vendor.value == "nvidia" for gpu in cards)
 
 
 # ---------------------------------------------------------------- what is required and is not there
