@@ -375,7 +375,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
     why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
     virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
-    renders: bool | None = None  # whether it has a render node; None: unknown
+    node: str | None = None  # the name of its render node; None: none is known
     paths: tuple[LinkPath, ...] = ()  # the paths to other GPUs, whose `to` is a PCI address
     facts: dict[str, Fact[Any]] = {}  # facts by their path in `gpus[]` of the document ("memory.free_bytes")
     partitions: tuple[Partition, ...] = ()  # its partitions
@@ -396,9 +396,11 @@ def first_field(records: Iterable[DeviceRecord], name: str) -> Any:
 
 
 def address(text: object) -> Address | None:
-    """Parse a PCI address such as "00000002:01:00.0" or "02:01:00.0". Return None for anything else."""
+    """Parse a PCI address such as "00000002:01:00.0" or "02:01:00.0". Return None for anything else, and for
+    0000:00:00.0, which CUDA states for the GPU of a chip without a PCI bus."""
     match = _BDF.fullmatch(text.strip()) if isinstance(text, str) else None
-    return Address(*(int(part or "0", 16) for part in match.groups())) if match else None
+    numbers = [int(part or "0", 16) for part in match.groups()] if match else []
+    return Address(*numbers) if any(numbers) else None
 
 
 def uuid(text: object) -> str | None:

@@ -27,6 +27,7 @@ from gpubench.detect.facts import (
     uuid_key,
 )
 from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
+from gpubench.detect.pci import FREE_DRIVERS
 from gpubench.result.machine import (
     NOT_PROBED,
     Accelerator,
@@ -156,9 +157,9 @@ def _source(device: MergedDevice) -> str:
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
     """Return the uuid in the spelling of the vendor's own tools. The uuids of MIG instances do not count."""
-    whole = [r for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")]
-    longest = sorted(whole, key=lambda r: len(uuid_key(r.uuid or "")), reverse=True)
-    return first(*_facts_of(device, "uuid"), *(make_fact(r.uuid or "", r.source) for r in longest), NOT_PROBED)
+    whole = [(r.uuid, r.source) for r in _rank(device, "uuid") if r.uuid and not r.uuid.startswith("MIG-")]
+    whole.sort(key=lambda pair: -len(uuid_key(pair[0])))
+    return first(*_facts_of(device, "uuid"), *(make_fact(*pair) for pair in whole), NOT_PROBED)
 
 
 def _bdf(device: MergedDevice) -> Fact[str]:
@@ -198,7 +199,10 @@ def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: 
 
 def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
     facts = _facts_of(device, "memory.dedicated_bytes")
-    sized = [r for r in _rank(device, "memory") if r.memory_bytes]
+    # An API that lists the partitions tells their sizes.
+    sized = [
+        r for r in _rank(device, "memory") if r.memory_bytes and not any(o.partitions for o in device.records)
+    ]
     facts += [make_fact(r.memory_bytes, r.source) for r in sized if not _WEAK.search(r.source)]
     weak = [make_fact(r.memory_bytes, r.source) for r in sized if _WEAK.search(r.source)]
     sizes = [fact for fact in facts if fact.value is not None]
@@ -298,8 +302,9 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
     """Return the APIs that list the device, by the name of the source. If several drivers of one source list
     it, the key of every driver but the first is `SOURCE:DRIVER`."""
     apis: dict[str, Api] = {}
-    for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
-        key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
+    lists = {r.enumeration: r for r in reversed(device.records) if r.source not in _LOCAL}
+    for (source, driver), record in sorted(lists.items()):
+        key = source if source not in apis else f"{source}:{driver}"
         apis[key] = Api(ordinal=record.ordinal, version=record.version)
     return apis
 
@@ -412,7 +417,7 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     hip = next((name for name in ("HIP_VISIBLE_DEVICES", _CUDA) if environ.get(name)), "")
     for vendor, variables in (("nvidia", (_CUDA,)), ("amd", ("ROCR_VISIBLE_DEVICES", hip))):
-        visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
+        visible = [g for g in gpus if g.vendor.value == vendor and g.driver.name.value not in FREE_DRIVERS]
         for variable in variables:
             if variable not in environ or not visible:
                 continue

@@ -143,7 +143,7 @@ def _enrich(
         facts = nvidia_facts(function, soc)
     if card is not None:
         facts["display_attached"] = read_display_state(root, card)
-        record = replace(record, renders=card.renders)
+        record = replace(record, node=card.node)
     uuid = facts["uuid"].value if "uuid" in facts else None
     return replace(record, facts=record.facts | facts, uuid=uuid)
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import NVIDIA
+from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import UsageError, name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
+from gpubench.detect.facts import ABSENT, DeviceRecord, Root, first_field, make_fact, missing, parse_record
 from gpubench.detect.gpu import (
     GpuContext,
     accelerators,
@@ -33,7 +33,7 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.pci import ASLEEP, CARDS, FREE_DRIVERS, name_of
+from gpubench.detect.pci import ASLEEP, FREE_DRIVERS, name_of
 from gpubench.detect.recommend import Reader, apply_results, recommend, verify
 from gpubench.detect.vendors import NVIDIA_FOLDER
 from gpubench.result.machine import (
@@ -125,10 +125,11 @@ def assemble(
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
     gpus = build_gpus(merged.devices, context)
     if live and gathered.root is not None:
-        contained = files.platform.container.value is not None
-        gpus = read_access(gathered.providers, gpus, merged.devices, render_nodes(gathered.root), contained)
-        judged = [judge_access(gpu, live) for gpu in gpus]
-        hiding = hidden([gpu for gpu in judged if _UNNUMBERED.isdisjoint(gpu.why_not)], os.environ)
+        gpus = read_access(
+            gathered.providers, gpus, merged.devices, contained=files.platform.container.value is not None
+        )
+        numbered = [gpu for gpu in gpus if _UNNUMBERED.isdisjoint(judge_access(gpu, live).why_not)]
+        hiding = hidden(numbered, os.environ)
         gpus = [
             replace(gpu, access=replace(gpu.access, hidden_by_env=hiding.get(gpu.id, ABSENT))) for gpu in gpus
         ]
@@ -138,8 +139,8 @@ def assemble(
     # In a guest of Windows, no folder lists the GPUs behind this node.
     if sources and (gpus or not (files.doubtful or (live and os.path.exists(WSL_NODE)))):
         count = make_fact(len(gpus), sources[0])
-    # Where no folder lists GPUs, each adapter is one that nothing else knows.
-    odd = merged.warnings if files.gpu_folders else []
+    # Where no folder lists GPUs, as in WSL, each adapter is one that nothing else knows.
+    odd = merged.warnings if files.gpu_folders and not files.platform.wsl.value else []
     return Machine(
         live=live, providers=list(gathered.providers),
         warnings=[*files.warnings, *gathered.warnings, *odd], platform=files.platform, cpu=files.cpu,
@@ -218,7 +219,7 @@ def gather(
     requests, skipped = plan(files, deep=deep, wake=wake)
     if deep or blas or doubtful_blas(files.cpu, os.environ):
         requests.append(ProbeRequest("blas", LIBRARY_LIMIT_S))
-    requests += render_queries(files.records, render_nodes(root), wake=wake)
+    requests += render_queries(files.records, wake=wake)
     limit_s, left_s = user_limit_s(), max(1.0, TOTAL_S - END_S - (time.perf_counter() - start))
     requests = [request._replace(limit_s=limit_s or min(request.limit_s, left_s)) for request in requests]
     answers = run_probes(requests, tell)
@@ -274,7 +275,8 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
         why = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
         skip(why, "cuda", "wgpu")
     elif deep:
-        served = any(record.value("driver.name") not in FREE_DRIVERS for record in nvidia)
+        fit = nvidia + [r for r in gpus if r.vendor_id == AMD and importlib.util.find_spec("cupy")]
+        served = any(record.value("driver.name") not in FREE_DRIVERS for record in fit)
         names = ["cuda"] if served or unseen or wsl else []
         requests += map(ProbeRequest, (*names, "wgpu"))
     elif unseen:
@@ -290,21 +292,17 @@ def _sleeps(record: DeviceRecord) -> bool:
 _QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.dedicated_bytes"}
 
 
-def render_queries(
-    records: Sequence[DeviceRecord], nodes: Mapping[Address | None, str], *, wake: bool
-) -> list[ProbeRequest]:
+def render_queries(records: Sequence[DeviceRecord], *, wake: bool) -> list[ProbeRequest]:
     """Return the request to query the render nodes of AMD and Intel GPUs whose kind (AMD) or memory (Intel) no
-    file reports. `nodes` holds the names of the render nodes, by PCI address. Integrated GPUs of Intel are left
-    out, and so are sleeping GPUs unless `wake` is True. The list is empty if there is nothing to query, else it
-    has one request."""
+    file reports. Integrated GPUs of Intel are left out, and so are sleeping GPUs unless `wake` is True. The
+    list is empty if there is nothing to query, else it has one request."""
     queries = []
     for record in records:
         driver = record.value("driver.name")
-        if driver not in _QUERIED or record.bdf not in nodes or (_sleeps(record) and not wake):
+        if driver not in _QUERIED or None in (record.node, record.bdf) or (_sleeps(record) and not wake):
             continue
-        integrated = driver != "amdgpu" and record.value("kind") == "integrated"
-        if not integrated and record.value(_QUERIED[driver]) is None:
-            queries.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver})
+        if record.value("kind") != "integrated" and record.value(_QUERIED[driver]) is None:
+            queries.append({"node": record.node, "bdf": str(record.bdf), "driver": driver})
     return [ProbeRequest("drm", options={"nodes": queries})] if queries else []
 
 
@@ -355,11 +353,9 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
     message is partial, only its records are kept, and the provider says how the probe failed."""
     message, records = ProbeMessage(partial=True), []
     if ended.status == 0 or ended.framed:
-        try:
-            message = msgspec.json.decode(ended.message, type=ProbeMessage)
-            records = [parse_record(raw) for raw in message.records]
-        except (ValueError, RecursionError):
-            message = ProbeMessage(partial=True)
+        with contextlib.suppress(ValueError, RecursionError):
+            answer = msgspec.json.decode(ended.message, type=ProbeMessage)
+            records, message = [parse_record(raw) for raw in answer.records], answer
     took = round(ended.took_s, 6)
     if message.partial:
         status, code, hint = _failure(request, ended)
@@ -430,19 +426,18 @@ def judge_access(gpu: Gpu, live: bool) -> Gpu:
 
 
 def read_access(
-    providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
-    nodes: Mapping[Address | None, str], contained: bool,
-) -> list[Gpu]:  # fmt: skip
+    providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice], *, contained: bool
+) -> list[Gpu]:
     """Return the GPUs with their device nodes, and in `why_not` also the reasons that follow from the answers of
-    the probes. `devices` are the merged devices, in the order of `gpus`. `nodes` holds the names of the render
-    nodes, by PCI address. `contained` tells that this process runs in a container."""
+    the probes. `devices` are the merged devices, in the order of `gpus`. `contained` tells that this process
+    runs in a container."""
     statuses = {provider.name: provider.status for provider in providers}
     nvml = statuses.get("nvml")
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
     described = []
     for gpu, device in zip(gpus, devices, strict=True):
         nvidia = gpu.vendor.value == "nvidia"
-        node = _node_state(gpu, device, nodes, shown)
+        node = _node_state(gpu, device, shown)
         # CUDA computes through this node, which its driver makes on demand, but not in a container.
         if contained and gpu.driver.name.value == "nvidia" and node.value == "present" and not _by_webgpu(gpu):
             node = make_fact(node_status(UVM_NODE), UVM_NODE)
@@ -453,8 +448,7 @@ def read_access(
             failed = ["GPU_LOST"]
         if nvidia and (code := _BY_CUDA.get(statuses.get("cuda", "ok"))) and not _by_webgpu(gpu):
             failed = failed or [code]
-        access = Access(device_node=node)
-        described.append(replace(gpu, access=access, why_not=[*gpu.why_not, *failed]))
+        described.append(replace(gpu, access=Access(device_node=node), why_not=[*gpu.why_not, *failed]))
     return described
 
 
@@ -462,7 +456,7 @@ def _by_webgpu(gpu: Gpu) -> bool:
     return any(api.startswith("wgpu") for api in gpu.apis)
 
 
-def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str], shown: bool) -> Fact[str]:
+def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
     """Return a fact about the device node by which programs reach this GPU: present, absent or no_permission.
     It is not probed if the driver's node is not known. `shown` tells whether NVIDIA's /proc lists a GPU; in a
     container it lists only GPUs that the container was given."""
@@ -472,8 +466,10 @@ def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, s
         if own is None and shown:
             return make_fact("absent", f"{NVIDIA_FOLDER}/gpus")
         paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else [])
-    elif device.bdf in nodes:
-        paths = [f"/dev/dri/{nodes[device.bdf]}"]
+    elif (name := first_field(device.records, "node")) and (
+        gpu.vendor.value != "nvidia" or driver in FREE_DRIVERS
+    ):
+        paths = [f"/dev/dri/{name}"]  # CUDA on a Jetson does not need it
     elif driver is None and node_status(WSL_NODE) != "absent":
         paths = [WSL_NODE]
     else:
@@ -492,12 +488,6 @@ def node_status(path: str) -> str:
     except OSError:
         return "no_permission"
     return "present" if os.access(path, os.R_OK | os.W_OK) else "no_permission"
-
-
-def render_nodes(root: Root) -> Mapping[Address | None, str]:
-    """Return the names of the render nodes, by the PCI address of their GPU."""
-    names = root.names_like(CARDS, r"renderD\d{1,4}")
-    return {bdf: name for name in names if (bdf := address(root.link(f"{CARDS}/{name}/device"))) is not None}
 
 
 # ---------------------------------------------------------------- what measuring needs and is not installed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import AMD, APPLE, INTEL, NVIDIA, SOFTWARE_NAMES
+from gpubench.base import AMD, APPLE, INTEL, NVIDIA, SOFTWARE_NAMES, group_by
 from gpubench.detect.facts import (
     Address,
     DeviceRecord,
@@ -64,9 +64,9 @@ class MergedDevice:
 
     def listed_by(self, record: DeviceRecord) -> bool:
         """Tell whether the device already has as many records of the list (the enumeration) of `record` as it
-        can have: one for each PCI function of the device. `record` is then of another device."""
-        functions = 1 + max(len(r.virtual) for r in self.records)
-        return sum(r.enumeration == record.enumeration for r in self.records) >= functions
+        can have: one for each PCI function or partition of the device. `record` is then of another device."""
+        most = max(len(r.partitions) or 1 + len(r.virtual) for r in self.records)
+        return sum(r.enumeration == record.enumeration for r in self.records) >= most
 
 
 class Merged(NamedTuple):
@@ -82,7 +82,7 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []
     instances = []
-    placed = [r for r in sorts.gpus if r.bdf is not None or r.uuid is not None]
+    placed = [r for r in sorts.gpus if r.bdf or r.uuid]
     for record in sorted(placed, key=_seed_rank):
         if (record.uuid or "").startswith("MIG-"):
             instances.append(record)
@@ -97,13 +97,18 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
         elif not parents[0].listed_by(record):  # it is how the API lists the parent; its size is the instance's
             parents[0].records.append(replace(record, uuid=None, memory_bytes=None, facts={}))
     devices.sort(key=_device_rank)
-    loose = sorted((r for r in sorts.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
+    loose = [r for r in sorts.gpus if not (r.bdf or r.uuid)]
+    # The GPU of a chip without a PCI bus may have another uuid in each API.
+    chips = {r.vendor_id for r in loose if r.source in _CHIP} - {None}
+    anywhere = [d for d in devices if d.bdf is None and d.vendor in chips and not d.partitions]
+    devices = [d for d in devices if d not in anywhere]
+    loose = sorted((*loose, *(r for d in anywhere for r in d.records)), key=_loose_rank)
     metal = [record for record in loose if METAL.search(record.source) and vendor_of(record) is None]
     loose = [record for record in loose if record not in metal]
     for _, group in groupby(loose, key=lambda record: (record.enumeration, vendor_of(record))):
         rest = [record for record in group if not _attach_by_ids(devices, record)]
-        for _, rivals in groupby(sorted(rest, key=_type), key=_type):
-            _share_out(devices, list(rivals), sorts, warnings)
+        for _, rivals in sorted(group_by(rest, lambda record: record.adapter_type or "").items()):
+            _share_out(devices, rivals, sorts, warnings)
     counts = Counter(record.enumeration for record in metal)
     for record in sorted(metal, key=lambda record: -counts[record.enumeration]):
         _attach_metal(devices, record, warnings)
@@ -152,23 +157,16 @@ def find_gpu(
 def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
     """Add a record with a uuid or an address to its device, or make a new device of it."""
     free = [device for device in devices if not device.listed_by(record)]
-    own = uuid_key(record.uuid) if record.uuid else None
+    own = uuid_key(record.uuid or "")
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
         d for d in free
         if record.bdf is not None and d.bdf == record.bdf and not _differ(d.vendor, vendor_of(record))
-        and not _other_uuid(d, own)
+        and all(len(other) != len(own) for other in d.uuids)  # each family of APIs has a form of its own
     ]  # fmt: skip
     if homes:
         homes[0].records.append(record)
     else:
         devices.append(MergedDevice(record))
-
-
-def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Tell whether the device has a uuid that has the form of `own` but differs from it. Each family of APIs
-    has its own form, and uuids of two forms cannot be compared. False if `own` is None or is one of the
-    device's uuids."""
-    return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
 def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None:
@@ -232,7 +230,7 @@ def _share_out(
     if not homes:
         listed = {(r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group}
         if _may_repeat(rivals[0]):
-            listed |= {(device.vendor, device.device_id) for device in devices}
+            listed |= {(device.vendor, number) for device in devices for number in (device.device_id, None)}
         for record in others:
             # In WSL a layer is the only driver that some GPUs have.
             real = not is_layer(record) or (record.checked and "vulkan" in record.source)
@@ -334,11 +332,14 @@ def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
 def _loose_rank(record: DeviceRecord) -> tuple[object, ...]:
     unknown = (record.device_id is None, record.vendor_id is None)
     name = (record.enumeration, vendor_of(record) or 0)
-    return (_may_repeat(record), *name, *unknown, _ordinal(record), _record_key(record))
-
-
-def _type(record: DeviceRecord) -> str:
-    return record.adapter_type or ""
+    return (
+        _may_repeat(record),
+        record.source not in _CHIP,
+        *name,
+        *unknown,
+        _ordinal(record),
+        _record_key(record),
+    )
 
 
 def _ordinal(record: DeviceRecord) -> tuple[int, str]:
@@ -428,9 +429,9 @@ def is_layer(record: DeviceRecord) -> bool:
 
 
 def _may_repeat(record: DeviceRecord) -> bool:
-    """Tell whether the record's list may name a GPU twice. D3D12's list may, and so may the lists of layers over
-    it, so all other lists are merged before them."""
-    return record.source.endswith(":dx12") or is_layer(record)
+    """Tell whether the record's list may name a GPU twice, so that all other lists are merged before it. D3D12's
+    list may, and so may the lists of layers over it. PyTorch's list of Intel GPUs names each tile."""
+    return record.source.endswith((":dx12", ":xpu")) or is_layer(record)
 
 
 def _names(record: DeviceRecord) -> str:
@@ -487,7 +488,7 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
     # A 3D controller whose vendor cannot be read drives no display: it is there to compute.
     unreadable = vendor is None and pci_class == 0x0302
     # What has a render node computes, whoever made it.
-    renders = any(r.renders for r in records)
+    renders = any(r.node for r in records)
     return "gpu" if vendor in GPU_VENDORS or bound or proven or unreadable or renders else "display"
 
 

@@ -46,7 +46,7 @@ DRIVER_VENDORS = {
     "xe": INTEL,
 }  # fmt: skip
 GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
-FREE_DRIVERS = ("nouveau", "nova")  # those of NVIDIA's GPUs on which there is no CUDA
+FREE_DRIVERS = ("nouveau", "nova", "radeon")  # there is no CUDA or ROCm on them
 ASLEEP = ("suspended", "suspending")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODALIAS = re.compile(
@@ -75,36 +75,30 @@ def read_functions(root: Root) -> list[Function] | None:
     names = root.names(PCI_DEVICES)
     if names is None:
         return None
-    functions = []
-    for name in names:
-        bdf = address(name)
-        if bdf is None:
-            continue
+    functions = {}
+    for bdf, name in sorted((bdf, name) for name in names if (bdf := address(name))):
         folder = f"{PCI_DEVICES}/{name}"
         value = _number(root, folder, "pci_class").value
         # A device whose class cannot be read may be a GPU: what else is said of its address decides.
         if value is None or value >> 8 in (0x03, 0x12) or value == 0x0B40:
-            functions.append(describe(root, folder, "pci-sysfs", bdf))
-    return _without_virtual(root, sorted(functions, key=_place))
+            functions[bdf] = describe(root, folder, "pci-sysfs", bdf)
+    return _without_virtual(root, functions)
 
 
-def _place(function: Function) -> Address:
-    return function.bdf or Address(0, 0, 0, 0)
-
-
-def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
+def _without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[Function]:
     """Keep one function for each device: the physical function, or the first one if it is missing.
 
     In a guest, a virtual function has no link to its physical function, so it is a device of its own.
     """
-    leads = []
+    leads = {}
     for physical, own in group_by(
-        functions, lambda function: address(root.link(f"{function.folder}/physfn")) or _place(function)
+        functions, lambda bdf: address(root.link(f"{functions[bdf].folder}/physfn")) or bdf
     ).items():
-        lead = next((function for function in own if function.bdf == physical), own[0])
-        virtual = tuple(_place(function) for function in own if function is not lead)
-        leads.append(lead._replace(record=replace(lead.record, virtual=virtual)))
-    return sorted(leads, key=_place)
+        place = physical if physical in own else own[0]
+        virtual = tuple(bdf for bdf in own if bdf != place)
+        record = replace(functions[place].record, virtual=virtual)
+        leads[place] = functions[place]._replace(record=record)
+    return [leads[bdf] for bdf in sorted(leads)]
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
@@ -436,7 +430,7 @@ class Card(NamedTuple):
     folder: str  # the folder of its first node: /sys/class/drm/cardN, or renderDN without a card
     function: Function  # the facts of its device folder
     device: str  # the name of its device folder
-    renders: bool  # whether the card has a render node
+    node: str | None  # the name of its render node; None: it has none
 
 
 def read_cards(root: Root) -> list[Card] | None:
@@ -452,8 +446,8 @@ def read_cards(root: Root) -> list[Card] | None:
     for device, nodes in devices.items():
         folder = f"{CARDS}/{nodes[0]}"
         bdf = address(root.link(f"{folder}/device"))
-        renders = any(node.startswith("renderD") for node in nodes)
-        cards.append(Card(folder, describe(root, f"{folder}/device", "drm", bdf), device, renders))
+        node = next((node for node in nodes if node.startswith("renderD")), None)
+        cards.append(Card(folder, describe(root, f"{folder}/device", "drm", bdf), device, node))
     return cards
 
 
@@ -480,12 +474,11 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
     the device tree, and each family of GPUs is listed once. A PCI card whose address cannot be read is listed,
     too."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
-    families: set[Family] = set()
+    families: set[Family | None] = set()
     seen: set[str] = set()
     doubtful = False
-    any_renders = any(card.renders for card in cards)
     # The card that renders stands for its chip, not the display beside it.
-    for ordinal, card in sorted(enumerate(cards), key=lambda entry: not entry[1].renders):
+    for ordinal, card in sorted(enumerate(cards), key=lambda entry: not entry[1].node):
         if card.function.bdf is not None:
             continue
         driver = card.function.record.value("driver.name")
@@ -495,24 +488,21 @@ def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
         seen.add(card.device)
         if driver in DRIVER_VENDORS and not (in_tree and family):
             # A PCI card whose address cannot be read: it is still there.
-            gpus.append((replace(card.function.record, ordinal=ordinal), card))
-        elif family is not None:
-            if family not in families:
-                gpus.append((_record(card.function.record, ordinal, family), card))
-            families.add(family)
-        elif _only_displays(driver, uevent) or "PCI_ID" in uevent:  # the bus lists what is on it
-            continue
-        elif card.renders:
-            gpus.append((_record(card.function.record, ordinal, None), card))
-        elif not any_renders:  # a kernel that shows render nodes says that this card has none
+            gpus.append((replace(card.function.record, ordinal=ordinal, node=card.node), card))
+        elif family in families or (not family and (_only_displays(driver, uevent) or "PCI_ID" in uevent)):
+            continue  # the bus lists what is on it
+        elif family or card.node:
+            gpus.append((_record(card.function.record, ordinal, family, card.node), card))
+            families |= {family} - {None}
+        elif not any(card.node for card in cards):  # else the kernel says that this card does not render
             doubtful = True
     for name in root.names(PLATFORM_DEVICES) or ():
         if _GPU_NODE.fullmatch(name) and name not in seen:
             device = describe(root, f"{PLATFORM_DEVICES}/{name}", "platform")
             family = _family(device.record.value("driver.name"), device.uevent)
-            if family is None or family not in families:
+            if family not in families:
                 gpus.append((_record(device.record, len(gpus), family), None))
-                families |= {family} if family else set()
+                families |= {family} - {None}
     return TreeGpus(gpus, doubtful)
 
 
@@ -534,7 +524,7 @@ def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
     return bool(re.fullmatch(_DISPLAYS, plain)) or alias.startswith(_DISPLAY_BUSES)
 
 
-def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> DeviceRecord:
+def _record(record: DeviceRecord, ordinal: int, family: Family | None, node: str | None = None) -> DeviceRecord:
     """Return the record of a GPU that has no PCI address. If its family is known, it is an integrated GPU,
     which shares the memory of its chip."""
     driver = record.facts["driver.name"]
@@ -543,7 +533,7 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
         source = driver.source or record.source
         facts |= {"kind": make_fact("integrated", source), "memory.unified": make_fact(True, source)}
     vendor_id = family.vendor_id if family else record.vendor_id
-    return DeviceRecord(source=record.source, ordinal=ordinal, vendor_id=vendor_id, facts=facts)
+    return DeviceRecord(source=record.source, ordinal=ordinal, vendor_id=vendor_id, node=node, facts=facts)
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:

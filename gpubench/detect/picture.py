@@ -108,7 +108,8 @@ def advice(machine: Machine) -> str:
     """Return a sentence with the recommended mode, and the first reason for it."""
     recommended = machine.recommendation
     where = {"cpu": "on the CPU", "gpu": "on the GPU", "hybrid": "on CPU and GPU together"}[recommended.mode]
-    which = f" (GPU {_chosen_numbers(machine)})" if _chosen_numbers(machine) and len(machine.gpus) > 1 else ""
+    chosen = _numbers(machine, recommended.device_ids)
+    which = f" (GPU {chosen})" if chosen and len(machine.gpus) > 1 else ""
     reason = f" {recommended.reasons[0].text}" if recommended.reasons else ""
     return clean(f"Recommended mode: {recommended.mode}, compute {where}{which}.{reason}")
 
@@ -358,8 +359,8 @@ def _vram(gpu: Gpu) -> str:
 
 
 def _mode(machine: Machine) -> MachinePart:
-    advice, chosen = machine.recommendation, _chosen_numbers(machine)
-    on = f" on GPU {chosen}" if chosen else ""
+    advice = machine.recommendation
+    on = f" on GPU {_numbers(machine, advice.device_ids)}" if advice.device_ids else ""
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
     rejected = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
     refused: dict[str, list[str]] = {}
@@ -371,11 +372,6 @@ def _mode(machine: Machine) -> MachinePart:
         *(f"not GPU {_numbers(machine, ids)}: {code}" for code, ids in refused.items()),
         *(quote(advice.measured.break_even) if advice.measured else ()),
     )  # fmt: skip
-
-
-def _chosen_numbers(machine: Machine) -> str:
-    """Return the numbers of the recommended GPUs, as places in `gpus[]`, as a text such as "0-3"."""
-    return _numbers(machine, machine.recommendation.device_ids)
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:

@@ -189,7 +189,7 @@ def _tiles(root: Root, folder: str) -> Fact[int]:
     missing if the size of a tile is missing, and absent if there are no tiles."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
-    if not facts or all(fact.status == "absent" for fact in facts):
+    if all(fact.status == "absent" for fact in facts):
         return ABSENT
     return _sum(facts, f"{folder}/tile*/physical_vram_size_bytes")
 

@@ -135,8 +135,8 @@ NAVI = ("1002", "744c", "amdgpu")
 LAPTOP = (HOST | pci("0000:00:02.0", "8086", "46a6", "i915") | pci("0000:04:00.0", "10de", "2684", "vfio-pci")
           | pci("0000:03:00.0", *NAVI, **VRAM, mem_info_vram_used=str(2 * GIB), max_link_speed="16.0 GT/s PCIe",
                 max_link_width="16"))  # fmt: skip
-EQUAL = HOST | pci("0000:09:00.0", "1002", "744c", "vfio-pci")
-for number in range(8):
+EQUAL = HOST | pci("0000:0a:00.0", "1002", "744c", "vfio-pci")
+for number in range(1, 9):
     own = f"0: {500 + number}Mhz *\n1: 2371Mhz"
     EQUAL |= pci(f"0000:{number:02x}:00.0", *NAVI, **VRAM, board_info="x", pp_dpm_sclk=own)
 CLOCKS = (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("flags", "cpu MHz : 2499.998\nflags")}
@@ -272,13 +272,14 @@ def plan(plant):
     return ask
 
 
-def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wake_it(plan):
-    amd = HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu")
+def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wake_it(plan, monkeypatch):
+    monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name)  # as if CuPy were installed
+    amd = HOST | pci("0000:01:00.0", "1002", "744c", "amdgpu")
     awake, asleep = (HOST | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status=state)
                      for state in ("active", "suspended"))  # fmt: skip
     nvidia = ["nvml", "cuda", "wgpu"]
     for tree, options, asked, skipped in (
-        ({"/proc/nothing": ""}, {}, ["nvml", "wgpu"], []), (HOST, {}, [], []), (amd, {}, [], []), (HOST, {"deep": True}, ["wgpu"], []), (awake, {}, ["nvml"], []),
+        ({"/proc/nothing": ""}, {}, ["nvml", "wgpu"], []), (HOST, {}, [], []), (HOST, {"deep": True}, ["wgpu"], []), (amd, {"deep": True}, ["cuda", "wgpu"], []), (awake, {}, ["nvml"], []),
         (awake, {"deep": True}, nvidia, []), (NOUVEAU, {"deep": True}, ["nvml", "wgpu"], []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
         (asleep, {"deep": True, "wake": True}, nvidia, [])):  # fmt: skip
         assert plan(tree, **options) == (asked, skipped)
@@ -292,10 +293,9 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant):
     for number, place in enumerate(("03:00", "00:02", "04:00", "05:00", "06:00"), 128):
         bdf = f"0000:{place}.0"
         tree[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
-    root = Root(str(plant(tree)))
-    records, nodes = read_files(root, NOT_PROBED).records, inspection.render_nodes(root)
+    records = read_files(Root(str(plant(tree))), NOT_PROBED).records
     for wake, numbers in ((False, (128, 131)), (True, (128, 131, 132))):
-        (request,) = inspection.render_queries(records, nodes, wake=wake)
+        (request,) = inspection.render_queries(records, wake=wake)
         assert [node["node"] for node in request.options["nodes"]] == [f"renderD{n}" for n in numbers]
 
 
@@ -326,7 +326,9 @@ LIVE = {
        for name, status, codes, lack in (
            ("nvml", "mismatch", ["DRIVER_MISMATCH"], "DRIVER_MISMATCH"), ("nvml", "permission", [], None), ("nvml", "ok", [], None),
            ("cuda", "absent", [], "RUNTIME_MISSING"), ("cuda", "ok", [], "UNUSABLE"), ("cuda", "timeout", [], None))},
-    "nouveau": (NOUVEAU, {}, {}, [VULKAN], {WHY: []}, "NO_DRIVER"),
+    "nouveau, which no variable of CUDA's hides": (NOUVEAU, {MASK: ""}, {}, [], {WHY: []}, "NO_DRIVER"),
+    "a chip's GPU in a container without its node": (
+        HOST | {"/sys/class/drm/renderD128/device/uevent": "DRIVER=v3d"}, {"/dev/dri/renderD128": "absent"}, {}, [], {WHY: ["NOT_EXPOSED"]}, "number or vendor"),
     "CuPy of ROCm": (HOST | pci("0000:01:00.0", "1002", "744c", "amdgpu"), {}, {}, [
         {"source": "hip", "bdf": "0000:01:00.0", "vendor_id": "1002"}], {WHY: []}, None),
     "every door is open": (HOST | FIRST, {}, {}, [], {WHY: [], "gpus.0.usable": True, SOURCE: "/dev/nvidiactl"}, None),
@@ -348,7 +350,7 @@ LIVE = {
     # Windows' own GPUs are behind one node, which tells nothing of them.
     **{f"a guest of Windows {how}": (GUEST | tree, {}, {"nvml": "absent"}, [], {"gpu_count": "absent", REASON: "GPU_UNKNOWN"}, "In WSL, update")
        for how, tree in (("alone", {}), ("with its adapter", pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302")))},
-    "a GPU that a guest of Windows lists": (GUEST, {}, {}, [VULKAN], {"gpu_count": 1}, None),
+    "a GPU that a guest of Windows lists": (GUEST, {}, {}, [VULKAN], {"gpu_count": 1, "warnings": []}, None),
     "Windows with a software adapter": (
         {"/proc/nothing": ""}, {}, {"wgpu": "ok"}, [VULKAN | {"adapter_type": "cpu"}], {"gpu_count": "absent", REASON: "SOFTWARE_ONLY"}, "without its driver")}  # fmt: skip
 

@@ -13,7 +13,7 @@ from gpubench.detect import gpu as access
 from gpubench.detect import pci as names
 from gpubench.detect.facts import Root, make_fact
 from gpubench.detect.gpu import parse_visible
-from gpubench.result.machine import Compute, Gpu, Partition
+from gpubench.result.machine import Api, Compute, Gpu, Partition
 from tests.detect.trees import DRM, GIB, HOST, KFD, amdgpu, bank, check, kfd_node, pci
 
 ONE, CODES = {"gpu_count": 1}, "recommendation.reasons.*.code"
@@ -168,6 +168,9 @@ OF_KFD = {
         | bank(1, 24 * GIB) | bank(2, 24 * GIB),
         {**ONE, "gpus.0.bdf": "0001:05:00.0", "gpus.0.compute.units": 76, "gpus.0.compute.arch": "gfx942", "gpus.0.uuid": "GPU-000000000000004d",
          SIZE: 48 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB, "gpus.0.compute.partitions.*.units": [38, 38]}),
+    "an API that lists each partition": (
+        PARTITIONS, {"gpu_count": 2, SIZE: 48 * GIB, f"{SIZE}.status": "ok", "gpus.0.apis": {"torch:rocm": Api(ordinal=0)}},
+        [{"source": "torch:rocm", "ordinal": n, "bdf": "0001:05:00.0", "vendor_id": "1002", "memory_bytes": 24 * GIB} for n in (0, 1)]),
     "an unreadable bank gives no partial sum": (
         kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
     **{f"a bank with {text!r}": (kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": text}, {SIZE: size})

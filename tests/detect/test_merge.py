@@ -150,6 +150,9 @@ ROWS = {
     "ids that are no PCI ids differ by API": (  # a Snapdragon in Windows
         [ADRENO | {"source": "wgpu:vulkan", "vendor_id": "5143", "device_id": "43050c01"}, ADRENO | {"source": "wgpu:dx12"},
          ADRENO | {"source": "wgpu:vulkan", "driver": "Dozen"}], {"gpu_count": 1}),
+    "a Jetson's GPU has no address, and another uuid in each API": (
+        [{"source": "platform", "vendor_id": "10de"}, WHOLE | {"bdf": None}, WHOLE | {"source": "cuda", "uuid": UUIDS[1], "bdf": "0000:00:00.0"}], {"gpus.*.id": [UUIDS[0]], "warnings": []}),
+    "tiles that an API lists": ([BUS | {"vendor_id": "8086", "device_id": "0bd5"}, *[{"source": "torch:xpu", "vendor_id": "8086"}] * 2], {"gpu_count": 1, "warnings": []}),
     "numbers of a source are numbers": (
         [{"source": "x", "vendor_id": "1002", "ordinal": ordinal, "name": name} for ordinal, name in ((10, "b"), ("a", "a"), (2, "z"))],
         {"gpus.*.name": ["z", "b", "a"]}),

@@ -185,7 +185,7 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
     return {
         "source": "nvml", "ordinal": index, "bdf": None, "uuid": None, "vendor_id": NVIDIA,
         "memory": {"dedicated_bytes": size},
-        "why_not": [_WHY_NOT.get(code, "UNUSABLE")] if hasattr(error, "value") else [],
+        "why_not": [_WHY_NOT.get(code, "UNUSABLE")] if code is not None else [],
     }  # fmt: skip
 
 
@@ -212,12 +212,11 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
     """Return the record of the GPU with this `index` in NVML's list. `driver` is the version of the driver.
     Raises the driver's error if it gives neither uuid nor address."""
     ask, nvml = handle.ask, handle.nvml
-    pci = handle.value("nvmlDeviceGetPciInfo")
     record = {
         "source": "nvml", "ordinal": index, "bdf": handle.bdf, "version": driver, "uuid": handle.uuid,
         "name": handle.value("nvmlDeviceGetName", read=text),
-        "vendor_id": pci.pciDeviceId & 0xFFFF if pci else NVIDIA,
-        "device_id": pci.pciDeviceId >> 16 if pci else None, "driver.version": fact(driver),
+        "vendor_id": NVIDIA, "driver.version": fact(driver),
+        "device_id": handle.value("nvmlDeviceGetPciInfo", read=lambda pci: pci.pciDeviceId >> 16),
         "kind": ask("nvmlDeviceGetVirtualizationMode", read=lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
         "display_attached": ask("nvmlDeviceGetDisplayActive", read=bool), "throttle": throttle_words(handle),
         "memory": _memory(handle),
