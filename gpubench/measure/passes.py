@@ -389,10 +389,10 @@ class Passes:
         """Return a wish for up to MOST_SIZES new sizes, or None if no size narrows a break-even enough."""
         opens = self._open(rungs.series)
         sizes = self._grid(rungs, opens)
-        wishes, predicted = list[Wish](), dict[Any, Wish]()
+        wishes, cache = list[Wish](), dict[Any, Wish]()
         while len(wishes) < MOST_SIZES:
             around = [item for item in opens if item.around < self._goal.most_around]
-            offers = (self._of_size(rungs, around, n, predicted) for n in sizes)
+            offers = (self._of_size(rungs, around, n, cache) for n in sizes)
             best = max(filter(None, offers), key=RATE, default=None)
             if best is None or (wishes and best.rate < WORTH_IT * wishes[0].rate):
                 break
@@ -403,19 +403,19 @@ class Passes:
         slots = {n: names for wish in wishes for n, names in wish.slots.items()}
         return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
-    def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int, predicted: dict[Any, Wish]) -> Wish | None:
+    def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int, cache: dict[Any, Wish]) -> Wish | None:
         """Return a wish to measure size `n` with the contenders that compete there. Returns None if it narrows
-        each of `opens` too little. `predicted` keeps the wishes by size and break-evens, whatever their value."""
+        each of `opens` too little. `cache` keeps the wishes by size and break-evens, whatever their value."""
         x, again = math.log(n), rungs.tops if n == rungs.top else None
         worths = [(item, item.narrowing(x, again)) for item in opens]
         worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
         if not worths:
             return None
         key = (n, *(item.cell for item, _ in worths))
-        if key not in predicted:
+        if key not in cache:
             names = _contenders(self._race(rungs.series), [item for item, _ in worths], x)
-            predicted[key] = self._worth(rungs, {n: names})
-        return predicted[key]._replace(value=math.fsum(worth for _, worth in worths))
+            cache[key] = self._worth(rungs, {n: names})
+        return cache[key]._replace(value=math.fsum(worth for _, worth in worths))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
         """Return a wish to measure the contenders in `slots` at their sizes. It has this `value`."""
