@@ -43,7 +43,6 @@ from tests.unit.report.builders import (
 MATMUL = Key("matmul", "float32")
 ALWAYS = "transfer-always"
 RISING = curve({256: 0.5, 1024: 2.0, 4096: 8.0}, regime=ALWAYS)  # the GPU loses at the smallest size
-WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
 WGPU = replace(GPU, id="wgpu:0", backend="wgpu")
 CPU_SIZES = [measured(case(n=n), 1e-3) for n in (256, 1024, 4096)]
 
@@ -71,15 +70,6 @@ def test_sizes_that_were_measured_that_lie_between_and_outside(n, device, basis,
         assert found.gain.ratio == pytest.approx(gain, rel=0.02)
         assert (found.gain.lo < 1 < found.gain.hi) == (confidence == "close")
     assert n != 2048 or found.candidates[0].between == (1024, 4096)
-
-
-def test_near_a_break_even_in_a_wide_gap_nothing_is_told_and_the_command_measures_it():
-    found = ask(curve({64: 1 / 8, 65536: 8.0}, regime=ALWAYS), 2048)
-    assert (found.device_id, found.basis, found.confidence) == (None, "unknown", "none")
-    assert found.reason == "numpy:0 and cupy:0 cannot be told apart by the sizes around n = 2048"
-    assert all(one.time is not None for one in found.candidates)
-    assert found.command == "gpubench run --ops matmul --sizes 2048"
-    assert found.command in render(found, "table")
 
 
 @pytest.mark.parametrize(("more", "n", "device", "confidence"), [
@@ -127,17 +117,6 @@ def test_of_two_devices_of_one_side_the_faster_one_at_the_size_is_advised(ratios
     assert Policy([run_of(**two_gpus(ratios))]).choose("matmul", shape=n).device_id == device
 
 
-def test_software_variants_and_overheads_advise_nothing():
-    outcomes = [
-        measured(case(n=256), 1e-3), measured(case(n=256, regime=ALWAYS, device="wgpu:0"), 1e-6), gpu(256, 2e-3),
-        measured(case(n=256, regime=ALWAYS, device="cupy:0", variant="tf32"), 1e-6), measured(case("upload", n=256, device="cupy:0"), 1e-6),
-    ]  # fmt: skip
-    found = ask(outcomes, 256, devices=(CPU, GPU, replace(WGPU, kind="software")))
-    assert [one.device_id for one in found.candidates] == ["numpy:0", "cupy:0"]
-    with pytest.raises(InputError, match="no result of upload"):
-        ask(outcomes, 256, key=Key("upload", "float32"))
-
-
 def test_the_answer_says_by_which_software_it_was_measured():
     advice = ask(RISING, 2048)
     tool = {"numpy": "2.1.0", "cupy": "13.6.0", "wgpu": "0.32.0"}
@@ -146,18 +125,6 @@ def test_the_answer_says_by_which_software_it_was_measured():
     assert " ".join(render(known, "table").split()).endswith("; cupy 13.6.0, numpy 2.1.0")
     assert json.loads(render(known, "json"))["source"]["tool"]["wgpu"] == "0.32.0"
     assert render(silent, "table").splitlines()[-1].endswith("GiB")
-
-
-@pytest.mark.parametrize(("cpu_s", "gpu_s", "words", "confidence", "labels"), [
-    (1e-2, 1e-4, {"factors": WILD}, "clear", ("unstable",)),  # a label makes no answer less clear
-    (1.1e-4, 1e-4, {"factors": WILD}, "close", ("unstable",)),
-    (1e-4, 0.9e-4, {"factors": (0.1, 10.0), "sessions": 1}, "noisy", ("unstable",)),
-])  # fmt: skip
-def test_a_measured_size_is_answered_by_its_times(cpu_s, gpu_s, words, confidence, labels):
-    both = {} if confidence != "noisy" else words
-    found = ask([measured(case(n=256), cpu_s, **both), gpu(256, gpu_s, **words)], 256)
-    assert (found.device_id, found.basis, found.confidence) == ("cupy:0", "measured", confidence)
-    assert found.candidates[0].labels in (labels, ())
 
 
 def test_the_newest_run_that_compares_answers():
@@ -289,28 +256,6 @@ def contender(seconds):
     return found
 
 
-@pytest.mark.parametrize("n", [255, 256, 300, 5000, 4**11, 3_000_000, 4**11 + 1])
-def test_a_time_is_that_of_its_size_between_sizes_that_of_its_curve_and_beyond_them_none(n):
-    found = contender({4**i: 1e-6 * 4 ** (i * 0.6) for i in range(4, 12)})
-    expected = found.expect(n)
-    assert (found.first, found.last, found.is_timed_at(n)) == (256, 4**11, n in (256, 4**11))
-    assert (expected is None) == (found.seconds(n) is None) == (not 256 <= n <= 4**11)
-    if expected is not None:
-        assert found.seconds(n) == expected.time.estimate == pytest.approx(1e-6 * n**0.6, rel=0.05)
-        assert expected.time.low <= expected.time.estimate <= expected.time.high
-        assert (expected.basis == "measured") == (expected.between == (n, n)) == found.is_timed_at(n)
-        assert expected.between[0] <= n <= expected.between[1]
-
-
-def test_the_interval_is_wider_far_from_the_sizes_and_holds_a_step_anywhere_in_its_gap():
-    straight = contender({4**i: 1e-9 * 4**i for i in (4, 5, 6, 7, 12)})
-    near, far = straight.expect(2000), straight.expect(4**9)
-    bent = contender({64: 1e-6, 256: 1e-6, 1024: 1e-3, 4096: 1e-3}).expect(512)
-    assert far.time.high / far.time.low > 1.2 * near.time.high / near.time.low
-    assert bent.time.low <= 1.02e-6
-    assert bent.time.high >= 0.98e-3
-
-
 def times(*, upload_s=9.8e-3, **seconds):
     """Cases of one size by regime id; an allocation is part of transfer-always."""
     parts = Parts(
@@ -333,16 +278,6 @@ def test_measured_calls_are_given_back_and_those_outside_are_unknown(regimes, ca
     point = call_time(times(**{name: ALL[name] for name in regimes}), regime_of(calls))
     assert (point is None) == (expected is None)
     assert point is None or (point.time.estimate, point.measured) == (pytest.approx(expected), True)
-
-
-@pytest.mark.parametrize("resident", [1e-3, 3e-3])
-@pytest.mark.parametrize("calls", [2, 5, 9])
-def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
-    """T(calls) = a + b calls, with T1 less its allocation, whatever a call on data that stays takes."""
-    t1, tn = 11e-3 - 1e-4, 10 * 2e-3
-    b = (tn - t1) / 9
-    point = call_time(times(**ALL | {"resident": resident}), regime_of(calls))
-    assert (point.time.estimate, point.measured) == (pytest.approx(((t1 - b) + b * calls) / calls), False)
 
 
 def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
@@ -385,22 +320,6 @@ def agreed(run, op, n, regime=QUEUED, **words):
     assert (found.gain is None) == (want.gain is None)
     assert found.advice == want
     return found, want
-
-
-def test_the_answer_at_a_measured_size():
-    found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
-    place = (found.device_id, found.backend, found.implementation, found.basis)
-    assert place == ("cupy:0", "cupy", "library", "measured")
-    assert (found.expected_s, found.gain) == (pytest.approx(5e-4), pytest.approx(2.0))
-    for n, calls in ((700, 1), (2048, 3), (2048, None), (256, 700), (5000, 10)):
-        agreed(RUN, "matmul", n, regime_of(calls))
-    assert POLICY.ops == ("matmul", "relu")
-    seconds = {"resident-waited": 2e-3, "resident-queued": 5e-4}
-    rows = [measured(case(regime=name, device="cupy:0"), s) for name, s in seconds.items()]
-    waited = Policy([run_of([measured(case(), 1e-3), *rows])]).choose("matmul", shape=1024, regime="resident")
-    assert waited.device_id == "numpy:0", "a call on data that stays is waited for"
-    with pytest.raises(AttributeError):
-        found.device_id = "numpy:0"
 
 
 def test_a_device_that_won_where_its_sizes_end_is_missed_beyond():
@@ -473,15 +392,6 @@ def test_policies_and_answers_are_sent_to_other_processes():
         answer = POLICY.choose("matmul", n)
         for copied in (pickle.loads(pickle.dumps(answer)), copy.copy(answer)):
             assert (copied, copied.why, copied.command) == (answer, answer.why, answer.command)
-
-
-@pytest.mark.parametrize("words", [
-    {"shape": 255}, {"shape": 4097}, {"shape": 0}, {"shape": (512, 1024)}, {"shape": [(1024, 1024), (1024, 16)]},
-    {"shape": {"n": 512, "m": 4}}, {"shape": 512, "dtype": "int8"}, {"op": "softmax", "shape": 512},
-    {"op": "pairwise", "shape": 1024},
-])  # fmt: skip
-def test_what_was_not_measured_is_unknown(words):
-    assert POLICY.choose(**{"op": "matmul"} | words) == UNKNOWN
 
 
 def test_a_caller_that_can_split_gets_the_split_and_its_share():

@@ -162,18 +162,6 @@ def test_pictures_stand_beside_each_other_as_far_as_they_fit(wide, places, size)
     assert all(f'id="p{i}-clip1" href="#p{i}-clip1" fill="url(#p{i}-clip1)"' in whole for i in range(3))
 
 
-def test_charts_of_one_picture_are_narrow_and_a_png_is_twice_as_fine(monkeypatch):
-    drawn, asked = [], []
-    svg = '<svg width="1" height="1">'
-    monkeypatch.setattr(plots, "svgs", lambda specs: drawn.extend(specs) or [svg] * len(drawn))
-    monkeypatch.setattr(plots, "results", lambda calls: asked.extend(calls) or [b"png"] * len(calls))
-    assert plots.picture(analysed(rising_run), "png") == b"png"
-    assert [spec.get("width") for spec in drawn] == [None, 500, 500, 500]
-    assert len({*plots.plots(analysed(rising_run), "png")}) == 4
-    scales = {(name, options["scale"]) for name, _, options in asked}
-    assert scales == {("svg_to_png", 2), ("vegalite_to_png", 2)}
-
-
 # ---------------------------------------------------------------- the map: no colour lies beyond what was measured
 def mapped(run):
     return ratio_map(analyse_runs([run])[0])

@@ -1,44 +1,24 @@
 """What a CI reads: gates, verdict and counts, messages, outputs, Markdown that fits."""
 
-import json
-
 import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis import findings
 from gpubench.cli import ci
 from gpubench.cli.ci import MOST, CiOutcome, add_marker, fit_text, messages, of_comparison, outputs
-from gpubench.compare.comparison import CompareOptions
-from gpubench.report import analyse_runs, draw_report
+from gpubench.report import analyse_runs
 from tests.unit.report.builders import CPU, case, curve, failed, measured, planned, run_of, skipped
-from tests.unit.report.parts import gated
 from tests.unit.report.samples import drawn, full_run
 from tests.unit.report.sides import CASES, compared, pair
 
 QUIET = CiOutcome(verdict="ok", slower=0, faster=0, unsure=0, exit_code=0)
 FIRST, SECOND = (what.id for what in CASES[:2])
-MUTED = CompareOptions(ignored=(lambda case: True,))
 
 
 def told(slow=None, *, options=None, k=5, broken=()):
     base, new = pair(slow, k=k)
     outcomes = [failed(row.case) if row.id in broken else row for row in new.outcomes]
     return of_comparison(compared(base, replace(new, outcomes=outcomes), options))
-
-
-@pytest.mark.parametrize(("words", "verdict", "counts", "code", "errors", "unsure"), [
-    ({"slow": {FIRST: 1.3, SECOND: 0.7}}, "slower", (1, 1, 0), 3, 1, 0), ({}, "ok", (0, 0, 0), 0, 0, 0),
-    # A broken case outweighs a slower one, and that an unsure one; whoever ignores all cases reads of none.
-    ({"slow": {FIRST: 1.3}, "broken": [SECOND]}, "failed", (1, 0, 0), 3, 2, 0), ({"k": 3}, "unsure", (0, 0, 4), 0, 0, 4),
-    ({"k": 3, "options": MUTED}, "ok", (0, 0, 0), 0, 0, 0),
-])  # fmt: skip
-def test_a_comparison_in_a_few_words(words, verdict, counts, code, errors, unsure):
-    found = told(**words)
-    assert (found.verdict, found.exit_code) == (verdict, code)
-    assert (found.slower, found.faster, found.unsure) == counts
-    few_sessions = sum("UNSURE (few-sessions)" in text for text in found.warnings)
-    assert (len(found.errors), few_sessions) == (errors, unsure)
-    assert verdict != "slower" or found.errors == (f"slower: FAILED: {FIRST}",)
 
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1])
@@ -103,23 +83,7 @@ def gpu(n, **what):
     return case(n=n, device="cupy:0", **what)
 
 
-SMALL = gpu(64).id
 CPU_64, GPU_64 = measured(case(n=64), 1e-3), measured(gpu(64), 1e-4)
-
-
-@pytest.mark.parametrize(("outcomes", "low", "near", "missing"), [
-    (curve({64: 0.5, 256: 4.0}), (SMALL,), (), ()), (curve({64: 2.5, 256: 4.0}), (), (), ()),
-    (curve({256: 2.0}, sessions=3), (), (gpu(256).id,), ()),  # its interval holds 2
-    *(([CPU_64, lost(gpu(64))], (), (), (SMALL,)) for lost in (skipped, failed, planned)),
-    ([skipped(case(n=64)), GPU_64], (), (), (SMALL,)),  # without a baseline there is no speedup
-    # Cases of the CPU and named variants are not asked; every implementation that is selected is.
-    ([CPU_64, GPU_64, measured(gpu(64, implementation="tuned", variant="naive"), 1.0)], (), (), ()),
-    ([CPU_64, measured(gpu(64), 0.9e-3), measured(gpu(64, implementation="tuned"), 1e-4)], (SMALL,), (), ()),
-])  # fmt: skip
-def test_the_whole_interval_has_to_lie_below_what_is_asked(outcomes, low, near, missing):
-    (gate,) = gates(outcomes, "matmul=2")
-    assert (gate.low, gate.near, gate.missing, gate.passed) == (low, near, missing, not low and not missing)
-    assert gates(outcomes, "matmul=2x")[0].passed == gate.passed
 
 
 def test_fail_on():
@@ -132,13 +96,3 @@ def test_fail_on():
     assert all(gate.passed for gate in gates(curve({64: 2.0}), fail_on="noisy,skipped,incomplete"))
     assert not gates(curve({64: 2.0}), fail_on="incomplete", exit_reason="budget")[0].passed
     assert gates([CPU_64], fail_on="noisy", devices=[CPU])[0].passed, "a CPU alone has nothing to ask"
-
-
-def test_every_format_says_how_the_gates_ended():
-    document = json.loads(draw_report(gated(), "json"))
-    assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
-    told = [(row["name"], row["selector"], row["least"], row["passed"]) for row in document["gates"]]
-    asked = [("min-speedup", "matmul/n<=256=2", 2.0, False), ("min-speedup", "matmul/n=256=3", 3.0, True)]
-    assert told == [*asked, ("skipped", None, None, False)]
-    quiet = json.loads(draw_report(analyse_runs([gated()[0].run]), "json"))
-    assert (quiet["gates"], quiet["exit_code"], quiet["exit_reason"]) == ([], 0, "ok")

@@ -12,7 +12,6 @@ from gpubench.analysis.claims import Claim, claims
 from gpubench.base.errors import InputError
 from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
-from gpubench.result.case import QUEUED, WAITED
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of, skipped
 from tests.unit.report.samples import NOISY
 
@@ -35,8 +34,6 @@ def verdict(claim, outcomes, **more):
 
 RISING = {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}
 SPLIT = replace(GPU, id="hybrid:cupy:0", backend="hybrid", kind="hybrid")
-SECONDS = {WAITED: 4e-4, QUEUED: 1e-4, ALWAYS: 5e-5}
-KINDS = [measured(case(regime=name, device="cupy:0"), s) for name, s in SECONDS.items()]
 EVERY = dict.fromkeys(map(str, range(1, 11)), "throttled")
 THROTTLED = measured(case(device="cupy:0"), 1e-3 / 40, discarded=EVERY, stop="max-samples")
 WILD = tuple(factor**8 for factor in NOISY)
@@ -77,16 +74,6 @@ def test_verdicts(said, claim, outcomes, more):
     assert THROTTLED not in outcomes or found.reason == "throttled"
     no_gpu = said == NOT_MEASURED and more is SOFT and claim.speedup is not None
     assert not no_gpu or found.reason == "a software adapter is no GPU"
-
-
-def test_the_kindest_case_answers_and_copies_stand_beside_it():
-    alone = [measured(case(device=device), s) for device, s in (("wgpu:0", 1e-5), ("cupy:0", 1e-4))]
-    rows = [*curve({1024: 40.0}, regime=ALWAYS), *alone]
-    found = verdict(claimed(speedup=90, also="matmul/*/*/*/transfer-always"), rows)
-    assert (found.measured.case.case.device_id, found.verdict) == ("wgpu:0", "confirmed")
-    assert (found.with_copies.ratio, found.also_ratio) == pytest.approx((40, 40))
-    found = verdict(claimed(("matmul/*/*/*/resident",), speedup=5), [measured(case(), 1e-3), *KINDS])
-    assert (found.verdict, found.ids) == ("confirmed", (QUEUED_GPU,))
 
 
 def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():

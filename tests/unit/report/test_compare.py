@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from gpubench.analysis.findings import MinSpeedup
 from gpubench.analysis.machine import group_by_machine
 from gpubench.base.errors import InputError
-from gpubench.cli import ci
 from gpubench.cli.ci import of_comparison
 from gpubench.cli.compare import check
 from gpubench.cli.options import ComparisonOptions
@@ -22,12 +21,10 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import MAX_RELABELLINGS, max_t
 from gpubench.compare.pairing import print_differences, take_turns
 from gpubench.curves import stats
-from gpubench.report.comparison import render
-from gpubench.report.layout import RenderOptions
 from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings, fingerprint
 from tests.examples import examples
-from tests.unit.report.builders import QUIET, case, failed, measured, skipped
+from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.sides import (
     CASES,
     a_run,
@@ -39,7 +36,6 @@ from tests.unit.report.sides import (
     noisy,
     pair,
     started_late,
-    throttled,
     timed,
     untrue,
     verdicts,
@@ -55,21 +51,6 @@ SLOWER = CompareOptions(fail_on=("slower",))
 
 def reasons(comparison):
     return {(row.verdict, row.reason) for row in comparison.cases}
-
-
-def test_a_slower_and_a_faster_case_among_others():
-    result = compared(*pair({SECOND: 1.3, THIRD: 0.7}))
-    assert verdicts(result) == ["SAME", "SLOWER", "FASTER", "SAME"]
-    assert (result.exit_code, result.exit_reason) == (3, "gate")
-    assert gate(result, "slower").ids == (SECOND,)
-    assert (result.interleaved, result.correction, result.pairs[0].family) == (True, "max-t", 4)
-    row = result.cases[1]
-    assert row.lo <= row.ratio <= row.hi
-    assert row.ratio == pytest.approx(1.3, rel=0.03)
-    # Of all permutations only the observed one, and its mirror image with the case that became faster, reach so far.
-    assert (row.p, row.p_adjusted) == (pytest.approx(1 / 252), pytest.approx(2 / 252))
-    assert (row.threshold, row.k_base, row.k_new) == (0.05, 5, 5)
-    assert all(row.ratio == pytest.approx(row.new_s / row.base_s, rel=1e-12) for row in result.cases)
 
 
 @given(
@@ -93,19 +74,6 @@ def test_sides_mirror_and_order_and_scale_do_not_matter(seed, k, factor, sigma, 
         assert (mirrored.verdict, same.verdict) == (MIRRORED.get(one.verdict, one.verdict), one.verdict)
         assert (mirrored.p, mirrored.p_adjusted) == pytest.approx((one.p, one.p_adjusted))
         assert (same.ratio, same.p, same.p_adjusted) == pytest.approx((one.ratio, one.p, one.p_adjusted))
-
-
-def test_of_one_session_a_side_a_large_change_is_told_unless_others_disturbed_it():
-    base, new = pair({FIRST: 6.0, SECOND: 1 / 6}, k=1)
-    result = compared(base, new)
-    assert verdicts(result) == ["SLOWER", "FASTER", "UNSURE", "UNSURE"]
-    assert {row.reason for row in result.cases} == {"few-sessions"}
-    assert (result.exit_code, gate(result, "slower").ids) == (3, (FIRST,))
-    disturbed = compared(base, contended(new))
-    assert reasons(disturbed) == {("UNSURE", "contended")}
-    # Half of the CPUs taken may be all that a change of 2x is.
-    (change,), (unsure,) = result.pairs[0].devices, disturbed.pairs[0].devices
-    assert unsure.hi / unsure.ratio > 3 > change.hi / change.ratio
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(7, "SLOWER"), (8, "UNSURE")])
@@ -140,17 +108,6 @@ def test_a_gate_that_cannot_fire_never_passes_silently(options, code):
     assert compared(*pair(k=3), CompareOptions(**options)).exit_code == code
 
 
-def test_one_file_that_the_gate_can_judge_does_not_answer_for_another():
-    base, alike = pair()
-    few, slow = pair({FIRST: 1.1}, k=3)[1], pair({FIRST: 1.4})[1]
-    result = compared(base, alike, SLOWER, few)
-    assert (result.exit_code, gate(result, "slower").impossible) == (4, True)
-    (notice,) = [notice for notice in result.warnings if notice.code == "no-gate"]
-    assert notice.message.startswith("no regression gate was applied to new 2: ")
-    assert "--sessions" in notice.hint
-    assert compared(base, slow, None, few).exit_code == 3
-
-
 def test_sessions_one_side_after_the_other_double_the_threshold():
     base, new = pair({FIRST: 1.08}, sigma=0.002)
     assert compared(base, new).cases[0].verdict == "SLOWER"
@@ -173,32 +130,12 @@ def test_interleaved_means_at_most_two_of_one_side_in_a_row(order, turns):
     assert take_turns(*runs) is turns
 
 
-def test_a_session_and_its_repeats_are_one_turn_and_the_least_disturbed_stands_for_it():
-    """Alternating appends on a machine that is always busy: three sessions a turn, and no quiet one."""
-    base = busy_turns(CASES[0], [[1.3e-3, 1.2e-3, 1e-3]] * 5)
-    result = compared(base, busy_turns(CASES[0], [[9e-3, 9e-3, 1.01e-3]] * 5, second=1))
-    (row,) = result.cases
-    assert (result.interleaved, row.k_base, row.k_new, row.threshold) == (True, 5, 5, 0.05)
-    assert (result.base.sessions, result.new[0].sessions) == (5, 5)
-    assert row.ratio == pytest.approx(1.01, rel=1e-3)
-    assert (row.verdict, row.labels) == ("SAME", ("contended",))
-
-
 def test_a_turn_in_which_the_least_disturbed_session_lacks_the_case_takes_another():
     base, new = (busy_turns(CASES[0], [[1.3e-3, 1e-3]] * 5, second=second) for second in (0, 1))
     whole = timed(CASES[1], [2e-3] * 10)
     partly = replace(whole, blocks=[block for block in whole.blocks if block.session != 9])
     both = [replace(run, outcomes=[*run.outcomes, more]) for run, more in ((base, whole), (new, partly))]
     assert [(row.k_base, row.k_new) for row in compared(*both).cases] == [(5, 5), (5, 5)]
-
-
-def test_the_low_end_is_of_equally_many_samples():
-    """One sample more a session would lower every minimum; only as many as the other side has are looked at."""
-    more = [1e-3 * f for f in (*QUIET, *QUIET, 0.7)]
-    late = [Block(session=i, round=0, position=0, repeat=10_000, wall_s=more) for i in range(5)]
-    new = a_run([replace(measured(CASES[0], 1.0), blocks=late)], second=1)
-    (row,) = compared(a_run([timed(CASES[0], [1e-3] * 5)]), new).cases
-    assert (row.ratio, row.verdict) == (pytest.approx(1), "SAME")
 
 
 def test_failed_missing_and_added_cases():
@@ -389,29 +326,6 @@ def test_the_ratio_in_cycles_has_to_exceed_half_of_the_threshold(cycles, verdict
     assert (row.verdict, row.reason) == (verdict, "clock-limited" if verdict == "UNSURE" else None)
 
 
-def test_a_muted_case_takes_no_part_in_the_correction():
-    """The joint p of the others is that of a comparison without it, and smaller than with it."""
-    muted, family = case(n=32), [WHAT, *(case(n=n) for n in (128, 256, 512, 1024, 2048))]
-    runs = pair({WHAT.id: 1.06}, sigma=0.04, seed=9, cases=[*family, muted])
-    without = [replace(run, outcomes=[row for row in run.outcomes if row.case != muted]) for run in runs]
-    row = judged(*runs, ignored=(selector("matmul/n=32"),))
-    assert row == judged(*without)
-    assert row.p_adjusted < judged(*runs).p_adjusted
-
-
-@pytest.mark.parametrize(("short", "p"), [((), 1 / 924), ((case(n=32),), 2 / 924)])
-def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_of_alpha(short, p):
-    """One of 13 cases missed a session: 12 are relabelled jointly, that one by itself, and every p counts twice."""
-    runs = []
-    for second, factor in enumerate((1.0, 1.2)):
-        sessions, cases = (*STEADY, 1.005), (WHAT, *(case(n=n) for n in range(1, 12)), *short)
-        rows = [timed(what, [t * (factor if what == WHAT else 1.0) for t in sessions]) for what in cases]
-        if short:
-            rows[-1] = replace(rows[-1], blocks=rows[-1].blocks[: 6 - second])
-        runs.append(a_run(rows, 6, second=second))
-    assert judged(*runs).p_adjusted == pytest.approx(p)
-
-
 @pytest.mark.parametrize(
     ("k", "least"), [(5, 1 / 252), (6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))]
 )
@@ -463,32 +377,8 @@ def test_medians_or_a_slow_end_that_moved_are_no_same(factor, median):
     assert ratios == pytest.approx((1.0, median, 2.0), rel=0.03)
 
 
-@pytest.mark.parametrize("by", [0.6, 1.6])
-def test_low_ends_that_the_medians_deny_are_no_change_of_the_case(by):
-    """One block of four moved on one side alone: its minima, and nothing that a report shows."""
-
-    def moved(_, block, __):
-        return by if block == 0 else 1.0
-
-    assert {judge_shape(moved).verdict, judge_shape(unchanged, moved).verdict} == {"UNSURE"}
-
-
 # ---------------------------------------------------------------- gates
-DOUBLED = {case.id: 2.0 for case in CASES}
-ASKED = CompareOptions(fail_on=("slower",))
 LOST = {"failed": failed(CASES[0]), "skipped": skipped(CASES[0])}
-
-
-def test_where_every_case_is_throttled_the_gate_on_regressions_is_not_passed():
-    base, new = pair(DOUBLED)
-    result = compared(base, throttled(new), ASKED)
-    assert {(row.verdict, row.reason) for row in result.cases} == {("UNSURE", "throttled")}
-    assert (result.exit_code, gate(result, "slower").impossible) == (4, True)
-    (notice,) = [notice for notice in result.warnings if notice.code == "no-gate"]
-    assert "cooling" in notice.hint
-    assert {row.reason for row in compared(base, contended(throttled(new))).cases} == {"throttled"}
-    some = compared(base, throttled(new, {FIRST}), ASKED)
-    assert (some.exit_code, gate(some, "slower").ids) == (3, tuple(case.id for case in CASES[1:]))
 
 
 @pytest.mark.parametrize(("k", "alpha", "possible"), [
@@ -510,35 +400,6 @@ def test_cases_of_other_sessions_cost_the_gate_their_part_of_alpha():
     whole, apart = compared(base, new, strict), compared(base, short, strict)
     assert (whole.exit_code, gate(whole, "slower").impossible) == (3, False)
     assert (apart.exit_code, gate(apart, "slower").impossible) == (4, True)
-
-
-def speedups(*texts, **more):
-    return CompareOptions(fail_on=(), min_speedups=ci.parse_gates(list(texts), None).min_speedups, **more)
-
-
-@pytest.mark.parametrize("in_base", [*LOST, "absent", "number"])
-@pytest.mark.parametrize("in_new", [*LOST, "number"])
-def test_a_selected_case_without_a_number_on_any_side_fails_the_gate(in_base, in_new):
-    sides = []
-    for run, lost in zip(pair(), (in_base, in_new), strict=True):
-        first = {"absent": [], "number": run.outcomes[:1]}.get(lost) if lost not in LOST else [LOST[lost]]
-        sides.append(with_first(run, *first))
-    result = compared(*sides, speedups("matmul/n=64=0.5", "matmul/n=128=0.5"))
-    both = in_base == in_new == "number"
-    assert [gate.missing for gate in result.gates] == [() if both else (FIRST,), ()]
-    assert result.exit_code == (0 if both else 3)
-
-
-def test_every_new_file_needs_the_ratio_and_what_is_ignored_does_not():
-    base, new = pair()
-    less, only = with_first(new), (selector("matmul/n=64"),)
-    assert compared(base, new, speedups("matmul=0.5"), new).exit_code == 0
-    assert compared(base, new, speedups("matmul=0.5"), less).gates[0].missing == (FIRST,)
-    assert compared(base, new, speedups("matmul=0.5", ignored=only), less).exit_code == 0
-    assert compared(base, new, speedups("matmul=2", advisory=True)).exit_code == 0
-    nothing = compared(base, new, speedups("matmul/n=64=0.5", ignored=only))
-    assert (nothing.exit_code, nothing.gates[0].impossible) == (4, True)
-    assert "min-speedup matmul/n=64=0.5: not applied" in render(nothing, "plain", RenderOptions())
 
 
 @pytest.mark.parametrize(("place", "outcome", "word"), [(-0.01, "passed", "ok"), (0.5, "near", "unsure"), (1.01, "low", "failed")])  # fmt: skip

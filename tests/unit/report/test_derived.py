@@ -15,20 +15,19 @@ from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.samples import components
-from gpubench.analysis.speedup import about_equal, blas_text, cpu_limit, cpu_line, cpu_threads, earliest
-from gpubench.analysis.thresholds import amortizations, threshold_text
+from gpubench.analysis.speedup import about_equal, cpu_limit, cpu_line, cpu_threads, earliest
+from gpubench.analysis.thresholds import amortizations
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.machine import Fact, Recommendation
-from gpubench.result.run import Blas, Parts, RunWarning
+from gpubench.result.run import Parts
 from tests.unit.report.builders import (
     CPU,
     GPU,
     HYBRID,
-    TORCH,
     case,
     curve,
     failed,
@@ -70,46 +69,10 @@ def test_the_baseline_can_be_chosen(name, expected):
     assert [row.ratio for row in headlines(run, baseline=name)] == [pytest.approx(expected)]
 
 
-def two_cpus(**options):
-    """PyTorch is the faster CPU at 128, NumPy's tuned implementation at 64."""
-    times = {"numpy:0": (1e-3, 4e-3), "torch:cpu": (2e-3, 2e-3), "cupy:0": (1e-4, 1e-4)}
-    codes = {"numpy:0": "tuned"}
-    cases = [
-        measured(case(n=n, device=device, implementation=codes.get(device, "library")), seconds)
-        for device, by_size in times.items()
-        for n, seconds in zip((64, 128), by_size, strict=True)
-    ]
-    return run_of(cases, devices=(CPU, TORCH, GPU), **options)
-
-
-def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
-    run, mkl = two_cpus(), Blas(library="mkl", version="2024.2")
-    rows = {row.n: row for row in headlines(run)}
-    assert [rows[n].baseline.case.device_id for n in (64, 128)] == [CPU.id, TORCH.id]
-    workers = [replace(one, blas=mkl) if one.device_id == TORCH.id else one for one in run.sessions[0].workers]
-    run = replace(run, sessions=[replace(one, workers=workers) for one in run.sessions])
-    numpy, torch = analyse(run).baseline.removeprefix("vs ").split("; ")
-    assert numpy.startswith("numpy tuned, OpenBLAS")
-    assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
-    others = (Blas(library="blis"), Blas(library="Accelerate", kernel="AMX"))
-    assert [*map(blas_text, others)] == ["BLIS", "Accelerate (AMX)"]
-
-
 def test_gpus_that_nobody_detected_are_counted_once():
     devices = [replace(GPU, id=f"{name}:{i}", backend=name) for name in ("cupy", "wgpu") for i in (0, 1)]
     run = run_of([], devices=(*devices, HYBRID, replace(GPU, backend="group")), with_machine=False)
     assert machine_line(run).endswith("; 2 x Test GPU, 16 GiB")
-
-
-@pytest.mark.parametrize(("warnings", "said"), [
-    ([RunWarning(code="cpu-not-compiled", message="the CPU is not at its best (numba is not installed)")], "numba"),
-    ([RunWarning(code="unavailable", message=f"{name} was left out", data={"backend": name, "reason": "unavailable"})
-      for name in ("torch", "cupy")], "torch"), ([], None),
-])  # fmt: skip
-def test_what_would_make_the_cpu_faster_is_named_beside_the_baseline(warnings, said):
-    ending = f"; not installed: {said}, with which the CPU may be faster"
-    baseline = analyse(two_cpus(warnings=warnings)).baseline
-    assert baseline.endswith(ending) if said else "not installed" not in baseline
 
 
 @pytest.mark.parametrize(("threads", "quota", "limit", "said"), [
@@ -125,16 +88,6 @@ def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit,
     assert (cpu_limit(run), cpu_line(run)) == (limit, f"numpy, OpenBLAS 0.3.29 (Haswell), {said}")
     assert cpu_threads(run) == cpu_threads(run, "numpy:0") == threads
     assert cpu_threads(run, "cupy:0") is None
-
-
-def test_the_fewest_threads_of_all_sessions_and_cpus_count():
-    run = two_cpus()
-    workers = [replace(one, threads=1) if one.device_id == TORCH.id else one for one in run.sessions[3].workers]
-    fewer = [*run.sessions[:3], replace(run.sessions[3], workers=workers), *run.sessions[4:]]
-    run = replace(run, sessions=fewer)
-    assert [cpu_threads(run, name) for name in (None, CPU.id, TORCH.id)] == [1, 2, 1]
-    assert cpu_limit(run) == "the baseline uses 1 of 2 usable CPUs"
-    assert cpu_line(replace(run, devices=[])) == "numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
 
 
 @pytest.mark.parametrize(("ratio", "lo", "hi", "state", "equal"), [
@@ -157,19 +110,6 @@ BEATEN = measured(case(n=128, device="cupy:0"), 9e-4, factors=WIDE, discarded={"
 def verdict(ratios, **kind):
     (found,) = analyse(run_of(curve(ratios, **kind))).break_even
     return found
-
-
-@pytest.mark.parametrize(("ratios", "n", "mixed"), [
-    ({64: 0.25, 256: 4.0, 1024: 30.0}, 128, False), ({100: 0.5, 400: 8.0}, 100 * 4 ** (1 / 4), False),  # a power of the size
-    # Of several crossings the last one counts; the last curve wins at first, too.
-    ({64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0}, 2048, True), ({64: 4.0, 256: 0.25, 1024: 4.0}, 529, True),
-])  # fmt: skip
-def test_a_threshold_lies_where_the_curves_cross(ratios, n, mixed):
-    found, sizes = verdict(ratios), sorted(ratios)
-    assert (found.verdict, found.mixed) == ("at", mixed)
-    assert found.n == pytest.approx(n, rel=0.03)
-    assert sizes[0] < found.lo < found.n < found.hi < sizes[-1]
-    assert threshold_text(found).endswith(", mixed") == mixed
 
 
 @pytest.mark.parametrize(("ratios", "text"), [
@@ -261,16 +201,6 @@ def test_the_count_is_what_the_costs_say(cpu_s, words, verdict, calls, text):
 def test_a_fortieth_of_the_counts_lies_beyond_each_end():
     row = amortization(2.2e-4, *gpu(1e-3, 1e-4))
     assert (row.lo, row.calls, row.hi) == (5, 9, 55)
-
-
-def test_the_fastest_implementation_of_either_side_counts():
-    tuned = measured(case(implementation="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
-    row = amortization(4e-4, tuned, *gpu(1e-3, 1e-4))
-    assert (row.baseline_id, row.cpu_s, row.calls) == (tuned.id, pytest.approx(3.2e-4), 5)
-    quicker = [(row, replace(row.case, implementation="tuned")) for row in gpu(0.5e-3, 1e-4)]
-    quicker = [replace(row, id=what.id, case=what) for row, what in quicker]
-    row = amortization(4e-4, *gpu(1e-3, 1e-4), *quicker)
-    assert (row.implementation, row.calls) == ("tuned", 2)
 
 
 @pytest.mark.parametrize(("cpu_s", "outcomes", "verdict", "reason"), [
@@ -373,17 +303,6 @@ def test_figures_are_those_of_the_model_in_any_unit(cpu_s, gpu_s, both_s, gpu_sh
     assert scaled.gain == pytest.approx(row.gain)
 
 
-@pytest.mark.parametrize(("both_s", "end"), [
-    (0.78e-3, "; split over CPU and GPU it is 1.28x as fast as the better of the two."), (0.99e-3, "CPU and GPU are about equal."),
-])  # fmt: skip
-def test_the_first_sentence_tells_a_split_that_pays(both_s, end):
-    run = run_with(1e-3, 1e-3, both_s, regime="transfer-always", gpu_share=0.5)
-    run = replace(run, selection=replace(run.selection, ops=["matmul"], sizes={"matmul": [1024]}))
-    first = answer_sentences(analyse(run))[0]
-    assert first.startswith("matmul at side 1024, copied at every call: CPU and GPU are about equal")
-    assert first.endswith(end)
-
-
 # ---------------------------------------------------------------- means, overheads and variants
 def both(gains, *, regime="resident", device="cupy:0", sessions=3):
     """10 ms on the CPU at each size, and the GPU by so much faster."""
@@ -409,14 +328,6 @@ def test_what_a_device_lacks_beside_another_is_listed(lost):
     rows = {row.device_id: (row.count, row.missing) for row in means(analyse(run_of(found)))}
     assert rows.pop(device) == (1, ("matmul/n=256/float32",))
     assert all(not missing for _, missing in rows.values())
-
-
-def test_a_size_that_one_regime_alone_has_takes_no_part():
-    """A search measures sizes near one regime's break-even: they would pull that mean towards 1."""
-    found = [*both({64: 2.0, 100: 2.0, 256: 2.0}), *both({64: 0.5, 256: 0.5}, regime="transfer-always")[2:]]
-    rows = {row.regime: row for row in means(analyse(run_of(found)))}
-    assert [(row.count, row.missing) for row in rows.values()] == [(2, ())] * 2
-    assert math.prod(row.ratio for row in rows.values()) == pytest.approx(1.0, rel=1e-3)
 
 
 CURVE = curve({64: 0.25, 256: 4.0})
@@ -473,16 +384,6 @@ def test_each_component_is_what_was_put_in(levels):
     assert (row.within_degrees, row.blocks_degrees, row.sessions_degrees) == (149 * 64, 149 * 12, 149 * 3)
     found = (row.sessions, row.blocks, row.within)
     assert found == pytest.approx(levels, rel=0.15, abs=0.015)
-
-
-def test_devices_and_lengths_stand_apart_and_what_was_not_repeated_is_null():
-    draw = random.Random(2)
-    short, middle = scattered(draw, 1e-5, sessions=1, blocks=1), scattered(draw, 1e-4, sessions=1, n=65)
-    rows = components(run_of([short, middle, scattered(draw, 1e-1, sessions=2, blocks=1, device="cupy:0")]))
-    places = [(row.device_id, row.launches) for row in rows]
-    assert places == [("cupy:0", "long"), ("numpy:0", "short"), ("numpy:0", "middle")]
-    assert [row.blocks is None for row in rows] == [True, True, False]
-    assert [row.sessions is None for row in rows] == [False, True, True]
 
 
 def test_the_section_is_shown_where_it_is_asked_for_and_the_rows_are_in_the_document():

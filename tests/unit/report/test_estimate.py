@@ -22,7 +22,6 @@ from gpubench.report.charts import chart_cases
 from gpubench.report.sections.time_breakdown import rest_text
 from gpubench.result.machine import Fact, Gpu, Link
 from gpubench.result.run import (
-    DeviceClock,
     Measurement,
     Parts,
     Peak,
@@ -32,7 +31,7 @@ from gpubench.result.run import (
     Theoretical,
 )
 from tests.examples import examples
-from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, TORCH, case, measured, run_of
+from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
 from tests.unit.report.parts import CALL, LARGE, SHARED, SUM_S, copied, multiplied
 from tests.unit.report.samples import full_run, hybrid_run
 
@@ -40,7 +39,6 @@ ONE = measured(case(), 1e-3)
 ON_GPU = measured(case(n=1000, device="cupy:0"), 1e-3)  # 2 TFLOP/s
 CARD = replace(GPU, gpu_id="GPU-a")
 VULKAN = replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
-MUTE = replace(GPU, clock=DeviceClock(kind="derived", step_s=1e-9))
 LINK = Peak(device_id="cupy:0", upload_bytes_per_s=5e10, download_bytes_per_s=4e10)
 EVERY_WAIT = {"2": "throttled"}
 
@@ -170,18 +168,6 @@ def test_labels(label, outcome, more):
     assert row_of(outcome, **more).label == label
 
 
-@pytest.mark.parametrize(("detail", "outcome", "more"), [
-    ("2e+12 FLOP/s is above 1.10 x the measured peak of 1.5e+12", ON_GPU, {"peaks": flops(1.5e12)}),
-    ("6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10", carried(2**23 / 6e10), {"peaks": [LINK]}),
-    ("a sample takes 0.001 s, less than 100 steps of its clock (1.1e-05 s)", measured(case(), 1e-3, repeat=1),
-     {"session": clock_step(1.1e-5)}),
-])  # fmt: skip
-def test_what_cannot_be_true_says_why(detail, outcome, more):
-    row = row_of(outcome, **more)
-    assert (row.label, row.detail) == ("implausible", detail)
-    assert ("too-short" in row.findings) == ("clock" in detail)
-
-
 @pytest.mark.parametrize(("rate", "label"), [(70e9, "implausible"), (60e9, "ok")])
 def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
     """PCIe 5.0 with 16 lanes: 63 GB/s."""
@@ -302,15 +288,6 @@ def test_findings_of_the_order_of_samples(factors, found):
     assert row_of(measured(case(), 1e-3, factors=factors)).findings == found
 
 
-@pytest.mark.parametrize("hot_s", [1.2e-3, 0.7e-3])
-def test_what_is_derived_from_wall_times_does_not_contradict_them(hot_s):
-    """Noise may carry it above the wall time or a peak; the wall time itself is held against the peak."""
-    outcome, peak = measured(case(n=1000, device="cupy:0"), 1e-3, hot_s=hot_s), flops(1.9e12)
-    row = row_of(outcome, devices=(CPU, MUTE), peaks=peak)
-    assert (row.label, row.findings) == ("ok", ("no-device-clock",))
-    assert row_of(outcome, peaks=peak).label == "implausible"
-
-
 # ---------------------------------------------------------------- a number that cannot be true takes part in nothing
 STEP_S = 1.1e-5  # of the clock: a sample of one launch of a millisecond is shorter than a hundred of them
 TOOLS = ("gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark", "go")
@@ -400,26 +377,6 @@ def test_the_kernel_time_may_stand_in_the_resident_case():
     assert (found.kernel_s, found.kernel_derived) == (pytest.approx(1e-4), False)
 
 
-def test_parts_of_superseded_sessions_do_not_count():
-    """Where no session is known, all parts do."""
-    late = replace(measured(ALWAYS, SUM_S, cold_s=1e-4), parts=[CALL, replace(CALL, session=1, alloc_s=[3e-5])])
-    run = run_of([late])
-    again = replace(run, sessions=[replace(one, superseded=one.index == 1) for one in run.sessions])
-    runs = (run, again, replace(run, sessions=[]))
-    shown = [analyse(run).cases[0].time_breakdown.alloc_s for run in runs]
-    assert shown == pytest.approx([2e-5, 1e-5, 2e-5])
-
-
-@pytest.mark.parametrize(
-    ("result_s", "kernel_s", "download_s"), [(3.5e-4, 1e-4, 2.3e-4), (5e-5, 5e-5, 0.0), (1.1e-4, 1e-4, 0.0)]
-)
-def test_a_fetch_that_waits_for_the_kernel_is_less_the_kernel_and_the_wait(result_s, kernel_s, download_s):
-    found = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s])).time_breakdown
-    assert (found.kernel_s, found.download_s) == pytest.approx((kernel_s, download_s))
-    unheard = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s], sync_s=[]))
-    assert unheard.time_breakdown is None
-
-
 def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     """The middle of the used sessions; where the data travels every call is waited for anyway."""
     what = case(device="cupy:0")
@@ -448,20 +405,6 @@ def peaks_of(*outcomes, devices=SHARED):
     return roofline(analyse(run_of(outcomes, devices=devices)))
 
 
-def test_backends_of_one_device_share_its_peak():
-    webgpu = copied(4200, implementation="tuned", device="wgpu:0")
-    found = peaks_of(copied(4000, device="cupy:0"), webgpu, multiplied(50, device="cupy:0"))
-    (peak,) = found.peaks
-    assert peak.device_ids == ("cupy:0", "wgpu:0")
-    assert (peak.bytes_per_s, peak.flops_per_s) == (pytest.approx(4.2e12), pytest.approx(5e13))
-    assert peak.ridge == pytest.approx(5e13 / 4.2e12)
-    shares = {row.case.id: row.share for row in found.rows}
-    assert shares[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
-    found = peaks_of(copied(80), copied(100, device="torch:cpu"), devices=[CPU, TORCH])
-    assert [peak.device_ids for peak in found.peaks] == [("numpy:0", "torch:cpu")]
-    assert found.rows[0].share == pytest.approx(0.8)
-
-
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
 @settings(max_examples=examples(50), deadline=None)
 def test_the_peak_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
@@ -474,16 +417,6 @@ def test_the_peak_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
     memory_s, compute_s = 12 * LARGE / bytes_per_s, LARGE / flops_per_s
     assert row.share == pytest.approx(max(memory_s, compute_s) / seconds, rel=1e-6)
     assert row.bound == ("memory" if memory_s >= compute_s else "compute")
-
-
-def test_a_cached_copy_is_no_peak_where_a_larger_one_was_measured():
-    small = copied(9000, 2**20, device="cupy:0")
-    found = peaks_of(small, copied(4000, device="cupy:0"))
-    (peak,) = found.peaks
-    assert (peak.bytes_per_s, peak.cache_sized) == (pytest.approx(4e12), False)
-    rows = {row.case.id == small.id: row for row in found.rows}
-    assert rows[True].share == pytest.approx(9 / 4)  # more than all of it: marked, and not clipped
-    assert (rows[True].in_cache, rows[False].in_cache) == (True, False)
 
 
 def test_no_dtype_takes_the_compute_peak_of_another():

@@ -37,7 +37,7 @@ from gpubench.report.advice import render as render_advice
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
 from gpubench.report.document import CaseComplete, EventLine
-from gpubench.report.layout import RenderOptions, csv_text
+from gpubench.report.layout import RenderOptions
 from gpubench.report.wording import ratio_text, time_interval_text, time_text
 from gpubench.result.machine import Fact
 from gpubench.result.run import Measurement
@@ -84,15 +84,6 @@ def test_markdown_tells_nobody_and_links_nothing(text):
     shown = escape(f"a {text} b")
     assert not re.search(r"(?<![A-Za-z0-9])@\w|@[\w-]+\.|@[0-9a-f]{7}|[#!]\d|GH-\d|://|www\.", shown)
     assert html.unescape(shown).replace("\u200b", "").replace("\\", "") == f"a {text} b"
-
-
-@pytest.mark.parametrize(("value", "text"), [
-    (None, ""), (True, "true"), (1048576, "1048576"), (0.000123456789, "0.000123457"), (-1.5, "-1.5"),
-    (("a", "b"), "a b"), ((), ""), ("=1+1", "'=1+1"), ("-x", "'-x"), ("a\n b", "a b"),
-    ("NVIDIA H200", "NVIDIA H200"),
-])  # fmt: skip
-def test_a_value_as_text_of_a_cell(value, text):
-    assert csv_text(value) == text
 
 
 def test_colour_only_where_it_is_asked_for(monkeypatch):

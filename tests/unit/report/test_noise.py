@@ -8,8 +8,6 @@ from msgspec.structs import replace
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
 from gpubench.compare.two_runs import MOST_HALVES, noise, permutations
-from gpubench.report.comparison import render_noise
-from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machine, pair, timed
 
@@ -97,15 +95,3 @@ def test_cases_that_thresholds_do_not_know_are_told_and_those_of_others_are_refu
     assert compared(base, new, CompareOptions(noise=elsewhere, allow_different_machine=True)).cases
     with pytest.raises(InputError, match="no case in common"):
         compared(base, new, CompareOptions(noise=measured_noise(base)))
-
-
-def test_a_share_has_three_digits_and_no_exponent_in_any_alphabet():
-    found = noise(run_of_noise())
-    found = replace(found, cases=(replace(found.cases[0], spread=12.34, threshold=0.0834567),))
-    text = render_noise(found, "plain", RenderOptions(), allowed_share=0.05)
-    assert " 12.3x     8.35 % " in text
-    machine = replace(found, machine="Größe")
-    for name in ("markdown", "html"):
-        assert "Gr&#246;&#223;e" in render_noise(
-            machine, name, RenderOptions(ascii_only=True), allowed_share=0.05
-        )
