@@ -37,6 +37,7 @@ from gpubench.kernels.templates.attention import (
     qkv_shape,
     torch_attention,
     weights_by_blocks,
+    whole_values,
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernels, numba_candidates, numba_prelude
 
@@ -72,6 +73,11 @@ def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
+
+
+def _probe(np: Any, params: Params) -> tuple[list[Array], Array, None]:
+    values, results = whole_values(np, by_heads(params))
+    return [np.concatenate((0 * values, 0 * values, values), axis=1)], results, None
 
 
 def _with_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
@@ -275,6 +281,7 @@ OPS = (
         reference=partial(head_by_head, _weigh),
         library={"torch": torch_attention},
         tolerance=Tolerance(8, scale=partial(head_by_head, _scale)),
+        probe=_probe,
         slow=SLOW_HALVES,
         tuned=by_backend(
             compiled_kernels(_with_heads(_compile)), _with_heads(build_cuda), _with_heads(build_wgsl)

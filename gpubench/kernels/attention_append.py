@@ -54,6 +54,7 @@ from gpubench.kernels.templates.attention import (
     fits,
     out_shape,
     softmax,
+    whole_values,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
 
@@ -121,6 +122,14 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HE
     lengths = xp.sqrt(xp.sum(q * q, axis=-1, keepdims=True))
     spread = (_weights(xp, q, k) @ xp.abs(v)) * (1 + lengths * longest / math.sqrt(q.shape[-1]))
     return xp.reshape(spread, (1, cache.shape[1] // 2))
+
+
+def _probe(np: Any, params: Params) -> tuple[list[Any], Array, None]:
+    values, results = whole_values(np, Heads(params["n"], 1, _width(params), 1))
+    qkv, cache = np.zeros((1, 3 * _width(params))), np.zeros(_cache(params))
+    qkv[:, 2 * _width(params) :], cache[: len(values), _width(params) :] = values[-1:], values
+    cache[len(values) - 1] = 0  # the launch writes it
+    return [qkv, None, cache], results[-1:], None
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
@@ -479,6 +488,7 @@ OPS = (
         expr=_expr,
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=_scale),
+        probe=_probe,
         tuned=by_backend(_cpu, _cuda, _wgsl),
     ),
     Op(

@@ -1,5 +1,5 @@
 """The choice of a kernel's candidate for a device. Candidates are timed once, and the choice is remembered in
-the user's cache folder.
+the user's cache folder. Here is also the hash of what an op means.
 
 The file is only a convenience. If it cannot be read, it counts as empty. If it cannot be written, a choice
 lasts as long as the session.
@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from gpubench.backends.contract import Buffer, Session
-from gpubench.backends.shared.host import allocate_outputs
+from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.base import processes
 from gpubench.base.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.curves.stats import median
-from gpubench.kernels.contract.op import Op, each
+from gpubench.kernels.contract.op import Array, Given, Ids, Op, Operand, Params, each
 from gpubench.result.case import Case
 from gpubench.result.store.cache import SealedFiles
 
@@ -327,3 +327,58 @@ def _sample(took: Callable[[int], float], single: float) -> float:
     launch. If they are many, only one launch is made."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat
+
+
+# ---------------------------------------------------------------- what an op means
+
+_MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains digits
+
+
+def op_hash(op: Op) -> str:
+    """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
+    inputs or reference.
+
+    The digits depend on behaviour, not on source text, so that results stay comparable after a file is
+    reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its
+    dtypes.
+    """
+    import numpy as np
+
+    if op.digest:  # a user's function is called at no size that nobody asked for
+        names = [operand.name for operand in op.inputs]
+        return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
+    seen: list[str] = [op.name, str(op.tolerance.units)]
+    for n in (1, 7, 96):
+        params = {"n": n}
+        seen += [f"{x.shape(params)}{_describe_values(x, params)}" for x in op.operands]
+        seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
+    inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
+    with np.errstate(all="ignore"):
+        bound = op.at({"n": 7})
+        answers = each((bound.reference or bound.expr)(np, *inputs))
+    values = [np.ravel(np.asarray(answer, np.float64)) for answer in answers]
+    # Of so many sums of products some have another ninth digit by another BLAS, and some are round-off alone.
+    rounds = bool(op.stages) and sum(map(len, values)) > _MOST_DIGITS_OF
+    seen += [line for own in values for line in (_sums(own) if rounds else (f"{value:.9g}" for value in own))]
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
+
+
+def _sums(values: Array) -> tuple[str, str]:
+    """Return two texts with few digits: the length of a vector, and its component along a fixed vector relative
+    to the length. Differences in rounding do not change them."""
+    import numpy as np
+
+    length = math.sqrt(values @ values)
+    along = np.cos(np.arange(len(values))) @ values / (length or 1.0)
+    return f"{length:.6g}", f"{along:.6f}"
+
+
+def _describe_values(operand: Operand, params: Params) -> str:
+    """Describe how an operand is drawn, and its role, dtype and tolerance if they are not the usual ones."""
+    values = operand.values
+    drawn: object = values.make(params) if isinstance(values, Given) else values
+    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]
+    words += [operand.role] if operand.role != "activation" else []
+    words += [operand.dtype] if operand.dtype else []
+    words += [f"{operand.tolerance.units}"] if operand.tolerance else []
+    return " ".join(words)

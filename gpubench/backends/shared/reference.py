@@ -1,5 +1,5 @@
-"""The check of an output: sentinels, the float64 reference, the comparison of every element, and a hash of what the
-op means.
+"""The check of an output: sentinels, the float64 reference, the comparison of every element, and inputs that make
+every term count.
 
 Functions import NumPy inside, because only workers call them.
 """
@@ -14,14 +14,14 @@ import math
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices, random_inputs, repeat_values
+from gpubench.backends.shared.host import SLICE, copy, host_dtype, in_slices, repeat_values
 from gpubench.base import disk
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.op import (
@@ -29,11 +29,8 @@ from gpubench.kernels.contract.op import (
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
     Array,
-    Given,
-    Ids,
     Op,
     Operand,
-    Params,
     Shape,
     Split,
     Stored,
@@ -369,6 +366,36 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
     return checks
 
 
+Probe = tuple[list[Array], Callable[[Array], Check]]
+
+
+def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
+    """Yield inputs that make every term of an op's sums count, each with the function that judges the first output.
+    `drawn` has the usual inputs. Nothing is yielded for an op that has neither `terms` nor `probe`.
+
+    An op that takes the largest term gets several such inputs, since each shows one place alone: the largest term is
+    the last one, or begins the last 4, 16, 64, ... terms.
+    """
+    import numpy as np
+
+    # A missing term is more than the tolerance of bfloat16. Fast algorithms round even whole numbers.
+    if op.probe is not None:
+        inputs, want, scale = op.probe(np, case.params)
+        pairs = zip(inputs, drawn, strict=True)
+        whole = [usual if x is None else x.astype(usual.dtype) for x, usual in pairs]
+        yield whole, lambda got: judge(Tolerance(8), "bfloat16", got, want, scale)
+    if op.terms is None:
+        return
+    whole, alone = term_inputs(op, case)
+    yield whole, lambda got: judge_alone(op, "bfloat16", alone, [got])[0]
+    if isinstance(op.split, Split) and op.split.join == "maximum":
+        terms = whole[0]
+        for place in {max(0, len(terms) - 4**k) for k in range(1, len(terms).bit_length() // 2 + 2)}:
+            terms[terms == _JOINED] = -_JOINED
+            terms[place] = _JOINED
+            yield whole, lambda got: judge_alone(op, "bfloat16", alone, [got])[0]
+
+
 _JOINED = 3  # the sum of all terms
 _TERM_BLOCK = 251  # terms whose sum is 0; a prime number, so that no piece of a kernel ends where a block does
 _PERIOD = 65_537  # random signs and terms repeat after about so many, since drawing all would take too long
@@ -543,56 +570,3 @@ def _errors(got: Array, want: Array, scale: Array) -> Array:
     error[~np.isfinite(error)] = np.inf
     error[same] = 0.0
     return error
-
-
-_MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains digits
-
-
-def op_hash(op: Op) -> str:
-    """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
-    inputs or reference.
-
-    The digits depend on behaviour, not on source text, so that results stay comparable after a file is
-    reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its
-    dtypes.
-    """
-    import numpy as np
-
-    if op.digest:  # a user's function is called at no size that nobody asked for
-        names = [operand.name for operand in op.inputs]
-        return hashlib.sha256(f"{op.name} {names} {sorted(op.dtypes)}".encode()).hexdigest()[:12]
-    seen: list[str] = [op.name, str(op.tolerance.units)]
-    for n in (1, 7, 96):
-        params = {"n": n}
-        seen += [f"{x.shape(params)}{_describe_values(x, params)}" for x in op.operands]
-        seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
-    inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
-    with np.errstate(all="ignore"):
-        bound = op.at({"n": 7})
-        answers = each((bound.reference or bound.expr)(np, *inputs))
-    values = [np.ravel(np.asarray(answer, np.float64)) for answer in answers]
-    # Of so many sums of products some have another ninth digit by another BLAS, and some are round-off alone.
-    rounds = bool(op.stages) and sum(map(len, values)) > _MOST_DIGITS_OF
-    seen += [line for own in values for line in (_sums(own) if rounds else (f"{value:.9g}" for value in own))]
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
-
-
-def _sums(values: Array) -> tuple[str, str]:
-    """Return two texts with few digits: the length of a vector, and its component along a fixed vector relative
-    to the length. Differences in rounding do not change them."""
-    import numpy as np
-
-    length = math.sqrt(values @ values)
-    along = np.cos(np.arange(len(values))) @ values / (length or 1.0)
-    return f"{length:.6g}", f"{along:.6f}"
-
-
-def _describe_values(operand: Operand, params: Params) -> str:
-    """Describe how an operand is drawn, and its role, dtype and tolerance if they are not the usual ones."""
-    values = operand.values
-    drawn: object = values.make(params) if isinstance(values, Given) else values
-    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]
-    words += [operand.role] if operand.role != "activation" else []
-    words += [operand.dtype] if operand.dtype else []
-    words += [f"{operand.tolerance.units}"] if operand.tolerance else []
-    return " ".join(words)

@@ -168,6 +168,15 @@ def causal_weights(xp: Array, q: Array, k: Array) -> Array:
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
 
 
+def whole_values(np: Any, of: Heads) -> tuple[Array, Array]:
+    """Return values for which a single missing key shows, and the results, for queries and keys that are 0, so that all
+    weights of a query are equal. The sum of the values that a query sees is a whole number from -4 to 4, but not 0."""
+    random, shape = np.random.default_rng(of.n), (of.sequences, of.n, of.width)
+    sums = random.integers(1, 5, shape) * random.choice((-1, 1), shape)
+    results = sums / np.arange(1, of.n + 1)[:, None]
+    return np.diff(sums, axis=1, prepend=0).reshape(-1, of.width), results.reshape(-1, of.width)
+
+
 def torch_attention(torch: Any, qkv: Array, heads: int = HEADS, tokens: int | None = None) -> Array:
     q, k, v = cut(torch, qkv, heads, tokens)
     return join(torch, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.backends.torch import TorchSession
-from gpubench.kernels.contract.op import EXACT, Tolerance
+from gpubench.kernels.contract.op import EXACT, Tolerance, each
 from gpubench.result.case import TF32, Case
 from tests import judging
 
@@ -269,7 +269,11 @@ def test_halves_with_float32_accumulation_pass_with_room(dtype, params, tmp_path
     assert not judging.compare(MATMUL, dtype, wrong.astype(inputs[0].dtype), want, scale).ok
 
 
-SUMS = [name for name in kernels.names() if kernels.load(name).terms is not None]
+SUMS = [
+    name
+    for name in kernels.names()
+    if kernels.load(name).terms is not None or kernels.load(name).probe is not None
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -279,13 +283,31 @@ SUMS = [name for name in kernels.names() if kernels.load(name).terms is not None
 ])  # fmt: skip
 def test_a_single_missing_term_is_visible_at_every_length_and_in_every_dtype(name, params, dtype):
     op = kernels.load(name).at(params)
-    inputs, alone = reference.term_inputs(op, Case(name, "", params, dtype, "tuned", "resident", "numpy:0"))
-    axes, results = op.terms(params), []
+    case, drawn = (
+        Case(name, "", params, dtype, "tuned", "resident", "numpy:0"),
+        host.random_inputs(op, params, dtype, 1),
+    )
+    axes = op.terms(params) if op.terms else {"dout" if name == "attention_grad" else "qkv": 0}
     operand, axis = next((name, axes[name]) for name in axes if name not in op.zero_terms)
-    terms = np.moveaxis(dict(zip((x.name for x in op.inputs), inputs, strict=True))[operand], axis, 0)
-    for missing in (None, -1):
-        if missing is not None:
-            terms[missing] = 0
-        result = np.asarray(op.exact()(np, *map(reference.widen, inputs))).astype(inputs[0].dtype)
-        results.append(reference.judge_alone(op, "bfloat16", alone, [result])[0].ok)
-    assert results == [True, False]
+    for inputs, compare in reference.probes(op, case, drawn):
+
+        def right(inputs=inputs, compare=compare):
+            result = each(op.exact()(np, *(x.copy() for x in map(reference.widen, inputs))))[0]
+            return compare(np.asarray(result).astype(inputs[0].dtype)).ok
+
+        by_name = dict(zip((x.name for x in op.inputs), inputs, strict=True))
+        assert right()
+        if name == "attention_grad" and params["n"] > 1:  # a pass over the queries drops a key
+            keys = by_name["qkv"][:, 256:512]
+            keys[7], kept = 0, keys[7].copy()
+            assert not right()
+            keys[7] = kept
+        terms = np.moveaxis(by_name[operand], axis, 0)
+        terms[np.argmax(terms) if name == "max" else -1] = -1 if name == "max" else 0
+        assert not right()
+
+
+def test_the_largest_term_lies_once_in_each_block_that_a_kernel_may_drop():
+    case = Case("max", "", {"n": 3000}, "float16", "tuned", "resident", "numpy:0")
+    probes = reference.probes(kernels.load("max"), case, [np.zeros(3000)])
+    assert {int(np.argmax(x)) for (x,), _ in probes} == {2999, 2996, 2984, 2936, 2744, 1976, 0}

@@ -186,6 +186,21 @@ def test_what_an_earlier_case_changed_is_no_fault_of_the_next(tmp_path):
     assert worker.answer(protocol.Finish(id=5, case_id=first.id)).reason == "wrong-result"
 
 
+def test_the_half_behind_an_odd_size_which_a_device_writes_with_it_is_restored(
+    session, shared, tmp_path, monkeypatch
+):
+    total, upload = kernels.load("sum"), session.upload
+    memory = shared.bind(session, total, total.inputs[0], case(total, 1000)).buffer
+
+    def upload_words(buffer, host):
+        upload(buffer, host)
+        memory[33] *= host.size != 33
+
+    monkeypatch.setattr(session, "upload", upload_words)
+    ours = workspace(session, shared, total, 33, tmp_path)
+    assert gate(ours, ours.case, lambda phase: None).check.ok
+
+
 @pytest.mark.parametrize("page_locked", [False, True])
 def test_a_caller_of_a_gpu_has_page_locked_arrays_where_they_are_asked_for(tmp_path, monkeypatch, page_locked):
     asked, whole = [], FakeSession.host_array
