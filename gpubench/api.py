@@ -277,7 +277,7 @@ def bench(
     with _source(function) as source:
         names = [source.only] if source.kind == "pickle" else [function.name]
         ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
-        return _measure(chosen.replace(ops=",".join(ids)), began)
+        return _measure(selection.with_ops(chosen, ids), began)
 
 
 def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack[RunSettings]) -> Result:

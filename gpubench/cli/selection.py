@@ -493,12 +493,17 @@ def with_functions(options: RunOptions) -> RunOptions:
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
     ids = sources.declare(files, **trial_words(options))
-    dtypes = options.dtypes
-    if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
-        declared = [kernels.own()[name].dtypes for name in ids]
-        dtypes = ",".join(dict.fromkeys(dtypes if dtypes in own else own[0] for own in declared))
     rest = [word for word, place in zip(words, places, strict=True) if place is None]
-    return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
+    return with_ops(options.replace(functions=None), ids, rest)
+
+
+def with_ops(options: RunOptions, ids: Sequence[str], others: Sequence[str] = ()) -> RunOptions:
+    """Return the options for the functions with these ids and for `others`, which are ops and groups. If nobody
+    named a dtype, the dtypes are those of the functions."""
+    dtypes = options.dtypes
+    if dtypes == options.declared["dtypes"].default:
+        dtypes = ",".join(dict.fromkeys(kernels.own()[name].dtypes[0] for name in ids))
+    return options.replace(ops=",".join([*ids, *others]), dtypes=dtypes)
 
 
 def _file(word: str, options: RunOptions) -> sources.CodePlace:
@@ -526,18 +531,18 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
 
 
 def trial_words(options: RunOptions) -> dict[str, Any]:
-    """Return the fields of the request to try functions: sizes, dtype, time limit in seconds and free memory in
+    """Return the fields of the request to try functions: sizes, dtypes, time limit in seconds and free memory in
     bytes.
 
     `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is
-    given. Raises UsageError for sizes and a budget that cannot be read.
+    given. Raises UsageError for sizes, dtypes and a budget that cannot be read.
     """
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
-    dtype = options.dtypes.split(",")[0].strip()
+    named = options.dtypes != options.declared["dtypes"].default
     budget = options.budget and units.parse_duration(options.budget, option="--budget")
     return {
         "sizes": sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)}),
-        "dtype": LONG_DTYPES.get(dtype, dtype),
+        "dtypes": parse_dtypes(options.dtypes) if named else [],
         "limit_s": TRIAL_SHARE * budget if budget else None,
         "usable_bytes": detection.inspect().memory.usable_bytes.value,  # read anew at each call of a notebook
     }

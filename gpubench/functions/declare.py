@@ -131,7 +131,8 @@ def _require_kind(name: str, value: Any) -> None:
     kinds: dict[str, tuple[bool, str]] = dict.fromkeys(
         ("backends", "dtypes"), (isinstance(value, str), 'a text such as "numpy,cupy" or "float32,float64"')
     )
-    kinds["tolerance"] = isinstance(value, Real) and float(value) >= 0, "a number such as 1e-4"
+    storable = isinstance(value, Real) and (not value or 1e-30 < float(value) < 1e30)  # in a result file
+    kinds["tolerance"] = storable, "a number such as 1e-4"
     kinds["gradients"] = isinstance(value, bool), "True or False"
     kinds["inputs"] = callable(value), "a function such as lambda rng, n: [rng.random(n)]"
     right, kind = kinds.get(name, (callable(value), "a function"))

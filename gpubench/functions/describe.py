@@ -40,6 +40,7 @@ DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16")
 
 Points = list[tuple[int, float]]  # pairs (n, value), sorted by n
 MOST_POWER = 3.0
+MOST_FLOPS = 2.0**62  # a result file holds no larger integers than 2^63 - 1
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -197,7 +198,7 @@ def make_op(description: Description, code: Code) -> Op:
         name=description.id, group=FUNCTIONS, summary=description.summary, params={"n": "what the function says it is"},
         sizes=ladder, dtypes=tuple(description.dtypes), inputs=tuple(operand(shown) for shown in description.inputs),
         output=operand(together if others else first), between=(operand(beside),),
-        flops=lambda params: round(extrapolate(flops, params["n"])) if flops else 0,
+        flops=lambda params: round(min(extrapolate(flops, params["n"]), MOST_FLOPS)) if flops else 0,
         expr=code.expr, tolerance=code.tolerance or Tolerance(UNITS), digest=description.digest, calls=code.calls,
         only=only, one_of=tuple(description.one_of), seconds=seconds, inputs_s=inputs_s,
     )  # fmt: skip

@@ -6,6 +6,7 @@ A result may be any nesting of arrays, numbers and frames. It is divided into it
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import dis
 import hashlib
@@ -20,10 +21,10 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpubench.base.errors import Unsupported, UsageError
@@ -48,9 +49,35 @@ def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
     value = columns(value)
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
-    if isinstance(value, tuple) or (isinstance(value, list) and not all(map(_is_number, value))):
+    if _has_items(value):
         return [leaf for i, item in enumerate(value) for leaf in leaves(item, f"{name}[{i}]")]
     return [(name, value)]
+
+
+def _has_items(value: Any) -> bool:
+    """Return whether an object is a tuple, or a list that is no list of numbers."""
+    return isinstance(value, tuple) or (isinstance(value, list) and not all(map(_is_number, value)))
+
+
+def change_input(function: UserFunction, change: Callable[[Any], Any], value: Any) -> Any:
+    """Return `change(value)` for an input of a pair. In an input of a function of arrays, return a copy of its dicts,
+    lists, tuples and dataclasses in which `change` replaces each object that they contain, at any depth. A mark
+    `stays` is dropped."""
+
+    def replace(value: Any) -> Any:
+        if type(value) is dict:
+            return {key: replace(item) for key, item in value.items()}
+        if _has_items(value):
+            items = map(replace, value)
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if dataclasses.is_dataclass(value) and not isinstance(value, dict):
+            value = copy.copy(value)
+            for name, item in columns(value).items():
+                object.__setattr__(value, name, replace(item))
+            return value
+        return change(value)
+
+    return (change if function.gpu is not None else replace)(plain(value))
 
 
 def _is_number(value: Any) -> bool:
@@ -104,6 +131,7 @@ def on_host(value: Any) -> Array:
 
 def size(value: Any) -> int:
     """Return the bytes of an object: those that the object or its contents report, otherwise Python's own size."""
+    value = columns(value) if dataclasses.is_dataclass(value) else value
     if isinstance(value, dict | list | tuple):
         return sum(map(size, value.values() if isinstance(value, dict) else value))
     if hasattr(value, "nbytes"):
@@ -237,7 +265,7 @@ def load_source(source: CodeSource) -> Loaded:
     wrong = {
         lost.name: f"two functions are called {lost.name}: rename one of them"
         if lost.name in functions
-        else "it has no name in the file: assign it to one outside of classes and functions"
+        else "it has no name in the file: assign it to one outside of classes, functions and other decorators"
         for lost in DECLARED[before:]
         if lost.__module__ == content.__name__ and lost not in functions.values()
     }
@@ -257,7 +285,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     if source.kind == "module":
         package = importlib.import_module(source.place)
         path = Path(package.__file__ or "")  # no file if it is in an archive, or is a folder alone
-        return package, _short_digest(path.read_bytes() if path.is_file() else b"")
+        return package, short_digest(path.read_bytes() if path.is_file() else b"")
     path = Path(source.place)
     parents, top = "", path.parent
     while top.name and (top / "__init__.py").is_file():  # a file of a package may import relatively
@@ -269,7 +297,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
         name = f"{parents}{path.stem}"  # a child of a user's pool finds the module by no other name
         importlib.import_module(parents[:-1])
         if name in sys.modules:  # the package imports it
-            return sys.modules[name], _short_digest(text)
+            return sys.modules[name], short_digest(text)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ImportError(f"{path.name} is no Python file")
@@ -277,7 +305,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
     sys.modules[name] = module
     # Bytecode beside the file may be that of another text of the same second and length.
     exec(compile(text, source.place, "exec", dont_inherit=True), vars(module))
-    return module, _short_digest(text)
+    return module, short_digest(text)
 
 
 def _place(error: BaseException, source: CodeSource) -> str:
@@ -329,12 +357,11 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
         made = [made]
 
     def cast(x: Any) -> Any:
-        if isinstance(x, Stays):
-            return Stays(cast(x.value))
         # Each library's session makes arrays of its own of NumPy's.
         return _cast(on_host(x) if function.gpu is None and is_tensor(x) else x, dtype)
 
-    return list(map(cast, made))
+    inputs = [change_input(function, cast, x) for x in made]
+    return [Stays(x) if isinstance(mark, Stays) else x for x, mark in zip(inputs, made, strict=True)]
 
 
 def _seed_others(seed: int) -> None:
@@ -458,7 +485,7 @@ class Effects:
             for step in dis.get_instructions(frame.f_code):
                 outer = step.opname == "STORE_DEREF" and step.argval in frame.f_code.co_freevars
                 if outer or step.opname in _STORES:
-                    self._note(f"changes {step.argval or 'an item'} outside of itself")
+                    self._note(f"assigns to {step.argval or 'an item'}")
 
     def _note(self, text: str) -> None:
         self.first = self.first or text.replace("builtins.", "")
@@ -491,37 +518,8 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
     return trace_pure(function, arguments)
 
 
-def digest(function: UserFunction) -> str:
-    """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
-    the compiled code is hashed."""
-    return _short_digest("\n".join(map(_text_of, filter(None, (function.cpu, function.gpu)))).encode())
-
-
-def _text_of(program: Any) -> str:
-    """Return the source text of a program, which is the same in each process. For a partial function it is the
-    text of the inner function, and for a callable object that of its class."""
-    if isinstance(program, partial):
-        return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
-    for part in (program, type(program)):
-        with contextlib.suppress(OSError, TypeError):
-            return inspect.getsource(part) + ("" if part is program else _without_addresses(program))
-        if hasattr(part, "__code__"):
-            return _code_text(part.__code__)
-    return _without_addresses(program)
-
-
-def _without_addresses(value: Any) -> str:
-    return re.sub(r" at 0x\w+", "", repr(value))
-
-
-def _short_digest(text: bytes) -> str:
+def short_digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:12]
-
-
-def _code_text(code: CodeType) -> str:
-    """Return the content of a compiled function as text, without the addresses of nested functions."""
-    consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {consts}"
 
 
 @cache

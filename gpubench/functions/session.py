@@ -19,6 +19,7 @@ from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import GPU_LIBRARIES, UserFunction, gpu_library, libraries
 from gpubench.functions.loading import (
+    change_input,
     columns,
     differences,
     is_floating,
@@ -110,7 +111,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         whose GPU program takes tensors, because PyTorch's session measures that."""
         assert self._to_device is not None
         with Translated(self.function):
-            buffer.value, buffer.host = self._to_device(plain(host)), plain(host)
+            buffer.value, buffer.host = change_input(self.function, self._to_device, host), plain(host)
         if self.function.gpu is not None and self._inner.device.backend == "cupy" and is_tensor(buffer.value):
             raise Unsupported(
                 "the GPU's program takes tensors: the backend torch measures it", reason="no-implementation"
@@ -152,6 +153,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
     def _fetch(self, result: Any) -> Any:
         if self.function.to_cpu is not None and self._inner.device.kind != "cpu":
             return self.function.to_cpu(result)
+        if isinstance(result, int | float):  # of long lists each one counts
+            return result
         result = columns(result)
         if isinstance(result, tuple | list):
             items = map(self._fetch, result)
@@ -426,7 +429,7 @@ def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any
     """Return the result of the CPU program, or of NumPy, for changed inputs."""
     import numpy as np
 
-    changed = [change(plain(x)) for x in inputs]
+    changed = [change_input(function, change, x) for x in inputs]
     with np.errstate(all="ignore"), Translated(function):
         return function.cpu(*changed) if function.gpu is not None else function.cpu(np, *changed)
 
@@ -538,7 +541,7 @@ def _compare_integers(name: str, got: Array, want: Array, limit: float) -> Discr
     if not wrong.any():
         return Discrepancy(0.0, limit, [], integers=True)
     place = tuple(map(int, np.argwhere(wrong)[0])) if wrong.ndim else ()
-    words = f"{name}{list(place)} is {got[place]}, not {want[place]}"
+    words = f"{name}{list(place) or ''} is {got[place]}, not {want[place]}"
     if not {got.dtype.kind, want.dtype.kind} <= {*"biu"}:  # texts and dates
         return Discrepancy(math.inf, limit, list(place), words)
     total = float(np.abs(want.astype(np.float64)).sum())

@@ -142,6 +142,8 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
         )  # fmt: skip
     add_to_manifest(source, report.functions)
     ops = [make_op(description, Code(worker_alone)) for description in report.functions]
+    if not request.dtypes:
+        ops = [msgspec.structs.replace(op, dtypes=(request.pick_dtype(op.dtypes),)) for op in ops]
     kernels.add_functions(source.name, ops)
     _said[source.name] = _notes(report)
     return [op.name for op in ops]

@@ -7,9 +7,11 @@ search.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import inspect
 import math
+import re
 import sys
 import time
 import tracemalloc
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from numbers import Real
+from types import CodeType
 from typing import Any, NoReturn
 
 import msgspec
@@ -27,10 +30,9 @@ from gpubench.base.plugins import PluginError, error_text
 from gpubench.base.units import format_bytes, split_words
 from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import GPU_LIBRARIES, Stays, UserFunction, gpu_library
-from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
+from gpubench.functions.describe import DTYPES, MOST_FLOPS, CodeSource, Description, Points, Shown, extrapolate
 from gpubench.functions.loading import (
     Unreadable,
-    digest,
     equal,
     formula,
     leaves,
@@ -38,6 +40,7 @@ from gpubench.functions.loading import (
     make_inputs,
     on_host,
     plain,
+    short_digest,
     size,
     where,
 )
@@ -66,11 +69,15 @@ class TrialRequest(msgspec.Struct):
     names: list[str] | None = None  # names of the functions; None means all functions
     skip: list[str] = []  # names of functions that an earlier child process has tried
     sizes: list[int] = []  # sizes that the user requested; empty for a search
-    dtype: str = "float32"  # dtype of the elements
+    dtypes: list[str] = []  # dtypes that the user named, in order
     # The seconds for each size after the first, which also limit repeated calls. None: TRIAL_S for each size,
     # and no limit of calls.
     limit_s: float | None = None
     usable_bytes: int | None = None  # free memory that the machine leaves to gpubench; None: unknown
+
+    def pick_dtype(self, declared: Sequence[Any]) -> Any:
+        """Return the first named dtype that a function declares, else float32, else its first one."""
+        return next((dtype for dtype in (*self.dtypes, "float32") if dtype in declared), declared[0])
 
     @property
     def most_bytes(self) -> float:
@@ -139,6 +146,35 @@ def _description(name: str, function: UserFunction, request: TrialRequest, trial
     )  # fmt: skip
 
 
+def digest(function: UserFunction) -> str:
+    """Return the first twelve hexadecimal digits of a hash of the function's source text. Without source text,
+    the compiled code is hashed."""
+    return short_digest("\n".join(map(_text_of, filter(None, (function.cpu, function.gpu)))).encode())
+
+
+def _text_of(program: Any) -> str:
+    """Return the source text of a program, which is the same in each process. For a partial function it is the
+    text of the inner function, and for a callable object that of its class."""
+    if isinstance(program, partial):
+        return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
+    for part in (program, type(program)):
+        with contextlib.suppress(OSError, TypeError):
+            return inspect.getsource(part) + ("" if part is program else _without_addresses(program))
+        if hasattr(part, "__code__"):
+            return _code_text(part.__code__)
+    return _without_addresses(program)
+
+
+def _without_addresses(value: Any) -> str:
+    return re.sub(r" at 0x\w+", "", repr(value))
+
+
+def _code_text(code: CodeType) -> str:
+    """Return the content of a compiled function as text, without the addresses of nested functions."""
+    consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {consts}"
+
+
 def _backends(function: UserFunction) -> list[str] | None:
     names = split_words(function.backends)
     for name in names:
@@ -166,8 +202,8 @@ def _dtypes(function: UserFunction) -> list[Any]:
 def _flops(count: Callable[[int], float], n: int) -> float:
     """Return the user's number of operations at size n. Raises PluginError if it is no number of operations."""
     flops = count(n)
-    if not (isinstance(flops, Real) and 0 <= flops < math.inf):
-        raise PluginError(f"its option flops returns {flops!r} at n = {n}: return a number of operations")
+    if not (isinstance(flops, Real) and 0 <= flops <= MOST_FLOPS):
+        raise PluginError(f"its option flops returns {flops!r:.40} at n = {n}: return a number of operations")
     return float(flops)
 
 
@@ -321,11 +357,12 @@ def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1
         raise PluginError(f"n = {n} needs about {format_bytes(needed)} of memory: choose smaller --sizes")
     began = time.perf_counter()
     try:
-        return make_inputs(function, function.arguments, n, request.dtype, seed), time.perf_counter() - began
+        dtype = request.pick_dtype(_dtypes(function))
+        return make_inputs(function, function.arguments, n, dtype, seed), time.perf_counter() - began
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(f"its inputs raise {error_text(error)} at n = {n}") from error
+        raise PluginError(f"its inputs raise {where(error, function)} at n = {n}") from error
 
 
 def _require_readable(result: Any) -> None:

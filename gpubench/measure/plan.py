@@ -195,8 +195,7 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
                 continue  # measured once, as library
             fields = {
                 "op": op.name, "group": op.group, "params": params, "dtype": series.dtype,
-                "implementation": implementation,
-                "regime": regime, "device_id": device.id, "variant": variant,
+                "implementation": implementation, "regime": regime, "device_id": device.id, "variant": variant,
                 "calls": calls_behind(regime, selection.calls),
             }  # fmt: skip
             cases.append(msgspec.convert(fields, Case))
@@ -482,12 +481,13 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return the series of a selection: each op in each dtype with each given shape, or without a shape.
-    Overheads have only the dtypes that they declare, because they move bytes."""
+    """Return the series of a selection: each op in each dtype with each given shape, or without a shape. An overhead
+    has the dtypes that it declares instead. A user's function has only those that it declares, if there are any."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
         for dtype in (selection.dtypes if op.overhead is None else op.dtypes)
+        if not op.digest or dtype in op.dtypes or not {*op.dtypes} & {*selection.dtypes}
         for shape in selection.params.get(name) or [{}]
     ]
 

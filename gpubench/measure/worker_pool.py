@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpubench import backends
+from gpubench import backends, kernels
 from gpubench.base import processes
 from gpubench.base.errors import name_limit
 from gpubench.base.messages import Reason
@@ -383,9 +383,9 @@ class WorkerPool:
         The first device of each workload also makes the reference. With `choosing`, devices that must choose a
         kernel by trials do that one after the other, then build. An error is not reported here, but when the
         case is prepared. Waiting ends with the budget. A user's function may compile at its first call in a
-        worker, and at its first call at each size. The seconds of the first call count as `once_s`, and so do
-        those of later first calls longer than COMPILES_S. Waiting for these functions ends with
-        `budget.longest`.
+        worker, and at its first call at each size. The seconds of the first call count as `once_s`, without those that
+        the inputs took in its trial, and so do those of later first calls longer than COMPILES_S. Waiting for these
+        functions ends with `budget.longest`.
         """
         own = {
             (self.workers[device_id], case.op, case.dtype)
@@ -408,8 +408,12 @@ class WorkerPool:
         loaded = time.monotonic()
         undecided = self._build(every, patience)
         built = time.monotonic()
-        if first or (own and built - loaded > COMPILES_S):
-            budget.once_s += built - (began if first else loaded)
+        if first:  # its inputs compile nothing
+            ops, firsts = kernels.own(), [case for cases in workloads for case, *_ in [*cases.values()][:1]]
+            began += sum(ops[case.op].inputs_s(case.params) for case in firsts if case.op in ops)
+            budget.once_s += max(0.0, built - began)
+        elif own and built - loaded > COMPILES_S:
+            budget.once_s += built - loaded
         for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
             if device_id in self.workers and choosing and not budget.over:
                 choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
@@ -439,9 +443,8 @@ class WorkerPool:
         replies = self._ask_all(requests, budget)
         undecided: dict[str, list[Case]] = {}
         for device_id, built in requests.items():
-            for request, reply in zip(
-                built, replies[device_id], strict=False
-            ):  # one that died answered no more
+            # A worker that died has not answered all.
+            for request, reply in zip(built, replies[device_id], strict=False):
                 if isinstance(reply, protocol.Undecided):
                     undecided.setdefault(device_id, []).append(request.case)
         return undecided
@@ -493,12 +496,8 @@ class WorkerPool:
 
     def enter_into(self, record: SessionRecord) -> SessionRecord:
         """Return the session's record with the records of its workers, its peaks and its telemetry so far."""
-        return replace(
-            record,
-            workers=list(self.records),
-            peaks=list(self._peaks),
-            telemetry=self.monitor.records(),
-        )
+        workers, peaks = list(self.records), list(self._peaks)
+        return replace(record, workers=workers, peaks=peaks, telemetry=self.monitor.records())
 
     def close(self) -> None:
         """End all workers at the same time, since giving back a GPU takes a while."""

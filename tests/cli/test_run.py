@@ -185,9 +185,9 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sess
 
 
 @pytest.mark.parametrize(("asked", "words"), [
-    ({}, {"sizes": [], "dtype": "float32", "limit_s": None}),
+    ({}, {"sizes": [], "dtypes": [], "limit_s": None}),
     ({"budget": "10s", "sizes": ["4k,1k", "add=2k", "auto"], "dtypes": "f64,f32"},
-     {"sizes": [1024, 2048, 4096], "dtype": "float64", "limit_s": 4.0}),
+     {"sizes": [1024, 2048, 4096], "dtypes": ["float64", "float32"], "limit_s": 4.0}),
 ])  # fmt: skip
 def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(monkeypatch, asked, words):
     monkeypatch.setattr(detection, "inspect", Machine)  # that of now: a notebook fills its memory

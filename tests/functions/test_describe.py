@@ -7,10 +7,12 @@ import sys
 import time
 import weakref
 import zipfile
+from collections import namedtuple
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import numba
@@ -26,10 +28,12 @@ from gpubench.base.plugins import PluginError
 from gpubench.functions import loading, sources, trial
 from gpubench.functions.declare import UserFunction, gpu_library
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op, shape_text
-from gpubench.functions.loading import equal, load_source, make_inputs
+from gpubench.functions.loading import equal, load_source, make_inputs, size
 from gpubench.functions.session import (
     Allowed,
+    CallResult,
     CallSession,
+    ObjectBuffer,
     Translated,
     allow_condition,
     allowed_error,
@@ -53,6 +57,7 @@ THREE, NAN = np.array([1.0, 2.0, 2.0]), np.array([1.0, np.nan, np.inf])
 Output = dataclasses.make_dataclass(  # as those of Transformers, whose items are the fields that are there
     "Output", ["a", "lacking"], bases=(dict,), namespace={"__post_init__": lambda self: self.update(a=self.a)}
 )
+Held, Pair = dataclasses.make_dataclass("Held", "ab", frozen=True), namedtuple("Pair", "a b")
 
 
 def slept(xp, x):
@@ -106,7 +111,7 @@ def test_a_file_that_is_imported_once_alone_is_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("function", "why"), [
-    (slept, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
+    (slept, "calls time.sleep"), (counted, "assigns to COUNT"),
     (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append")])  # fmt: skip
 def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
     """Its kernel would leave that out, and be a million times faster."""
@@ -156,6 +161,11 @@ def test_several_results_are_downloaded_as_one():
     about = Description("options", "f", "", "", shown[:1], shown, [], [(64, 1e-3)], 64, 256, ["float32"])
     op = make_op(about, Code(lambda xp, x: x))
     assert [op.output.bytes({"n": n}, "float32") for n in (64, 256, 1024)] == [768, 3072, 12288]
+    numbers = ObjectBuffer()
+    CallSession(Mock(**{"device.backend": "numpy"}), UserFunction(sum_of)).download(
+        CallResult([1.5, 2]), numbers
+    )
+    assert list(map(type, numbers.value)) == [float, int], "one array each takes long"
 
 
 @pytest.mark.torch
@@ -425,7 +435,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     (NAN + 0j, NAN + 0j, 0.0, [0], ""), (-NAN + 0j, NAN + 0j, np.inf, [2], ""), (np.array([1.7e308j]), np.array([1.7e308 + 1.7e308j]), 1 / 8**0.5, [0], ""),
     (NAN, NAN, 0.0, [0], ""), (-NAN, NAN, np.inf, [2], ""), (THREE, NAN, np.inf, [1], ""), (THREE[:0], THREE[:0], 0.0, [], ""),
     (THREE * 0, THREE * 0, 0.0, [0], ""), (Output(THREE, None), {"a": THREE}, 0.0, [0], ""), (THREE * 0 + 0.5, THREE * 0, 0.5, [0], ""),
-    ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1][] is 7, not 8"),
+    ({"a": THREE, "b": (5, 7)}, {"a": THREE, "b": (5, 8)}, 1 / 8, [], "out['b'][1] is 7, not 8"),
     (np.array(["x"]), np.array(["y"]), np.inf, [0], "out[0] is x, not y"), (np.array([3, 1]), np.array([3, 3]), 1 / 3, [1], "out[1] is 1, not 3"),
     (np.zeros(2, int), np.array([0, 0]), 0.0, [], ""), (np.array([1, 0]), np.array([0, 0]), 1.0, [0], "out[0] is 1, not 0")])  # fmt: skip
 def test_results_differ_by_their_largest_error_and_where_it_is(got, want, error, place, words):
@@ -500,6 +510,11 @@ def test_arrays_of_floating_point_numbers_alone_have_the_dtype_of_the_case():
     function = UserFunction(lambda xp, *values: [value * 2 for value in values], inputs=lambda n: values)
     *_, told = trial.describe("f", function, trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[3]))
     assert [shown.floating for shown in told.inputs] == [True, False, False, False]
+    made = {"a": Held(THREE, 3), "b": (Pair(THREE, [1.5, 2.5]), [THREE])}
+    (inside,) = make_inputs(UserFunction(sum_of, inputs=lambda n: made), ["values"], 3, "float16", 1)
+    (pair, (second,)), held = inside["b"], inside["a"]
+    assert [x.dtype for x in (held.a, pair.a, second, made["a"].a)] == ["float16"] * 3 + ["float64"]
+    assert (pair.b, held.b, size(held)) == ([1.5, 2.5], 3, held.a.nbytes + sys.getsizeof(3))
 
 
 @pytest.mark.parametrize("usable_bytes", [2**30, 0])

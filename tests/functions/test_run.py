@@ -165,7 +165,9 @@ def odd(xp, x): return {"an": object()}
 @gpubench.function
 def lossy(xp, x): return xp.sort((x + 1e6) - 1e6)
 @gpubench.function(dtypes="float64")
-def wide(xp, x): return x.sum()
+def wide(xp, x):
+    assert x.dtype == np.float64
+    return x.sum()
 @gpubench.function
 def alone(x): return np.tanh(x)
 import dataclasses
@@ -217,7 +219,8 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     assert measured >= {"mine.small/n=256", *both}
     unsound = "changes crashes nothing twice drawn moving elsewhere odd".split()
     assert not measured & {"mine.small/n=512", *(f"mine.{name}/n=256" for name in unsound)}
-    assert "mine.wide/n=256/float64/library/resident@numpy:0" in times(report)
+    assert {case for case in times(report) if "float64" in case} == {
+        f"mine.wide/n={n}/float64/library/resident@numpy:0" for n in (256, 512)}  # fmt: skip
     wrong = said(report, "bad-function")
     reasons = {
         "changes": "it changes x", "crashes": "its first call ended the process, which was ended by SIGABRT",
@@ -228,7 +231,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "locked": "its inputs cannot be copied: TypeError", "inside": "it changes parts", "odd": "it returns a object, which is no array: say same="}  # fmt: skip
     assert not [name for name, why in reasons.items() if f"{name} is left out: {why}" not in wrong]
     assert "its first argument has to be the array library, f(xp, x): called so, it raises TypeError: " in wrong
-    assert "but 0 were given (mine.py, line 53) at n = 256" in wrong
+    assert "but 0 were given (mine.py, line 55) at n = 256" in wrong
     assert "lonely takes no inputs, so n changes nothing" in said(report, "own-sizes")
     details = {case["id"]: case["detail"] for case in report["cases"]}
 
@@ -247,7 +250,9 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("from functools import partial\ndef f(xp, x): yield x\ngpubench.function(partial(f))\n", "cannot be imported", "is a generator"),
     ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
     ("gpubench.function(tolerance='1e-3')(len)\n", "cannot be imported", "the option tolerance is '1e-3'"),
+    ("gpubench.function(tolerance=1e-120)(len)\n", "cannot be imported", "the option tolerance is 1e-120"),
     ("f = gpubench.function(lambda xp, x: x, flops=lambda n: np.nan)", "no function", "a number of operations"),
+    ("f = gpubench.function(lambda xp, x: x, flops=lambda n: 10**400)", "no function", "a number of operations"),
     ("import no_such\n", "cannot be imported", "or import it inside of the function"), ("from . import other\n", "cannot be imported", ".mine:NAME"),
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),

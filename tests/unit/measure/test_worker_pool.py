@@ -306,6 +306,12 @@ def test_a_users_function_may_compile_which_counts_for_nothing(script, deadlines
     deadlines.clear()
     pool.load([own], budget)
     assert max(deadlines) > 2, "another worker compiles anew"
+    slow, before_s = SimpleNamespace(inputs_s=lambda params: 1e9), budget.once_s
+    monkeypatch.setattr(worker_pool.kernels, "own", lambda: dict.fromkeys([own["a:0"][0].op], slow))
+    pool.drop("a:0")
+    pool.worker("a:0")
+    pool.load([own], budget)
+    assert budget.once_s == before_s, "inputs that take long are no compiling"
 
 
 def importing(script, *, sessions=1, cpus=8):
