@@ -159,6 +159,11 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(shown or sorted(measured)[:2])
 
     @property
+    def first(self) -> list[AnswerRow]:
+        """The rows of the first GPU."""
+        return [entry for entry in self.rows if entry.device_id == self.devices[0]]
+
+    @property
     def queued_gain(self) -> float | None:
         """The factor by which the break-even of queued calls is smaller than that of waited calls. It is the
         median over the ops that have both break-evens. None if fewer than FEWEST_OPS ops have both."""

@@ -63,8 +63,8 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int  # the size n of the op
     ratio: float  # the speedup; above 1 the GPU is faster
-    low: float  # the low end of the interval
-    high: float  # the high end of the interval
+    low: float  # the low end of the interval of `ratio`
+    high: float  # the high end of the interval of `ratio`
     winner: Winner  # the side that is surely faster, `equal` or `noisy`
     cpu_s: float  # the time of the CPU, in seconds
     gpu_s: float  # the time of the GPU, in seconds

@@ -170,16 +170,15 @@ def outputs(outcome: CiOutcome, result_file: str | None) -> str:
     not kept."""
     pairs = {
         "verdict": outcome.verdict,
-        **{name: _count(getattr(outcome, name)) for name in ("slower", "faster", "unsure", "gpu_wins")},
+        **{
+            name: "" if (count := getattr(outcome, name)) is None else str(count)
+            for name in ("slower", "faster", "unsure", "gpu_wins")
+        },
         "exit-code": str(outcome.exit_code),
         "result-file": result_file or "",
     }
     # A line's end in the name of a file would set another output.
     return "".join(f"{name}={visible(value)}\n" for name, value in pairs.items())
-
-
-def _count(count: int | None) -> str:
-    return "" if count is None else str(count)
 
 
 # GitHub ignores a summary of more than 1024 KiB for one step.

@@ -1,4 +1,4 @@
-"""From the typed options of `run` to the input of the runner. `noise` uses it, too.
+"""The input of the runner, made from the typed options of `run` or `noise`.
 
 In `--ops`, the word `claims` means the ops, sizes and cases that answer a table of claims.
 """
@@ -155,13 +155,6 @@ def default_claims(options: RunOptions) -> str | None:
     return BUILTIN if CLAIMS in split_words(options.ops) else None
 
 
-def claim_plan(options: RunOptions) -> ClaimPlan | None:
-    """Return the plan of `--ops claims`, or None without that word. Raises InputError if the table of claims
-    cannot be used."""
-    table = default_claims(options)
-    return None if table is None else ClaimPlan(load(options.claims or table))
-
-
 # It is called with the options as checked values, before any device is looked at.
 Tell = Callable[[Selection, Settings], None]
 
@@ -170,12 +163,14 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     """Return the plan for the devices that are there. The budget is counted from the monotonic time `began`.
     `tell` is called as soon as the options are read.
 
-    Raises UsageError for options that cannot be read, contradict each other or select nothing, BadPlugin if
-    every op is broken, and RequiredUnavailable if something that they require is absent.
+    Raises UsageError for options that cannot be read, contradict each other or select nothing, InputError if
+    the table of claims cannot be used, BadPlugin if every op is broken, and RequiredUnavailable if something
+    that the options require is absent.
     """
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
-    plan = claim_plan(options)
+    table = default_claims(options)
+    plan = None if table is None else ClaimPlan(load(options.claims or table))
     options = options if plan is None else plan.options(options)
     declared, broken = words.load_ops(words.parse_ops(options.ops))
     chosen = selection(options, declared)

@@ -190,8 +190,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 class Prior(NamedTuple):
     """The standard deviations of ln(time) that are expected before any measurement."""
 
-    block: float  # between the blocks of a session
-    session: float  # between sessions
+    block: float  # the deviation between the blocks of a session
+    session: float  # the deviation between sessions
 
 
 # The deviations between blocks for launches below and above SHORT_S, from the files in results/

@@ -411,6 +411,8 @@ def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
 
 
 def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]:
+    """Return the number of CPU packages (sockets). It is unsupported if the kernel numbers clusters of cores
+    there."""
     source = f"{CPUS}/cpu*/topology/physical_package_id"
     facts = [root.fact(source.replace("*", str(cpu)), integer) for cpu in sorted(online)]
     ids = {fact.value for fact in facts if fact.value is not None and fact.value >= 0}
@@ -529,6 +531,8 @@ def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:
 
 
 def parse_kilohertz(text: str) -> int | None:
+    """Parse kilohertz and return hertz. Return None for 0 and for a placeholder. Raises ValueError for anything
+    else."""
     if is_placeholder(text.strip("<>")):
         return None
     value = size(text)

@@ -405,7 +405,7 @@ def address(text: object) -> Address | None:
 
 def uuid(text: object) -> str | None:
     """Return a uuid in one spelling: the prefix in capitals, the digits in lower case. Return None for anything
-    else."""
+    else, and for a uuid of zeros."""
     form = r"(?:(GPU|MIG)-)?([0-9a-f][0-9a-f/-]{6,80})"
     match = re.fullmatch(form, text.strip(), re.I) if isinstance(text, str) else None
     if not match or not set(match[2]) - set("0-/"):

@@ -72,11 +72,13 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`. `extra_records` are further records, for example of a run. `gathered` is an earlier result of
-    `gather` on this machine. `mode` is the mode that the user chose. `results` is a folder or file of measured
-    results; `read` turns one of them into evidence for a mode. `debug` keeps the raw records. Raises UsageError
-    for an unknown mode and ValueError for a malformed record. Faults of the machine itself become statuses in
-    the document."""
+    `records`. Faults of the machine itself become statuses in the document. Raises UsageError for an unknown
+    mode and ValueError for a malformed record.
+
+    `extra_records` are further records, for example of a run. `gathered` is an earlier result of `gather` on
+    this machine. `mode` is the mode that the user chose. Without it, the newest of the measured `results` (a
+    folder or file) can decide the mode; `read` turns a result into evidence. `debug` keeps the raw records.
+    """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
     start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
@@ -481,6 +483,7 @@ def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
 
 
 def node_status(path: str) -> str:
+    """Return `present`, `absent` or `no_permission` for the device node at `path`."""
     try:
         os.stat(path)
     except FileNotFoundError:

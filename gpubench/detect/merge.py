@@ -78,6 +78,7 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
+    """Merge the records of several sources into one device for each GPU, with the warnings."""
     sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []

@@ -346,6 +346,7 @@ def table() -> Book:
 
 
 def ids_date(text: str) -> str | None:
+    """Return the date in the head of a pci.ids `text`, or None if there is none."""
     match = _DATE.search(text[:_HEAD])
     return match[1] if match else None
 

@@ -179,6 +179,7 @@ def _short(value: Any) -> str:
 
 
 def title(gpu: Gpu) -> str:
+    """Return the maker and name of a GPU, or its PCI ids if the name is unknown."""
     maker = _MAKERS.get(gpu.vendor.value or "")
     if gpu.name.value is None:
         vendor, device = gpu.vendor_id.value, gpu.device_id.value

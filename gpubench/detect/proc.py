@@ -295,6 +295,7 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
 
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
+    """Return the CPUs that the process's control group allows, by the rule of `nodes`."""
     return _public(_nearest(root, groups, _CPUS))
 
 

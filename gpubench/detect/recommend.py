@@ -181,9 +181,10 @@ class Verdict(NamedTuple):
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
     """Return the recommendation by the newest result that is from this machine and decides the mode. `results`
-    is a file or a folder, of whose results at most MOST_FILES are read. Newer results that do not decide the
-    mode add notes to the recommendation. If no result decides it, `advice` is returned with these notes. `read`
-    returns the evidence that a run has for a mode."""
+    is a file or a folder, of whose results at most MOST_FILES are read. `read` returns the evidence that a run
+    has for a mode. Newer results that do not decide the mode add notes to the recommendation. If no result
+    decides it, `advice` is returned with these notes. If no GPU may be usable, `advice` is returned as it
+    is."""
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
         return advice

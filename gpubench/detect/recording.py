@@ -74,6 +74,7 @@ def folders(trace: TouchedFiles) -> list[str]:
 
 
 def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
+    """Write the touched folders, files and links to `stream` as a compressed tar archive."""
     entries = [(path, tarfile.DIRTYPE, b"", "") for path in folders(trace)]
     entries += [(path, tarfile.REGTYPE, text.encode(), "") for path, text in sorted(trace.files.items())]
     entries += [(path, tarfile.SYMTYPE, b"", link) for path, link in sorted(trace.links.items())]

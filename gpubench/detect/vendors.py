@@ -310,9 +310,7 @@ class KfdNode(NamedTuple):
     """One node of AMD's KFD topology."""
 
     number: int  # its number in the topology
-    properties: Fact[
-        dict[str, int]
-    ]  # the entries of the node's file `properties`, or the reason why it cannot be read
+    properties: Fact[dict[str, int]]  # the entries of the node's file `properties`
     memory: Fact[int]  # the sum of its memory banks of GPU memory, in bytes
 
     @property
@@ -329,6 +327,7 @@ class KfdNode(NamedTuple):
 
     @property
     def place(self) -> int:
+        """The stated PCI function. In partitioned modes it is the number of a partition."""
         return self.table.get("location_id", 0) & 7
 
     @property
@@ -339,6 +338,7 @@ class KfdNode(NamedTuple):
 
     @property
     def units(self) -> Fact[int]:
+        """The number of compute units."""
         if self.properties.value is None:
             return lost(self.properties)
         per_unit = self.table.get("simd_per_cu", 0)

@@ -203,9 +203,9 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return the command-line arguments for the run on the node `name`. They are the options of this run that
-    say what to measure and how, with the node's name as context. Without `--ops`, the nodes measure the ops of
-    `health`."""
+    """Return the command-line arguments for the run on the node `name`: the options of this run that say what
+    to measure and how, with the node's name as context. Without `--ops`, the nodes measure the ops of `health`.
+    With `--confirm`, `health` takes two sessions unless the user chose their number."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):

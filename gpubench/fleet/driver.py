@@ -419,8 +419,8 @@ class FleetJournal:
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
-        """Write an event to the log, flush it, and return its reason and id as a text. Return None, and write
-        nothing, if `text` is not a JSON object."""
+        """Write an event to the log, flush it, and return its reason and id as a text, which is empty if it has
+        neither. If `text` is not a JSON object, write nothing and return None."""
         try:
             event = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

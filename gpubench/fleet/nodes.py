@@ -384,7 +384,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = VERSION  # the version of the document's format
     nodes_expected: int  # how many nodes are needed for a complete fleet
     nodes_collected: int  # how many nodes brought a result
-    complete: bool  # whether as many nodes as expected brought a result
+    complete: bool  # whether enough nodes brought a result, all named ones too, and no run was cut short
     nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:

@@ -55,7 +55,7 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 
 def system_versions(machine: Machine) -> dict[str, str]:
     """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA version that
-    the first of the drivers supports. Unknown versions are left out."""
+    the first driver with CUDA supports. Unknown versions are left out."""
     versions = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
         versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")

@@ -70,8 +70,8 @@ def analyse_runs(
 
 def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
     """Return the report of the analyses in the given format, as text with one trailing newline. The same files
-    give the same bytes. Raises UsageError for an unknown format, for an option that the format does not take,
-    and for a column that no table has."""
+    give the same bytes. Raises UsageError for an unknown format, section, time unit, sort key or column, and
+    for several runs in a format that takes one."""
     from gpubench.report.layout import RenderOptions
 
     require_choice(format, FORMATS, "--format")

@@ -13,6 +13,7 @@ from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.wording import (
     cpu_names,
+    join_texts,
     ratio_text,
     share_text,
     situation_text,
@@ -159,7 +160,7 @@ def _evidence(advice: Advice) -> list[str]:
     label = f", {printable(source.label)}" if source.label else ""
     ending = "" if source.complete else ", not complete"
     origin = f"{source.started_at}, run {source.run_id[:8]}{label}{ending}; {printable(source.machine)}"
-    lines.append("; ".join(part for part in (f"From: {origin}", _software(advice)) if part))
+    lines.append(join_texts(f"From: {origin}", _software(advice)))
     return lines
 
 

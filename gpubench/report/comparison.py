@@ -37,8 +37,8 @@ from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_text
 from gpubench.report.sections import cases
+from gpubench.report.wording import join_texts, mark, ratio_text, seconds_text, share_text
 from gpubench.report.wording import legend as marks_legend
-from gpubench.report.wording import mark, ratio_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from gpubench.compare.two_runs import Noise
@@ -322,7 +322,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
         marks_legend({gravest(case.labels) for case in rows}),
     ]
     return Table(
-        columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend="; ".join(filter(None, legends))
+        columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend=join_texts(*legends)
     )  # fmt: skip
 
 

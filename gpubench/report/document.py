@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str  # the id of the run
     label: str | None  # the label that the user gave the run; null if there is none
     started_at: str  # the time of its start, in UTC
-    complete: bool  # whether everything planned was attempted
+    complete: bool  # whether the run reached its own end, even if that was the end of its budget
     exit_reason: str  # one word that explains the exit code
     machine: str  # a description of its CPU and GPUs
     tool: dict[str, str]  # the versions of gpubench, Python and libraries
@@ -108,8 +108,8 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs, as JSON. `ascii_only` escapes all other characters. A section of
-    another package adds its rows if `options.sections` names it. No other option has an effect."""
+    """Return one document for all runs, as JSON. `ascii_only` escapes the characters outside of ASCII. A
+    section of another package adds its rows if `options.sections` names it. No other option has an effect."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 
@@ -143,7 +143,7 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
     """Return the recommendation of the newest run with evidence, or of the newest run if none has evidence.
-    Return None for several machines."""
+    Return None for several machines, and if there is no recommendation."""
     if len(machine_runs(analyses)) > 1:
         return None
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
@@ -238,7 +238,7 @@ class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     device_id: str  # the id of the device
     baseline_id: str  # the id of the device that is the baseline
     verdict: VerdictKind  # at, all-sizes, no-size or undecided
-    n: int | None  # the break-even; null: unknown
+    n: int | None  # the break-even; null: unknown, or the verdict is `all-sizes` or `no-size`
     lo: int | None  # the low end of its interval; null: unknown
     hi: int | None  # the high end of its interval; null: unknown
     mixed: bool  # whether both sides win by turns below the break-even

@@ -1,8 +1,8 @@
 """The content of a report as text in tables, without any format, and the options for its look. Cells contain no
 markup.
 
-This module also writes values as JSON and CSV: floats have six significant digits, and no text is one that a
-spreadsheet would read as a formula.
+This module also writes values as JSON and CSV. Floats have six significant digits, and a spreadsheet reads no
+text of a CSV as a formula.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def json_text(data: Any, options: RenderOptions) -> str:
     """Return `data` (structs, lists, dicts) as indented JSON with one trailing newline. `ascii_only` escapes
-    all other characters."""
+    the characters outside of ASCII."""
     plain = round_numbers(msgspec.to_builtins(data))
     if options.ascii_only:
         import json

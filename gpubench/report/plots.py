@@ -81,7 +81,7 @@ def results(calls: Sequence[Call]) -> list[bytes]:
 @functools.cache
 def page_script() -> str:
     """Return the JavaScript that draws charts in a page, as bundled by vl_convert. Bundling takes two seconds,
-    so the script is kept in the user's cache. Raises GpubenchError."""
+    so the script is kept in the user's cache. Raises GpubenchError if the library cannot draw."""
     cache, name = user_cache(), _script_name()
     content = name and cache.read(name, "the script of the charts")
     if content:
@@ -104,7 +104,7 @@ def _script_name() -> str:
 
 
 def drawing_error(why: str) -> GpubenchError:
-    """Return the error which says that the library cannot draw. `why` is the reason."""
+    """Return the error of a library that cannot draw, with the reason `why`."""
     return GpubenchError("cannot-draw", why=why)
 
 
@@ -143,10 +143,10 @@ def plots(
 ) -> dict[str, bytes]:
     """Return pictures of the map and of every chart of every series, by file name. The same files give the same
     bytes. `format` is one of `report.PICTURES`, and `sections` are the keys of the sections (None: the usual
-    ones).
+    ones). Raises GpubenchError if the library cannot draw.
 
-    If there are several runs, file names from the second run on begin with the number of the run. One more
-    picture shows the maps of all machines. Raises GpubenchError if the library cannot draw.
+    If there are several runs, file names from the second run on begin with the number of the run. If several
+    machines have a map, one more picture shows their maps together.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}

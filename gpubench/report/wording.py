@@ -328,11 +328,16 @@ def mark(label: Label | None) -> str:
     return "" if label in (None, "ok") else _MARKS.get(label, "!")
 
 
+def join_texts(*texts: str) -> str:
+    """Return the texts that are not empty, separated by semicolons."""
+    return "; ".join(filter(None, texts))
+
+
 def legend(labels: AbstractSet[Label | None]) -> str:
     """Return the meanings of the marks of `labels`, or an empty text if no label has a mark."""
     parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
     others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
-    return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])
+    return join_texts(*parts, f"! {', '.join(others)}" if others else "")
 
 
 def _digits(interval: IntervalLike) -> int:

@@ -231,7 +231,8 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """The time breakdown of one case in one session, in seconds.
+    """The time breakdown of one case in one session, in seconds. A list has one value for each time the part
+    was timed.
 
     If `result_s` has values, the parts are steps of the timed calls. If `download_s` has values, each part is a
     sample of its own, with a wait before and after it.
@@ -565,7 +566,7 @@ class Run(Record, frozen=True, kw_only=True):
     started_at: str  # the time of its start, in UTC
     finished_at: str | None = None  # the time of its end, in UTC; None if the run was interrupted
     paused_s: float | UnsetType = UNSET  # seconds between the commands that added sessions
-    complete: bool = False  # whether everything planned was attempted
+    complete: bool = False  # whether the run reached its own end, even if that was the end of its budget
     exit_code: int = 0  # the exit code of the command
     exit_reason: str = "ok"  # one word that explains the exit code
     selection: Selection  # the choice of the measured cases

@@ -426,7 +426,8 @@ def gpu_users(
     on it, `drawing` the number that only draw, and `used_bytes` the used memory. Processes with the numbers
     `own` do not count. NVML does not list processes of other containers, but counts their memory. A GPU that is
     divided into partitions is left out, because users of another partition do not disturb. `used_bytes` is 0 if
-    the GPU shares the system's memory, which also holds the system's files."""
+    the GPU shares the system's memory, which also holds the system's files, or if NVML counts what the driver
+    reserves as used."""
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
         if handle.partitioned:

@@ -171,7 +171,8 @@ class Timer(Timed):
         self.split = chosen
 
     def verify_alone(self, sides: Mapping[str, float | str]) -> None:
-        """Check the results with all work on each side, then at the current split. Raises Wrong."""
+        """Check the results at the split of each of `sides` (name, split), then at the current split. Raises
+        Wrong."""
         shared = self.split
         for self.split in (*sides.values(), shared):
             self.verify()

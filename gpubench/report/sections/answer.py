@@ -34,7 +34,7 @@ from gpubench.report.sections.answer_table import (
     answer_part,
     implementations_table,
     one_op_table,
-    series_label,
+    series_labels,
     sizes_table,
     thresholds_table,
     times_table,
@@ -117,7 +117,7 @@ def brief_answer(analysis: Analysis) -> str:
     """Return the answer in a few words, for a line in a list of runs."""
     brief = answer(analysis, thresholds=False)
     # The words for several ops count gains; those for one name its break-even.
-    alone = sum(entry.device_id == brief.devices[0] for entry in brief.rows) == 1
+    alone = len(brief.first) == 1
     answered = with_own_names(answer(analysis) if alone else brief, analysis.run)
     if answered.absence is None:
         return brief_text(answered)
@@ -232,7 +232,7 @@ def _first_lines(
         one_op = len({implementation.op for implementation in ops}) == 1
         seconds = {second for best in figures for second in (best.plain_s, best.best_s)} if one_op else set()
         return tuple((*lines[:-1], lines[-1] + noise_text(analysis, seconds)) for lines in texts)
-    first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
+    first = answered.first
     sentence = sizes_sentence if answered.named else op_sentence
     wordings = (
         [[sentence(first[0], regimes)]]
@@ -301,11 +301,10 @@ def _best_code(answered: MachineAnswer) -> list[str]:
 
 def _on_host(answered: MachineAnswer) -> list[str]:
     """Return a sentence with the CPU times of the ops that no GPU can run."""
-    dtypes = len({winner.dtype for winner in answered.host}) > 1
     times = [
-        f"{series_label(winner, dtypes=dtypes)} {format_seconds(winner.plain_s or winner.best_s)} at "
+        f"{label} {format_seconds(winner.plain_s or winner.best_s)} at "
         f"{named_size_text(winner.n, winner.size_unit)}"
-        for winner in answered.host
+        for label, winner in zip(series_labels(answered.host), answered.host, strict=True)
     ]
     return [f"On the host in any case: {list_words(times)}."] if times else []
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, BestImplementation, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, SizeUnit, both_text, cell_text, size_text
+from gpubench.base import group_by
 from gpubench.base.plugins import wings
 from gpubench.base.table import Cell, Column, Table, mark_repeats, number
 from gpubench.base.units import format_seconds
@@ -94,8 +95,7 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
     """Return the columns and the cells that name each row. A row is named by its op, and by its dtype if there
     are several. Unless each row stands for all GPUs, there is a column for the GPU."""
-    dtypes = len({entry.dtype for entry in answer.rows}) > 1
-    names = [[Cell(series_label(entry, dtypes=dtypes))] for entry in answer.rows]
+    names = [[Cell(label)] for label in series_labels(answer.rows)]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
         return [Column("")], names
     gpus = device_names(answer.devices)
@@ -105,11 +105,14 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
     return [Column(""), Column("GPU")], names
 
 
-def series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: bool) -> str:
-    """Return the op with its params, followed by the short name of its dtype if `dtypes` is True."""
-    return (
-        f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if dtypes else series_text(entry)
-    )
+def series_labels(rows: Sequence[AnswerRow | BestImplementation | GpuTimes]) -> list[str]:
+    """Return the op of each row with its params, followed by the short name of its dtype if the rows have
+    several dtypes."""
+    several = len({entry.dtype for entry in rows}) > 1
+    return [
+        f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if several else series_text(entry)
+        for entry in rows
+    ]
 
 
 def _order(regime: str) -> tuple[int, str]:
@@ -192,7 +195,7 @@ def implementations_table(answer: MachineAnswer) -> Table:
 
 def _implementations_below(answer: MachineAnswer) -> Table:
     rows = []
-    for implementation, name in zip(answer.implementations, _labels(answer.implementations), strict=True):
+    for implementation, name in zip(answer.implementations, series_labels(answer.implementations), strict=True):
         plain = "-" if implementation.plain_s is None else format_seconds(implementation.plain_s)
         best = [Cell("-"), Cell(""), Cell("as good", "muted")]
         if implementation.device_id is not None:
@@ -211,13 +214,12 @@ def _implementations_below(answer: MachineAnswer) -> Table:
 
 def _implementations_beside(answer: MachineAnswer) -> Table:
     by_label: dict[str, dict[int, BestImplementation]] = {}
-    for implementation, label in zip(answer.implementations, _labels(answer.implementations), strict=True):
+    for implementation, label in zip(
+        answer.implementations, series_labels(answer.implementations), strict=True
+    ):
         by_label.setdefault(label, {})[implementation.place] = implementation
     columns, common = [Column("")], {}
-    for place in sorted({implementation.place for implementation in answer.implementations}):
-        implementations = [
-            implementation for implementation in answer.implementations if implementation.place == place
-        ]
+    for place, implementations in sorted(group_by(answer.implementations, lambda entry: entry.place).items()):
         common[place] = elements = Counter(
             implementation.elements for implementation in implementations
         ).most_common(1)[0][0]
@@ -265,22 +267,16 @@ def times_table(answer: MachineAnswer) -> Table:
     """Return a table with the time of a call on each GPU, for a run without CPU times."""
     regimes = sorted({regime for entry in answer.times for regime in entry.seconds}, key=_order)
     gpus = device_names(dict.fromkeys(entry.device_id for entry in answer.times))
-    dtypes = len({entry.dtype for entry in answer.times}) > 1
     rows = [
         (
-            Cell(series_label(entry, dtypes=dtypes)), Cell(_measured_size(entry)), Cell(gpus[entry.device_id]),
+            Cell(label), Cell(_measured_size(entry)), Cell(gpus[entry.device_id]),
             *(Cell(format_seconds(entry.seconds[regime]) if regime in entry.seconds else "-") for regime in regimes),
         )
-        for entry in answer.times
+        for entry, label in zip(answer.times, series_labels(answer.times), strict=True)
     ]  # fmt: skip
     words = situation_text if len(regimes) < 3 else short_text  # three long ones and a name are wider than 80
     columns = (Column(""), number("size"), Column("GPU"), *(number(words(regime)) for regime in regimes))
     return bare_table(columns, mark_repeats(rows, 2))
-
-
-def _labels(rows: Sequence[BestImplementation]) -> list[str]:
-    dtypes = len({entry.dtype for entry in rows}) > 1
-    return [series_label(entry, dtypes=dtypes) for entry in rows]
 
 
 def _implementation_gain(implementation: BestImplementation) -> Cell:

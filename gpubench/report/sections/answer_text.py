@@ -167,7 +167,7 @@ def machine_sentences(
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
-        rows = [entry for entry in answer.rows if entry.dtype == dtype and entry.device_id == answer.devices[0]]
+        rows = [entry for entry in answer.first if entry.dtype == dtype]
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
         shown = regimes or answer.regimes
         text = clauses.least(shown) if detail == "least" else clauses.sentence(shown)
@@ -189,8 +189,7 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
     """Return two numbers for this regime: the ops that the first GPU wins at their largest size, and the ops
     that have a gain there."""
-    rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
-    gains = [gain for entry in rows if (gain := gain_of(entry, regime))]
+    gains = [gain for entry in answer.first if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 
 
@@ -198,7 +197,7 @@ def brief_text(answer: MachineAnswer) -> str:
     """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`. For a single op,
     return a text such as `matmul: from ~230², from 982² copied`. Regimes in which the first GPU has no case are
     left out."""
-    first = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
+    first = answer.first
     texts = []
     for regime in answer.regimes:
         cells = [entry.cells[regime] for entry in first if regime in entry.cells]
@@ -416,7 +415,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 def raising_functions(run: Run) -> list[str]:
     """Return sentences on users' functions that fail, with reasons. They begin with functions that fail in some
-    sessions only. Other functions are named with the smallest size at which they fail on NumPy."""
+    sessions only. Each other function has the smallest size at which it fails: on NumPy, or else on the backend
+    of a GPU that gives it no time."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
     timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}

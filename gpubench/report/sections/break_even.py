@@ -56,6 +56,7 @@ from gpubench.report.wording import (
     devices_text,
     gain_text,
     interval_text,
+    join_texts,
     legend,
     mark,
     rate_text,
@@ -151,7 +152,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
     labels = {result.label for implementations in workloads.values() for result in implementations.values()}
     note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster implementation"
     payload = "payload: each input read once and the output written once"
-    return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))
+    return Table(columns, tuple(body), note=note, legend=join_texts(legend(labels), payload))
 
 
 def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
@@ -193,8 +194,15 @@ def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOp
     )  # fmt: skip
     if options.sort is None:
         series = list(dict.fromkeys(ratio.case.case.series for ratio in rows))
-        rows = sorted(rows, key=lambda ratio: (series.index(ratio.case.case.series), _place(ratio)))
-    words = [_LIBRARY if library else "", legend({ratio.label for ratio in rows})]
+        rows = sorted(
+            rows,
+            key=lambda ratio: (
+                series.index(ratio.case.case.series),
+                ratio.case.case.device_id,
+                regime_order(ratio.case.case),
+                ratio.case.case.n,
+            ),
+        )
     body = []
     for ratio in rows:
         case = ratio.case.case
@@ -207,12 +215,8 @@ def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOp
                 bool(library) and (gain_text(beside) + mark(beside.label) if beside else "-"),
             )
         )  # fmt: skip
-    title, legends = _adapters_text(analysis, rows), "; ".join(filter(None, words))
-    return Table(columns, tuple(body), title=title, legend=legends)
-
-
-def _place(ratio: Speedup) -> tuple[object, ...]:
-    return (ratio.case.case.device_id, regime_order(ratio.case.case), ratio.case.case.n)
+    words = join_texts(_LIBRARY if library else "", legend({ratio.label for ratio in rows}))
+    return Table(columns, tuple(body), title=_adapters_text(analysis, rows), legend=words)
 
 
 def _against(rows: Sequence[Speedup]) -> str:
@@ -363,7 +367,8 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
 
 
 def _threshold_cell(cell: AnswerCell, size_unit: SizeUnit) -> Cell:
-    """Return the cell of a break-even with its interval. Its brief text is one of both."""
+    """Return the cell of a break-even with its interval. Its brief text is the break-even or its interval
+    alone."""
     full = threshold_cell(cell, both_text(cell, size_unit))
     return msgspec.structs.replace(full, brief=cell_text(cell, size_unit))
 
@@ -396,12 +401,12 @@ def _legend(curves: Sequence[BreakEven]) -> str:
     reasons = [
         f"{truncate(list(dict.fromkeys(op for op, _ in ops)), _MOST_OPS)} ({why})" for why, ops in whys.items()
     ]
-    return "; ".join([
+    return join_texts(
         where_legend(curve.case for curve in curves),
         *(words for kind, words in _WORDS.items() if kind in kinds),
-        *([f"not sure: {'; '.join(reasons)}"] if reasons else []),
-        *(["K is 1024"] if any(size_unit_of(curve.case) == "elements" for curve in curves) else []),
-    ])  # fmt: skip
+        f"not sure: {'; '.join(reasons)}" if reasons else "",
+        "K is 1024" if any(size_unit_of(curve.case) == "elements" for curve in curves) else "",
+    )  # fmt: skip
 
 
 AMORTIZATION_TITLE = "Amortization: calls a copy from which the GPU pays"
@@ -497,12 +502,12 @@ def _amortization_legend(rows: Sequence[Amortization]) -> str:
     texts = [calls_text(result) for result in rows]
     shown = {text.split(" [")[0] for text in texts}
     beyond = dict.fromkeys(result.shared_by for result in rows if result.verdict == "beyond")
-    return "; ".join([
+    return join_texts(
         *(words for text, words in _AMORTIZATION_WORDS.items() if text in shown),
         *(f"> {calls}: that many are too few, and no more were measured" for calls in beyond),
-        *(["..: no end seen"] if any("..]" in text for text in texts) else []),
-        *(["a call -: lost in the noise"] if any(not result.launch_s for result in rows) else []),
-    ])  # fmt: skip
+        "..: no end seen" if any("..]" in text for text in texts) else "",
+        "a call -: lost in the noise" if any(not result.launch_s for result in rows) else "",
+    )  # fmt: skip
 
 
 ROWS = (

@@ -20,6 +20,7 @@ from gpubench.report.wording import (
     ALWAYS,
     data_text,
     gain_text,
+    join_texts,
     legend,
     mark,
     ratio_text,
@@ -90,7 +91,7 @@ def measuring_command(analysis: Analysis) -> str:
 
 
 _MIXED = "mixed"
-_Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells before the verdict, and those after it
+_MaybeCell = str | Cell | bool  # a bool: the table has no such column
 
 
 def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
@@ -111,34 +112,32 @@ def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequenc
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     body = []
     for claim, file in itertools.zip_longest(rows, files):
-        first, rest = _cells(claim, unit)
-        body.append(
-            cells(*first, bool(files) and file, *rest, full and (" + ".join(claim.ids) or claim.reason or ""))
-        )
+        which = full and (" + ".join(claim.ids) or claim.reason or "")
+        body.append(cells(*_cells(claim, unit, bool(files) and file), which))
         if claim.also is not None:
-            first, rest = _beside_cells(claim.also, unit)
-            body.append(cells(*first, bool(files) and "", *rest, full and claim.also.id))
-    return Table(columns, tuple(body), legend="; ".join(filter(None, notes)))
+            body.append(cells(*_beside_cells(claim.also, unit, bool(files) and ""), full and claim.also.id))
+    return Table(columns, tuple(body), legend=join_texts(*notes))
 
 
-def _cells(claim: ClaimResult, unit: str) -> _Halves:
+def _cells(claim: ClaimResult, unit: str, file: _MaybeCell) -> list[_MaybeCell]:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     return [
         shorten(claim.claim, 28), _claimed_text(claim, unit), _measured_cell(claim, unit),
-        Cell(claim.verdict, _TONES.get(claim.verdict, "muted")),
-    ], [
+        Cell(claim.verdict, _TONES.get(claim.verdict, "muted")), file,
         gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(claim.claimed_gpu_s, unit), _time_text(case, unit),
     ]  # fmt: skip
 
 
-def _beside_cells(claim: Speedup, unit: str) -> _Halves:
+def _beside_cells(claim: Speedup, unit: str, file: _MaybeCell) -> list[_MaybeCell]:
     """Return the cells of a comparison that is shown below its claim and does not decide it."""
     name = f"  {claim.case.case.op} n={claim.case.case.params['n']}"
     gain = gain_text(claim) + mark(claim.label) + _data(claim.case.id)
-    return [name, "", gain, ""], ["", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit)]
+    return [
+        name, "", gain, "", file, "", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit),
+    ]  # fmt: skip
 
 
 def _time_text(claim: CaseResult | None, unit: str) -> str:
@@ -175,9 +174,9 @@ def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases `ids` with a blank in front, such as ` waited` or ` copied`. Return `
-    mixed` if they have several. CPU cases are ignored, because their data is always on the host; without
-    others, the text is empty."""
+    """Return the situation of the cases `ids`, such as `waited` or `copied`, or `mixed` for several, after a
+    blank. CPU cases are ignored, because their data is always on the host; without others, the text is
+    empty."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 

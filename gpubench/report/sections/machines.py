@@ -100,6 +100,8 @@ def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")
 def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
+    """Return the section with the machines side by side. Return None for a single machine, and if there is no
+    table."""
     sides = machine_runs(analyses)
     if len(sides) < 2:
         return None
@@ -172,6 +174,7 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
 
 @section("history", order=20, together=True, help="How the cases of a machine changed over its files")
 def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
+    """Return the section with the history of each machine, or None if no machine has several runs of a case."""
     sides = machine_runs(analyses)
     tables = []
     for i, side in enumerate(sides):

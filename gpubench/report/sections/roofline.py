@@ -17,7 +17,15 @@ from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, chart_cases, short
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.wording import IMPLEMENTATIONS, devices_text, mark, series_name, share_text, size_text
+from gpubench.report.wording import (
+    IMPLEMENTATIONS,
+    devices_text,
+    join_texts,
+    mark,
+    series_name,
+    share_text,
+    size_text,
+)
 from gpubench.report.wording import legend as marks_legend
 from gpubench.result.case import beside_size
 from gpubench.result.machine import WRITE_ALLOCATE
@@ -149,7 +157,7 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
         _SMALL if small else "",
         marks_legend(labels),
     ]
-    legend = "; ".join(filter(None, words))
+    legend = join_texts(*words)
     return Table(
         columns, tuple(body), title="Peaks", note=printable(devices_text(analysis, devices)), legend=legend
     )
@@ -211,14 +219,13 @@ def _by_wall(point: PeakShare) -> bool:
 
 def _legend(rows: Sequence[PeakShare], *, library: bool) -> str:
     points = [point for point in rows if point.share is not None]
-    parts = [
+    return join_texts(
         _CACHE if any(point.in_cache for point in rows) else "",
         _WALL if any(_by_wall(point) for point in points) else "",
         _DERIVED if any(point.clock == "derived" for point in points) else "",
         _LIBRARY if library else "",
         marks_legend({point.case.label for point in rows}),
-    ]
-    return "; ".join(filter(None, parts))
+    )
 
 
 COLUMNS = (

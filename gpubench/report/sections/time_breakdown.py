@@ -19,6 +19,7 @@ from gpubench.base.units import format_bytes, format_rate
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     devices_text,
+    join_texts,
     legend,
     mark,
     ratio_text,
@@ -68,10 +69,11 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
     tables = [_table(analysis, rows, options)] if rows else []
     tables += [_pipelines_table(analysis, options)] if pipelines(analysis) else []
     lines += _pipeline_advice(analysis)
-    overheads = overheads_table(analysis, unit, full=options.every_size)
+    costs = overheads_table(analysis, unit, full=options.every_size)
     return Section(
-        title="Where the time goes", lines=(*lines, *overhead_lines(analysis, unit)),
-        tables=(*tables, *([overheads] if overheads else [])), folded=True,
+        title="Where the time goes",
+        lines=(*lines, *_empty_text(analysis, unit), *map(_pool_text, overheads(analysis).pools)),
+        tables=(*tables, *([costs] if costs else [])), folded=True,
     )  # fmt: skip
 
 
@@ -99,10 +101,12 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
                 first and seconds_text(parts.first_result_s, unit),
             )
         )  # fmt: skip
-    words = [_FIRST if first else "", _DERIVED if any(parts.kernel_derived for _, parts in pairs) else ""]
+    words = join_texts(
+        _FIRST if first else "", _DERIVED if any(parts.kernel_derived for _, parts in pairs) else ""
+    )
     return Table(
         columns, mark_repeats(body, 1 + dtypes + devices), title=title,
-        legend="; ".join(filter(None, words)),
+        legend=words,
     )  # fmt: skip
 
 
@@ -143,9 +147,11 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
         for pipe in rows
     ]  # fmt: skip
     title = f"Pipelines, {title}" if title else "Pipelines"
-    words = [_ROW, legend({pipe.case.label for pipe in rows})]
     return Table(
-        columns, mark_repeats(body, 1 + dtypes + devices), title=title, legend="; ".join(filter(None, words))
+        columns,
+        mark_repeats(body, 1 + dtypes + devices),
+        title=title,
+        legend=join_texts(_ROW, legend({pipe.case.label for pipe in rows})),
     )
 
 
@@ -177,11 +183,6 @@ _WAYS = {
 _MEMORY = {"library": "fresh", "tuned": "pool"}
 _SHOWN_BYTES = 2**20  # a terminal shows the smallest size, the largest, and the one nearest to this
 _SOME = "The smallest, the largest and a middle size; all sizes: --sections breakdown or --format markdown"
-
-
-def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
-    """Return sentences on what an empty launch costs and, for each device, what the memory pool costs."""
-    return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in overheads(analysis).pools)]
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
@@ -220,12 +221,12 @@ def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | Non
         )
         for result in rows
     ]  # fmt: skip
-    marks = legend({result.label for result in rows})
-    words = [_SOME] if len(rows) < len(everything) else []
     devices = list(dict.fromkeys(result.case.device_id for result in rows))
     return Table(
         columns, tuple(body), title="Overheads", note=printable(devices_text(analysis, devices)),
-        legend="; ".join([*words, *([marks] if marks else [])]),
+        legend=join_texts(
+            _SOME if len(rows) < len(everything) else "", legend({result.label for result in rows})
+        ),
     )  # fmt: skip
 
 

@@ -53,7 +53,8 @@ class SealedFiles:
             except PermissionError as error:
                 note("cache-not-trusted", f"{what} in the cache is not used: {error.strerror or error}")
             except (OSError, ValueError) as error:
-                note("cache-damaged", f"{what} in the cache is made anew: {_reason(error)}")
+                why = disk.reason(error) if isinstance(error, OSError) else error
+                note("cache-damaged", f"{what} in the cache is made anew: {why}")
         return None
 
     def write(self, name: str, data: bytes) -> None:
@@ -194,10 +195,6 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
-
-
-def _reason(error: Exception) -> str:
-    return disk.reason(error) if isinstance(error, OSError) else str(error)
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:

@@ -415,8 +415,8 @@ class PartLine(msgspec.Struct, omit_defaults=True):
     id: str | UnsetType = UNSET  # the id of `outcome`
     # an outcome, which replaces an earlier one with the same id; its lists extend the kept lists
     outcome: Raw | UnsetType = UNSET
-    blocks: int = 0  # the number of earlier blocks that stay before those of `outcome`
-    parts: int = 0  # the number of earlier parts that stay before those of `outcome`
+    blocks: int = 0  # the number of blocks kept from the earlier outcome; those of `outcome` follow
+    parts: int = 0  # the number of parts kept from the earlier outcome; those of `outcome` follow
     forgotten: str | UnsetType = UNSET  # the id of an outcome that is removed
 
 

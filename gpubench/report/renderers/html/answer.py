@@ -23,7 +23,7 @@ from gpubench.report.sections.answer import (
     answer_sentences,
     make_screen,
 )
-from gpubench.report.sections.answer_table import series_label
+from gpubench.report.sections.answer_table import series_labels
 from gpubench.report.sections.answer_text import (
     CLOSE_GAIN,
     factor_text,
@@ -132,10 +132,9 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
     """Return, by op (with its dtype if there are several), the row, the cell and the gain on the first GPU. Ops
     without a gain in this regime are left out."""
-    dtypes = len({entry.dtype for entry in answered.rows}) > 1
     return {
-        series_label(entry, dtypes=dtypes): (entry, cell, cell.gain)
-        for entry in answered.rows
+        label: (entry, cell, cell.gain)
+        for entry, label in zip(answered.rows, series_labels(answered.rows), strict=True)
         if entry.device_id == answered.devices[0] and (cell := entry.cells.get(regime)) and cell.gain
     }  # fmt: skip
 
