@@ -586,6 +586,7 @@ def _moves(item: Workload, device_id: str) -> bool:
 
 
 def limit_s(settings: Settings) -> float:
+    """Return the most seconds for one peak."""
     most = QUICK_LIMIT_S if settings.preset == "quick" else LIMIT_S
     return most if settings.budget_s is None else min(most, BUDGET_SHARE * settings.budget_s)
 
