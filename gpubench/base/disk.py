@@ -32,6 +32,8 @@ _ALWAYS = (
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
+# Error numbers if a file may be written but not replaced, or not with its owner.
+_IN_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.EBUSY})
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
@@ -99,14 +101,62 @@ def as_utf8(text: bytes) -> bytes:
     return text.removeprefix(codecs.BOM_UTF8)
 
 
-def write_regular(path: StrPath, data: bytes, *, append: bool = False) -> None:
-    """Replace the content of a regular file, or append to it. Raises OSError, including NotRegular."""
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
-    with os.fdopen(open_descriptor(path, flags), "wb") as file:
+def append(path: StrPath, data: bytes) -> None:
+    """Append to a regular file, or create it. Raises OSError, including NotRegular."""
+    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
         file.write(data)
 
 
-def create_beside(target: Path) -> tuple[int, Path]:
+def write_whole(path: StrPath, data: bytes) -> None:
+    """Replace the content of a regular file, or create it. Raises OSError, including NotRegular.
+
+    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader,
+    also after a kill at any moment, therefore finds the whole old file or the whole new one. A link still leads
+    to the file, which keeps its owner and permissions. A file that cannot be replaced in this way, such as one
+    that is mounted into a container, is overwritten.
+    """
+    about = None
+    with contextlib.suppress(FileNotFoundError):
+        about = os.stat(path)
+    try:
+        if not _DESCRIPTOR.fullmatch(os.fspath(path)):
+            replace_file(Path(os.path.realpath(path)), data, about=about)
+            return
+    except OSError as error:
+        if about is None or error.errno not in _IN_PLACE or not os.access(path, os.W_OK):
+            raise
+    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        file.write(data)
+
+
+def replace_file(
+    target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None
+) -> None:
+    """Give `data` the name `target` in one step, as a new file with the permissions `mode` less the umask, or
+    with the owner and permissions in `about`. A link of that name is replaced. Raises OSError."""
+    if about is not None:
+        _require_regular(about, target)
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(target))
+    descriptor, fresh = create_beside(target, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            sync(file.fileno())
+        if about is not None:
+            if sys.platform != "win32":
+                os.chown(fresh, about.st_uid, about.st_gid)
+            fresh.chmod(stat.S_IMODE(about.st_mode))
+        replace(fresh, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    sync_folder(target.parent)
+
+
+def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:
     """Create an empty file under an unused name in the folder of `target`. Returns its descriptor and path.
 
     Raises OSError if it cannot be created. Existing files and links, even planted ones, are left alone.
@@ -114,7 +164,7 @@ def create_beside(target: Path) -> tuple[int, Path]:
     while True:
         fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
         with contextlib.suppress(FileExistsError):
-            return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o666), fresh
+            return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, mode), fresh
 
 
 def sync(descriptor: int) -> None:

@@ -266,7 +266,7 @@ def _below_limit(path: str, text: str) -> str:
 
 def _append(path: str, text: str) -> None:
     try:
-        disk.write_regular(path, text.encode(), append=True)
+        disk.append(path, text.encode())
     except OSError as error:
         raise _cannot_write(path, error) from error
 

@@ -482,7 +482,7 @@ def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> Non
         return
     content = report.encode() if isinstance(report, str) else report
     try:
-        disk.write_regular(str(output), content)
+        disk.write_whole(str(output), content)
     except OSError as error:
         raise cannot_write(str(output), error) from error
     if not quiet:

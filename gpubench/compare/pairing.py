@@ -336,11 +336,17 @@ def require_common(
         return
     if any(case.k_new for case in cases):
         reasons = [difference for difference in differences if difference.scope in NOT_COMPARABLE]
+        hint = "measure both with the same options and the same definition of the ops"
+        for change in reasons:
+            if change.field == "protocol":
+                older = base if int(change.base or 0) < int(change.value or 0) else new
+                hint = (
+                    f"measure {older} again: `gpubench run --like {older} -o FILE`, by the version of the other"
+                )
         raise _not_comparable(
             f"{base} and {new} have no case that can be compared",
-            _list(reasons) or "the numbers of every common case are implausible",
-            "measure both with the same options and the same definition of the ops",
-        )
+            _list(reasons) or "the numbers of every common case are implausible", hint,
+        )  # fmt: skip
     alone = f"{len(part.missing)} in {base} alone, {len(part.added)} in {new} alone"
     own = f"{part.own_sizes} of sizes that only one of them chose or reached, " if part.own_sizes else ""
     raise _not_comparable(

@@ -59,9 +59,9 @@ def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
 
 TITLE = "Energy"
 _MEANING = (
-    "Joules of one call: the mean power while calls follow each other for seconds, times the time of one. Counted is "
-    "the GPU's board, or the packages of the CPU, with what they take at rest; what the other side takes meanwhile is "
-    "not. The best implementation of each side."
+    "Joules of one call: the mean power while calls follow each other for seconds, times the time of one. A GPU counts "
+    "with its board and a CPU with its packages, including their power at rest, and without the other side's. Each "
+    "side has its best implementation."
 )
 
 
@@ -73,7 +73,7 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
         return None
     unknown = group_by((result for result in results if result.reason), lambda result: result.reason)
     reasons = [
-        printable(f"Not known of {list_words(_devices(analysis, some))}: {reason}.")
+        printable(f"Unknown for {list_words(_devices(analysis, some))}: {reason}.")
         for reason, some in unknown.items()
     ]
     counted = [energy for energy in results if energy.joules is not None]
@@ -113,7 +113,9 @@ def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
         "op", number("size"), "situation", number("CPU"), number("GPU"), "less", number("CPU power", 1),
         number("GPU power", 1), number("GPU at rest", 2),
     )  # fmt: skip
-    return Table(columns, tuple(rows), legend="less: how many times less a call takes there")
+    return Table(
+        columns, tuple(rows), legend="less: the side where a call takes less energy, and how many times less"
+    )
 
 
 def _cells(case: Case, situation: str, cpu: EnergyResult | None, gpu: EnergyResult | None) -> list[str | Cell]:

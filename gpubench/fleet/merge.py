@@ -304,6 +304,6 @@ def _write_names(path: str | None, names: Sequence[str]) -> None:
     if path is None:
         return
     try:
-        disk.write_regular(path, "".join(f"{name}\n" for name in names).encode())
+        disk.write_whole(path, "".join(f"{name}\n" for name in names).encode())
     except OSError as error:
         raise delivery.cannot_write(path, error) from error

@@ -15,14 +15,14 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
-from gpubench.analysis.thresholds import SizeUnit, size_text, size_unit_of
+from gpubench.analysis.thresholds import SizeUnit, size_unit_of
 from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k, is_uniform, median, robust_spread
-from gpubench.multi.scaling import GroupFrom, Weak, scaling
+from gpubench.multi.scaling import GroupFrom, Weak, from_text, scaling
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_table import AnswerPart, bare_table
 from gpubench.report.wording import device_text, legend, mark, time_text, with_text
@@ -353,9 +353,7 @@ def _strong_sentence(rows: Sequence[GroupFrom], size_units: Mapping[str, SizeUni
     """Return a text such as `2 GPUs with data on the GPU beat one: matmul from 1229² and sum from 268 M; not
     softmax.`"""
     wins = [
-        f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, size_units[gain.op])}"
-        for gain in rows
-        if gain.verdict != "no-size"
+        f"{gain.op} from {from_text(gain, size_units[gain.op])}" for gain in rows if gain.verdict != "no-size"
     ]
     losers = [gain.op for gain in rows if gain.verdict == "no-size"]
     begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"

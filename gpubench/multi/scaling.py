@@ -102,7 +102,7 @@ class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int  # number of GPUs in the group
     verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
     n: float | None  # size from which the group is faster; null if there is none
-    lo: int | None  # lower end of the 95 % interval of n; null unless the verdict is `at`
+    lo: int | None  # lower end of the 95 % interval of n; null: it is open, or the verdict is not `at`
     hi: int | None  # upper end of the 95 % interval of n; null unless the verdict is `at`
     first: int  # smallest measured size
     last: int  # largest measured size
@@ -221,8 +221,8 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
         return pays
     if threshold.high == math.inf:
         return replace(pays, verdict="no-size", n=None)
-    low, high = max(math.floor(threshold.low), first.n), math.ceil(threshold.high)
-    return replace(pays, verdict="at", n=max(threshold.n, low), lo=low, hi=high)
+    low = max(math.floor(threshold.low), first.n) if threshold.low > 0 else None
+    return replace(pays, verdict="at", n=max(threshold.n, first.n), lo=low, hi=math.ceil(threshold.high))
 
 
 PART_S = 3.0  # the seconds at each end of the window that are compared
@@ -504,14 +504,22 @@ def _state_text(gain: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
+def from_text(gain: GroupFrom, size_unit: SizeUnit) -> str:
+    """Return the size from which the group is faster, such as `700²`, or `at most 1024²` if the low end of its
+    interval is open. The verdict must not be `no-size`."""
+    if gain.verdict == "at" and gain.lo is None:
+        return f"at most {thresholds.size_text(gain.hi or 0, size_unit)}"
+    return thresholds.size_text(round(gain.n or 0), size_unit)
+
+
 def pays_text(gain: GroupFrom, size_unit: SizeUnit) -> str:
     """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
     4096² (group:cupy:0+1)`."""
     what = with_params(f"{gain.op} {gain.dtype}", gain.params)
     last = thresholds.size_text(gain.last, size_unit)
-    between = thresholds.range_text(gain.lo or 0, gain.hi or 0, size_unit)
+    between = f" ({thresholds.range_text(gain.lo, gain.hi or 0, size_unit)})" if gain.lo is not None else ""
     how = {
-        "at": f"beat one from {thresholds.size_text(round(gain.n or 0), size_unit)} ({between}), measured up to {last}",
+        "at": f"beat one from {from_text(gain, size_unit)}{between}, measured up to {last}",
         "all-sizes": f"beat one at every size measured, from {thresholds.size_text(gain.first, size_unit)} to {last}",
         "no-size": f"do not beat one at the largest size measured, {last}",
     }[gain.verdict]

@@ -60,11 +60,8 @@ REASONS = {
     "op": "op: the op's definition is another one",
     "implausible": "implausible: a number that cannot be true",
 }
-_WIDER = "SAME: the 90 % interval of new/base of the sessions' low ends lies within the threshold"
-_SHAPE = (
-    "low, slow ends: new/base of the sessions' smallest samples and of their 90 % quantiles. A share of the blocks or"
-    " samples moved"
-)
+_LOW_ENDS = "low ends: new/base of the sessions' smallest samples, by which cases are judged"
+_SLOW_ENDS = "slow ends: new/base of their 90 % quantiles. A share of the blocks or samples moved"
 
 
 SHOWN = 20  # the most cases of a table, and of a comparison that lists all of its cases
@@ -155,12 +152,14 @@ def _verdict_section(outcome: _Outcome) -> Section:
 
 
 def _sentence(outcome: _Outcome) -> str:
-    slower, faster = outcome.with_verdict("SLOWER"), outcome.with_verdict("FASTER")
-    parts = [
-        f"{len(cases)} {word}, most of all {printable(cases[0].id)} ({_ratio_text(cases[0])} the time)"
-        for word, cases in (("slower", slower), ("faster", faster))
-        if cases
-    ]
+    parts = []
+    for word in ("SLOWER", "FASTER"):
+        if changed := outcome.with_verdict(word):
+            most, count = changed[0], len(changed)
+            low = f", low ends {_factor_text(most.low_end_ratio)}" if _is_wider_than_its_verdict(most) else ""
+            parts.append(
+                f"{count} {word.lower()}, most of all {printable(most.id)} ({_ratio_text(most)} the time{low})"
+            )
     if parts:
         return f"Of {count_noun(len(outcome.counting), 'case')} {'; '.join(parts)}."
     if outcome.with_verdict("SAME"):
@@ -296,9 +295,9 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     )
     tested = any(case.p_adjusted is not None for case in rows)
     shape = reason == "shape"
+    low_ends = shape or any(map(_is_wider_than_its_verdict, rows))
     columns = heads(
-        "case", number("new/base"),
-        *((number("low ends"), number("slow ends")) if shape else ()),
+        "case", number("new/base"), low_ends and number("low ends"), shape and number("slow ends"),
         needed and number("sessions"),
         number("base -> new", 1),
         tested and number("adjusted p", 3),
@@ -307,7 +306,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     body = [
         cells(
             printable(case.id) + (" (ignored)" if case.muted else ""), Cell(_ratio_text(case), tone),
-            *((_factor_text(case.low_end_ratio), _factor_text(case.slow_end_ratio)) if shape else ()),
+            low_ends and _factor_text(case.low_end_ratio), shape and _factor_text(case.slow_end_ratio),
             needed and f"{case.sessions_needed or '-'}",
             f"{seconds_text(case.base_s, unit)} -> {seconds_text(case.new_s, unit)}",
             tested and ("-" if case.p_adjusted is None else f"{case.p_adjusted:.2g}"),
@@ -317,8 +316,8 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     ]  # fmt: skip
     legends = [
         "sessions: how many on each side should settle it; -: more than 100" if needed else "",
-        _SHAPE if shape else "",
-        _WIDER if any(_wider_than_its_verdict(case) for case in rows) else "",
+        _LOW_ENDS if low_ends else "",
+        _SLOW_ENDS if shape else "",
         marks_legend({gravest(case.labels) for case in rows}),
     ]
     return Table(
@@ -326,12 +325,14 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     )  # fmt: skip
 
 
-def _wider_than_its_verdict(case: JudgedCase) -> bool:
-    """Tell whether a case is SAME although its printed interval exceeds the threshold. One slow session on a
-    side can cause this."""
-    if case.verdict != "SAME" or case.threshold is None or case.lo is None or case.hi is None:
+def _is_wider_than_its_verdict(case: JudgedCase) -> bool:
+    """Tell whether the printed interval shows less than the verdict: SAME although it exceeds the threshold, or
+    a change although it contains 1. One slow session on a side can cause this."""
+    if case.threshold is None or case.lo is None or case.hi is None:
         return False
-    return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
+    if case.verdict == "SAME":
+        return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
+    return case.verdict in ("SLOWER", "FASTER") and case.lo <= 1 <= case.hi
 
 
 def _ratio_text(case: JudgedCase) -> str:

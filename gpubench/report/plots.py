@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubench.base import processes
+from gpubench.base import disk, processes
 from gpubench.base.child_main import Messages
 from gpubench.base.errors import GpubenchError, InputError, UsageError
 from gpubench.base.plugins import sections
@@ -248,7 +248,7 @@ def write(
     pictures = plots(analyses, format, sections=sections, time_unit=time_unit)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
-        (folder / name).write_bytes(content)
+        disk.write_whole(folder / name, content)
     return len(pictures)
 
 

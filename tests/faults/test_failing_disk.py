@@ -129,11 +129,13 @@ def test_a_place_that_comes_back_gets_the_result(spoiled, disk, tmp_path):
 
 def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(spoiled, disk, tmp_path):
     home = folder_of(tmp_path, "somebody")
+    (disk / "r.md").write_text("the old one")
     outputs = ("-o", "r.json", "-o", str(disk / "r.md"), "-o", str(disk / "r.jsonl"))
     ended = spoiled(home, *outputs, spoil=lambda: no_space(disk), home=home)
     assert (ended.returncode, "Traceback" in ended.stderr, "r.md" in ended.stderr) == (1, False, True)
     assert ("r.jsonl" in ended.stderr, "add" in ended.stdout) == (True, True), ended.stderr
     assert store.load(home / "r.json").complete
+    assert (disk / "r.md").read_text() == "the old one"
 
 
 @pytest.mark.parametrize("size", ["64k", "4M"])  # written as a file, and through memory

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from gpubench.backends.contract import Buffer, Launch, Session
 from gpubench.backends.shared.reference import samples_of, storable
+from gpubench.base import disk
 from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
@@ -44,7 +45,6 @@ from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.workspace import WRONG_FUNCTION, Workspace, Wrong, kind_of
 from gpubench.result.case import Case
 from gpubench.result.run import Check, RunWarning
-from gpubench.result.store.files import write_whole
 
 # If the answer takes longer than this, a function is called with other values only at its first size.
 SHORT_ANSWER_S = 0.05
@@ -105,7 +105,7 @@ class CallOperands(Operands):
         want, allowed = answer(self.op.calls, inputs, case.dtype)
         reference = want, allowed, self._made_s + time.perf_counter() - began
         with contextlib.suppress(Exception):  # what cannot be pickled is computed by each worker
-            write_whole(file, pickle.dumps(reference, protocol=5))
+            disk.write_whole(file, pickle.dumps(reference, protocol=5))
         return reference
 
 

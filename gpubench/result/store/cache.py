@@ -65,7 +65,9 @@ class SealedFiles:
                 path = _path(folder, name)
                 _make(path.parent)
                 if not _doubt(os.stat(path.parent)):
-                    _replace(path, _seal(name, data))
+                    if path.is_dir() and not path.is_symlink():
+                        path.rmdir()
+                    disk.replace_file(path, _seal(name, data), mode=0o644)
                     return
 
     def remove(self, name: str) -> None:
@@ -178,6 +180,7 @@ def _make(folder: Path) -> None:
             folder.mkdir(0o755)
 
 
+<<<<<<< HEAD
 def _replace(path: Path, data: bytes) -> None:
     """Replace the file in one step, without a flush to the disk. After a power failure the seal shows whether
     the file is whole."""
@@ -195,6 +198,10 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+=======
+def _reason(error: Exception) -> str:
+    return disk.reason(error) if isinstance(error, OSError) else str(error)
+>>>>>>> 110702eb (disk: every file is written beside its target and then takes its name)
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:

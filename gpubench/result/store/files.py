@@ -44,13 +44,12 @@ def save(run: Run, path: str | Path) -> None:
 def replace(path: str | Path, data: bytes) -> None:
     """Replace the file `path` by an encoded document, compressed if the name ends in `.gz`. Raises
     GpubenchError."""
-    target = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    if target.suffix.lower() == ".gz":
+    if os.path.realpath(path).lower().endswith(".gz"):
         import gzip
 
         data = gzip.compress(data, mtime=0)
     try:
-        write_whole(target, data)
+        disk.write_whole(path, data)
     except OSError as error:
         raise cannot_save(path, error) from error
 
@@ -63,26 +62,6 @@ def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
     )  # fmt: skip
     refused.__cause__ = error
     return refused
-
-
-def write_whole(target: Path, data: bytes) -> None:
-    """Replace the file `target` by `data`. Raises OSError.
-
-    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader,
-    also after a kill at any moment, therefore finds the whole old file or the whole new one.
-    """
-    descriptor, fresh = disk.create_beside(target)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            disk.sync(file.fileno())
-        disk.replace(fresh, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
-    disk.sync_folder(target.parent)
 
 
 def check_part(path: str | Path) -> None:
@@ -215,11 +194,6 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
                 return "it is not a regular file, so it cannot be replaced", "write to - for standard output"
             if not os.access(target, os.W_OK):
                 return "the file is there and write-protected", "choose another name or change its permissions"
-            if _is_anothers(about, os.stat(target.parent)):
-                return (
-                    "it is another user's, in a folder where users replace their own files alone",
-                    "choose another name",
-                )
         if not target.parent.exists():
             return (
                 f"the folder {target.parent} does not exist",
@@ -234,12 +208,6 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
     except OSError as error:
         return disk.reason(error), disk.remedy(error)
     return "", ""
-
-
-def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
-    """Tell whether this user may not replace a file because its folder has a sticky bit, like /tmp."""
-    user = getattr(os, "geteuid", lambda: 0)()
-    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
 
 
 def _read_standard_input() -> bytes:
@@ -326,7 +294,7 @@ def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
             save(run, path)
             return path
         except (OSError, GpubenchError):
-            for place in (folder / _machine_folder(run), folder):
+            for place in (folder / machine_name(run.machine), folder):
                 with contextlib.suppress(OSError):
                     place.rmdir()
     return None
@@ -370,7 +338,7 @@ def is_result_name(path: str | Path) -> bool:
 
 def result_path(results_dir: str | Path, run: Run) -> Path:
     """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError."""
-    folder = Path(results_dir) / _machine_folder(run)
+    folder = Path(results_dir) / machine_name(run.machine)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / result_name(run)
 
@@ -378,11 +346,7 @@ def result_path(results_dir: str | Path, run: Run) -> Path:
 def check_result_path(results_dir: str | Path, run: Run) -> None:
     """Check before measuring that a file can be saved to the folder in which `result_path` places the run's
     result. Raises UsageError if it cannot. Nothing is created."""
-    check_folder(Path(results_dir) / _machine_folder(run))
-
-
-def _machine_folder(run: Run) -> str:
-    return machine_name(run.machine, run.fingerprint.machine.hash)
+    check_folder(Path(results_dir) / machine_name(run.machine))
 
 
 def result_name(run: Run) -> str:
@@ -392,13 +356,15 @@ def result_name(run: Run) -> str:
     return f"{started.year:04}{started:%m%dT%H%M%SZ}-{name}.json"
 
 
-def machine_name(machine: Machine, fingerprint: str) -> str:
-    """Return a folder name for a machine: the CPU model (`cpu` if unknown), the model of the first GPU (`no-gpu`
-    if unknown or absent) and six hex digits of the machine's fingerprint."""
+def machine_name(machine: Machine) -> str:
+    """Return a folder name for a machine, such as `intel-xeon-processor-16-cpus-nvidia-h200`: the CPU model (`cpu`
+    if unknown), the number of usable CPUs, if known, and the model of the first GPU (`no-gpu` if unknown or
+    absent). It holds nothing that changes from boot to boot."""
     gpu = machine.gpus[0].name.value if machine.gpus else None
-    words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
-    slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]
-    return "-".join([*slugs, fingerprint[:6]])
+    cpus = machine.cpu.available.value
+    words = [machine.cpu.model.value or "cpu", *([f"{cpus} cpus"] if cpus else []), gpu or "no-gpu"]
+    plain = [re.sub(r"\((r|tm|c)\)| @ .*", " ", word.lower()) for word in words]
+    return "-".join(re.sub(r"[^a-z0-9]+", "-", word).strip("-")[:40].rstrip("-") for word in plain)
 
 
 def _results(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from gpubench.base import disk
 from gpubench.base.errors import InputError, UsageError
 from gpubench.result.run import Measurement, Outcome, Run, SessionRecord
 from gpubench.result.store.document import FIRST_LINE, PART_SUFFIX, PartLine, encode, enough_memory, part_of
-from gpubench.result.store.files import RESULT_SUFFIXES, read, write_whole
+from gpubench.result.store.files import RESULT_SUFFIXES, read
 
 FLUSH_S = 1.0  # the seconds of data that a power failure may cost; a kill costs nothing that was written
 # Lines that were replaced later make the file longer than its content. If it is this many times as long, plus
@@ -98,7 +98,7 @@ class Journal:
         after it. Raises OSError."""
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
-            write_whole(self.path, FIRST_LINE + data)
+            disk.write_whole(self.path, FIRST_LINE + data)
             self._file = disk.open_descriptor(self.path, os.O_WRONLY)
             self._length, self._whole = len(FIRST_LINE), len(data)
         else:

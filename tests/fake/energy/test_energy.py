@@ -18,7 +18,7 @@ def test_what_is_unknown_is_a_reason_and_no_number(ran, in_process):
         (window,) = outcome["energy"]
         assert (bool(window["reason"]), window["power_w"]) == (True, None)
     path = str(ran.folder / "r.json")
-    assert "Not known of fake:cpu" in in_process("report", path, "--sections", "energy").stdout
+    assert "Unknown for fake:cpu" in in_process("report", path, "--sections", "energy").stdout
     rows = json.loads(in_process("report", path, "--format", "json").stdout)["energy"]
     assert [row["joules"] for row in rows] == [None] * len(ran.outcomes)
 

@@ -73,17 +73,34 @@ def test_each_refusal_has_a_remedy_of_its_own() -> None:
         assert disk.remedy(unknown, "choose another name") == "choose another name"
 
 
-def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    for data, append in ((b"long", False), (b"x", False), (b"y", True)):
-        disk.write_regular(path, data, append=append)
-    assert path.read_bytes() == b"xy"
-    disk.write_regular(os.devnull, b"gone")
-    if os.name != "nt":
+@pytest.mark.parametrize(
+    "refused", ["", "chown", "replace"]
+)  # as another's file, and one mounted into a container
+def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_path, monkeypatch, refused):
+    def refuse(*_):
+        raise OSError(errno.EBUSY if refused == "replace" else errno.EPERM, "refused")
+
+    if refused and hasattr(os, refused):
+        monkeypatch.setattr(disk.os, refused, refuse)
+    path, link = tmp_path / "a", tmp_path / "link"
+    path.write_bytes(b"long")
+    path.chmod(0o600)
+    if os.name == "nt":
+        link = path
+    else:
+        link.symlink_to("a")
         os.mkfifo(tmp_path / "pipe")
-        for append in (False, True):
+        for write in (disk.write_whole, disk.append):
             with pytest.raises(disk.NotRegular):
-                disk.write_regular(tmp_path / "pipe", b"x", append=append)
+                write(tmp_path / "pipe", b"x")
+    inode = os.stat(path).st_ino
+    disk.write_whole(link, b"x")
+    disk.append(link, b"y")
+    assert (path.read_bytes(), link.is_symlink()) == (b"xy", os.name != "nt")
+    if os.name != "nt":
+        assert (path.stat().st_mode & 0o777, path.stat().st_ino == inode) == (0o600, bool(refused))
+    disk.write_whole(os.devnull, b"gone")
+    assert {file.name for file in tmp_path.iterdir()} <= {"a", "link", "pipe"}
 
 
 @pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")

@@ -163,6 +163,9 @@ def test_another_protocol_is_bad_input_that_names_the_field(change):
     with pytest.raises(InputError, match=sentence if "protocol" in change else None) as caught:
         compared(base, replace(new, settings=Settings(sessions=5, **change)))
     assert next(iter(change)).removesuffix("_s") in caught.value.why
+    assert ("measure new.json again: `gpubench run --like new.json" in caught.value.hint) == (
+        "protocol" in change
+    )
     more = replace(new, settings=Settings(sessions=5, preset="rigorous", max_samples=200))
     assert compared(base, more).exit_code == 0
 

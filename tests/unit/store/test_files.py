@@ -250,22 +250,22 @@ def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
 def test_a_run_gets_a_path_of_its_own(tmp_path, run):
     run = replace(run, started_at="2026-11-20T20:00:00+01:00")
     path = store.result_path(tmp_path / "results", run)
-    assert path == tmp_path / "results" / "cpu-no-gpu-c0ffee" / "20261120T190000Z-123e4567.json"
+    assert path == tmp_path / "results" / "cpu-no-gpu" / "20261120T190000Z-123e4567.json"
     store.save(run, path)
     assert store.newest([tmp_path / "results"]) == path
     assert store.result_path(tmp_path / "results", run) == path, "the machine's folder is there by now"
 
 
 def test_machine_names_are_fit_for_folders():
-    cpu = Cpu(model=Fact("Intel(R) Xeon(R) Platinum 8480C @ 2.0GHz/../..", "ok", "proc"))
-    gpu = Gpu(id="pci:0", name=Fact("NVIDIA H200", "ok", "nvml"))
-    name = machine_name(Machine(cpu=cpu, gpus=[gpu]), "0123456789")
-    assert name == "intel-r-xeon-r-platinum-8480c-2-0ghz-nvidia-h200-012345"
+    def name(cpu, gpu, **more):
+        gpus = [Gpu(id="0", name=Fact(gpu, "ok", "p"))]
+        return machine_name(Machine(cpu=Cpu(model=Fact(cpu, "ok", "p"), **more), gpus=gpus))
+
+    sixteen = Fact(16, "ok", "p")
+    cpu, gpu = "Intel(R) Xeon(R) Platinum 8480C @ 2.0GHz/../..", "../NVIDIA H200"
+    assert name(cpu, gpu, available=sixteen) == "intel-xeon-platinum-8480c-16-cpus-nvidia-h200"
     # 40 letters of each model; what is cut ends in no hyphen.
-    names = [("C" * 41, "G" * 39 + " 2"), ("c" * 40, "g" * 39)]
-    long = [Machine(cpu=Cpu(model=Fact(c, "ok", "p")), gpus=[Gpu(id="0", name=Fact(g, "ok", "p"))])
-            for c, g in names]  # fmt: skip
-    assert {machine_name(machine, "0123456789") for machine in long} == {f"{'c' * 40}-{'g' * 39}-012345"}
+    assert {name("C" * 41, "G" * 39 + " 2"), name("c" * 40, "g" * 39)} == {f"{'c' * 40}-{'g' * 39}"}
 
 
 @pytest.mark.parametrize(("platform", "environ", "folder"), [
@@ -306,7 +306,7 @@ def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_temporary_
 
 
 def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):
-    monkeypatch.setattr("gpubench.result.store.files.write_whole", failing(errno.ENOSPC))
+    monkeypatch.setattr("gpubench.base.disk.write_whole", failing(errno.ENOSPC))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
     assert not list(tmp_path.glob("gpubench-*"))
@@ -471,7 +471,6 @@ def test_the_lock_of_another_user_is_kept_too(somebody):
 
 FOREIGN = {
     "lock": (lambda path, run: lock_of(path).touch(0o600), lambda path, run: store.lock_result(path, "run", 0), "Permission denied"),
-    "result": (lambda path, run: path.touch(0o666), lambda path, run: store.check_writable(path), "another user's"),
     "folder": (lambda path, run: store.result_path(path.parent, run), lambda path, run: store.check_result_path(path.parent, run), "Permission denied")}  # fmt: skip
 
 
