@@ -129,9 +129,7 @@ def write_whole(path: StrPath, data: bytes) -> None:
         file.write(data)
 
 
-def replace_file(
-    target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None
-) -> None:
+def replace_file(target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None) -> None:
     """Give `data` the name `target` in one step, as a new file with the permissions `mode` less the umask, or
     with the owner and permissions in `about`. A link of that name is replaced. Raises OSError."""
     if about is not None:
