@@ -32,8 +32,6 @@ _ALWAYS = (
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
-# Error numbers if a file may be written but not replaced, or not with its owner.
-_IN_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.EBUSY})
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
@@ -123,7 +121,8 @@ def write_whole(path: StrPath, data: bytes) -> None:
             replace_file(Path(os.path.realpath(path)), data, about=about)
             return
     except OSError as error:
-        if about is None or error.errno not in _IN_PLACE or not os.access(path, os.W_OK):
+        # It may be written but not replaced, or not with its owner.
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or not os.access(path, os.W_OK):
             raise
     with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(data)
@@ -135,7 +134,7 @@ def replace_file(target: Path, data: bytes, *, mode: int = 0o666, about: os.stat
     if about is not None:
         _require_regular(about, target)
         if not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(target))
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     descriptor, fresh = create_beside(target, mode)
     try:
         with open(descriptor, "wb") as file:

@@ -287,6 +287,16 @@ def cut(text: str, width: int) -> str:
     return _widen(text)[: width - 3].replace(_SECOND, "") + "..."
 
 
+def cut_middle(text: str, width: int) -> str:
+    """Return `text` if it fits into `width` columns, otherwise its beginning, three dots and its end, because long
+    names often differ at their ends."""
+    if columns(text) <= width:
+        return text
+    end = max(1, (width - 3) // 2)
+    tail = _widen(text[::-1])[:end].replace(_SECOND, "")
+    return cut(text, width - end) + tail[::-1]
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Return `text` padded with blanks to `width` columns. If `right` is true, the blanks come before the text.
     A longer text stays unchanged."""

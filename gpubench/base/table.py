@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base.streams import NARROWEST_WRAP, columns, cut, escape, fill, pad
+from gpubench.base.streams import NARROWEST_WRAP, columns, cut, cut_middle, escape, fill, pad
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
 # Terminal codes of the tones, for 256 colours and for 16.
@@ -165,7 +165,7 @@ def _with_short_names(table: Table, width: int) -> Table:
     if over <= 0 or not least:
         return table
     room = max(least, longest - over)
-    rows = tuple((replace(line[0], text=cut(line[0].text, room)), *line[1:]) for line in table.rows)
+    rows = tuple((replace(line[0], text=cut_middle(line[0].text, room)), *line[1:]) for line in table.rows)
     return replace(table, rows=rows)
 
 

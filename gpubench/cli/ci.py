@@ -91,18 +91,14 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
         warnings=(
             *(gate_text(gate) for gate in near),
             *(
-                f"{finding.code}: {finding.message}{_where(finding.ids)}; {finding.hint}"
+                f"{finding.code}: {finding.message}{f' ({truncate(finding.ids, 1)})' if finding.ids else ''}"
+                f"; {finding.hint}"
                 for analysis in analyses
                 for finding in findings(analysis)
                 if finding.severity != "info"
             ),
         ),
     )  # fmt: skip
-
-
-def _where(ids: Sequence[str]) -> str:
-    """Return the cases of a finding as ` (matmul/n=64/... and 3 more)`, or an empty text if there are none."""
-    return f" ({truncate(ids, 1)})" if ids else ""
 
 
 # Folded sections in our Markdown. The text inside cannot contain these tags, because it is escaped.

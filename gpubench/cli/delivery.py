@@ -474,15 +474,14 @@ def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> Non
     the file cannot be written.
     """
     if output in (None, "-"):
-        if isinstance(report, bytes):
+        if isinstance(report, str):
+            streams.put(report)
+        else:
             sys.stdout.flush()
             sys.stdout.buffer.write(report)
-            return
-        streams.put(report)
         return
-    content = report.encode() if isinstance(report, str) else report
     try:
-        disk.write_whole(str(output), content)
+        disk.write_whole(str(output), report.encode() if isinstance(report, str) else report)
     except OSError as error:
         raise cannot_write(str(output), error) from error
     if not quiet:

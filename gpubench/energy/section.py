@@ -73,17 +73,15 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
         return None
     unknown = group_by((result for result in results if result.reason), lambda result: result.reason)
     reasons = [
-        printable(f"Unknown for {list_words(_devices(analysis, some))}: {reason}.")
+        printable(
+            f"Unknown for {list_words(sorted({device_text(analysis, energy.device_id) for energy in some}))}: {reason}."
+        )
         for reason, some in unknown.items()
     ]
     counted = [energy for energy in results if energy.joules is not None]
     return Section(
         title=TITLE, lines=(_MEANING, *reasons), tables=(_table(analysis, results),) if counted else ()
     )
-
-
-def _devices(analysis: Analysis, results: Iterable[EnergyResult]) -> list[str]:
-    return sorted({device_text(analysis, energy.device_id) for energy in results})
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:

@@ -67,17 +67,19 @@ def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> 
         msgspec.structs.replace(
             document,
             sections=tuple(
-                msgspec.structs.replace(part, tables=tuple(_limit(table, columns) for table in part.tables))
+                # A table that has none of the columns keeps all.
+                msgspec.structs.replace(
+                    part,
+                    tables=tuple(
+                        table.keep(_positions(table, columns) or range(len(table.columns)))
+                        for table in part.tables
+                    ),
+                )
                 for part in document.sections
             ),
         )
         for document in documents
     ]
-
-
-def _limit(table: Table, columns: Sequence[str]) -> Table:
-    """Return the table with only the named columns, in their order. A table that has none of them keeps all."""
-    return table.keep(_positions(table, columns) or range(len(table.columns)))
 
 
 def _positions(table: Table, columns: Sequence[str]) -> list[int]:

@@ -40,15 +40,11 @@ def draw_markdown(
     documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report"
 ) -> str:
     """Return documents as Markdown, one after the other, each below `title`."""
-    text = "\n---\n\n".join(
-        _document_text(report, title) for report in visible(documents, ascii_only=options.ascii_only)
-    )
-    return in_ascii(text, options)
-
-
-def _document_text(report: TextDocument, title: str) -> str:
-    parts = [f"## {title}", *(escape(line) for line in report.headings)]
-    return "\n\n".join([*parts, *(_section_text(section) for section in report.sections)]) + "\n"
+    texts = [
+        "\n\n".join([f"## {title}", *map(escape, report.headings), *map(_section_text, report.sections)]) + "\n"
+        for report in visible(documents, ascii_only=options.ascii_only)
+    ]
+    return in_ascii("\n---\n\n".join(texts), options)
 
 
 def _section_text(section: Section) -> str:

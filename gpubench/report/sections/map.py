@@ -21,7 +21,7 @@ from gpubench.analysis.thresholds import cell_text, size_text
 from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, fastest_map, ratio_map, tint
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import section
-from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
+from gpubench.base.streams import columns, cut, cut_middle, fill, pad, printable, shorten
 from gpubench.base.table import Cell, Line, Tone, trim
 from gpubench.report.charts import ChartRow, quantity, short, word
 from gpubench.report.layout import RenderOptions, Section
@@ -245,7 +245,7 @@ def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
         cells = max(_FEWEST_CELLS, room // len(group) - len(_GAP))
         lines += _head(view.ends, [name for name, _ in group], margin, cells)
         for i, label in enumerate(labels):
-            line = [Cell(pad(cut(label, margin - len(_GAP)), margin))]
+            line = [Cell(pad(cut_middle(label, margin - len(_GAP)), margin))]
             for j, (_, rows) in enumerate(group):
                 line += [*([Cell(_GAP)] if j else []), *strip_cells(rows[i].strip, view.ends, cells)]
             lines.append(trim(line))

@@ -67,7 +67,8 @@ class SealedFiles:
                 if not _doubt(os.stat(path.parent)):
                     if path.is_dir() and not path.is_symlink():
                         path.rmdir()
-                    disk.replace_file(path, _seal(name, data), mode=0o644)
+                    seal = f"gpubench-cache 1 {_digest(name, data)}\n".encode()
+                    disk.replace_file(path, seal + data, mode=0o644)
                     return
 
     def remove(self, name: str) -> None:
@@ -164,10 +165,6 @@ def _unseal(name: str, path: Path) -> bytes:
     return content
 
 
-def _seal(name: str, data: bytes) -> bytes:
-    return b"gpubench-cache 1 %s\n%s" % (_digest(name, data).encode(), data)
-
-
 def _digest(name: str, data: bytes) -> str:
     return hashlib.sha256(name.encode() + b"\n" + data).hexdigest()
 
@@ -178,30 +175,6 @@ def _make(folder: Path) -> None:
         _make(folder.parent)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o755)
-
-
-<<<<<<< HEAD
-def _replace(path: Path, data: bytes) -> None:
-    """Replace the file in one step, without a flush to the disk. After a power failure the seal shows whether
-    the file is whole."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        with os.fdopen(os.open(fresh, flags, 0o644), "wb") as file:
-            file.write(data)
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        disk.replace(fresh, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
-=======
-def _reason(error: Exception) -> str:
-    return disk.reason(error) if isinstance(error, OSError) else str(error)
->>>>>>> 110702eb (disk: every file is written beside its target and then takes its name)
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:

@@ -141,6 +141,7 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
     (streams.fill("aaaa " * 6, 20), ["aaaa aaaa aaaa aaaa", "  aaaa aaaa"]), (streams.fill("aaaa " * 6, 3), streams.fill("aaaa " * 6, 16)),
     (streams.fill("日本 " * 5, 20), ["日本 日本 日本 日本", "  日本"]), (streams.fill("", 10), [""]), (streams.fill("日" * 21, 21, ""), ["日" * 10, "日" * 10, "日"]),
     (streams.shorten("x" * 40), "x" * 40), (streams.shorten("x" * 41), "x" * 37 + "..."), (streams.printable("a\n b"), "a b"),
+    (streams.cut_middle("abcdefghij", 10), "abcdefghij"), (streams.cut_middle("abcdefghij", 9), "abc...hij"), (streams.cut_middle("日本語日本語", 9), "日...語"),
     (streams.visible("a\x1b[0m\u202e"), "a [0m "), (streams.wrap("aaaa " * 6, 20), "aaaa aaaa aaaa aaaa\n  aaaa aaaa"),
 ])  # fmt: skip
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
