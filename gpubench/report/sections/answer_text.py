@@ -30,7 +30,7 @@ from gpubench.analysis.thresholds import (
     why_text,
 )
 from gpubench.base import BUSY_SHARE, group_by
-from gpubench.base.streams import printable
+from gpubench.base.streams import cut_middle, printable
 from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
 from gpubench.report.layout import each_text
@@ -434,7 +434,8 @@ def raising_functions(run: Run) -> list[str]:
     texts = [
         printable(
             f"{names.get(op, op)}{'' if skip.case.backend == 'numpy' else f' on {backend_text(skip.case.backend)}'}"
-            f" at {named_size_text(skip.case.params['n'], 'elements')}: {_without_middle(skip.detail)}."
+            f" at {named_size_text(skip.case.params['n'], 'elements')}: "
+            f"{cut_middle(skip.detail.rstrip('.'), 220)}."  # arrays stand in the middle of an error
         )
         for op, skip in smallest.items()
     ]
@@ -442,12 +443,6 @@ def raising_functions(run: Run) -> list[str]:
     texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
     more = len(texts) - _MOST_RAISING
     return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
-
-
-def _without_middle(text: str) -> str:
-    """Return at most about 220 characters of an error: its begin and its end, because arrays stand between."""
-    text = text.rstrip(".")
-    return text if len(text) <= 220 else f"{text[:80]} ... {text[-130:]}"
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:
