@@ -75,9 +75,9 @@ def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
 
 
-def _probe(np: Any, params: Params) -> tuple[list[Array], Array, None]:
+def _probe(np: Any, params: Params) -> tuple[list[Array], Array]:
     values, results = whole_values(np, by_heads(params))
-    return [np.concatenate((0 * values, 0 * values, values), axis=1)], results, None
+    return [np.concatenate((0 * values, 0 * values, values), axis=1)], results
 
 
 def _with_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:

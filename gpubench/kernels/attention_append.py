@@ -124,12 +124,12 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HE
     return xp.reshape(spread, (1, cache.shape[1] // 2))
 
 
-def _probe(np: Any, params: Params) -> tuple[list[Any], Array, None]:
+def _probe(np: Any, params: Params) -> tuple[list[Any], Array]:
     values, results = whole_values(np, Heads(params["n"], 1, _width(params), 1))
     qkv, cache = np.zeros((1, 3 * _width(params))), np.zeros(_cache(params))
     qkv[:, 2 * _width(params) :], cache[: len(values), _width(params) :] = values[-1:], values
     cache[len(values) - 1] = 0  # the launch writes it
-    return [qkv, None, cache], results[-1:], None
+    return [qkv, None, cache], results[-1:]
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:

@@ -106,36 +106,6 @@ def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Arra
     return dq, dk, dv
 
 
-def _probe(np: Any, params: Params) -> tuple[list[Array], Array, Array]:
-    """Return inputs for which a single missing pair of a query and a key shows. In each head q or k is 0, so that all
-    weights of a query are equal. Each element of a gradient adds up the terms of every e-th query or key alone, since
-    half precision rounds the weights."""
-    of = by_heads(params)
-    n, e, size = of.n, of.e, 2.0**-6
-    count, random = np.arange(1, n + 1)[:, None], np.random.default_rng(n)
-    values, signs = random.choice((-1, 1), (n, 1)), random.choice((-1, 1), (2, n, e))
-    own = np.arange(n)[:, None] % e == np.arange(e)
-    g = own * signs[0] * size * 2.0 ** np.ceil(np.log2(count))
-    x = own * signs[1] * 2.0 ** round(math.log2(e) / 2)  # k of even heads, q of odd ones
-    by, mean = np.sum(g, axis=1, keepdims=True) / count, np.cumsum(values, axis=0) / count
-
-    def suffix_sums(terms: Array) -> Array:
-        return np.cumsum(terms[::-1], axis=0)[::-1]
-
-    qkv, want = np.zeros((2, of.sequences, n, 3, of.heads, e))
-    qkv[:, :, 1, ::2] = qkv[:, :, 0, 1::2] = x[:, None]
-    qkv[:, :, 2] = values[:, None]
-    want[:, :, 0, ::2] = (by * (np.cumsum(values * x, axis=0) - mean * np.cumsum(x, axis=0)) / math.sqrt(e))[
-        :, None
-    ]
-    want[:, :, 1, 1::2] = ((values * suffix_sums(by * x) - suffix_sums(by * mean * x)) / math.sqrt(e))[:, None]
-    want[:, :, 2] = suffix_sums(g / count)[:, None]
-    dout = np.broadcast_to(g[:, None], (of.sequences, n, of.heads, e))
-    inputs, want = [qkv.reshape(of.rows, -1), dout.reshape(of.rows, -1)], want.reshape(of.rows, -1)
-    # Roundings of bfloat16 grow with the root of the number of terms, and with the result.
-    return inputs, want, 8 * size * max(1.0, math.sqrt(n / (128 * e))) + np.abs(want) / 4
-
-
 def _build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     of = by_heads(params)
 
@@ -399,7 +369,6 @@ OPS = (
         reference=partial(head_by_head, _gradient),
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=partial(head_by_head, _bound)),
-        probe=_probe,
         slow=SLOW_HALVES,
         tuned=by_backend(_build_cpu, _build_cuda, _build_wgsl),
     ),

@@ -362,9 +362,9 @@ class Op(msgspec.Struct, frozen=True):
     # the op is linear in each of these inputs. Then the gate also finds a single missing term (`Workspace.check_terms`)
     terms: Callable[[Params], Mapping[str, int]] | None = None
     zero_terms: tuple[str, ...] = ()  # inputs in `terms` in which it is not linear: this check sets them to 0
-    # the same check of an op without `terms`: `probe(np, params)` returns float64 inputs (None: as they are drawn), the
-    # first output, and the scale of a `Tolerance` of 8 units of bfloat16, as large as 8 terms (None: the output)
-    probe: Callable[[Any, Params], tuple[list[Array | None], Array, Array | None]] | None = None
+    # the same check of an op without `terms`: `probe(np, params)` returns float64 inputs (None: as they are drawn) and
+    # the first output, which a missing term changes by more than 8 units of bfloat16
+    probe: Callable[[Any, Params], tuple[list[Array | None], Array]] | None = None
     # its kernels by backend; the first one is measured, the others are variants that a user may name
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     options: Mapping[str, str] = {}  # further params that a user may give, with their meanings
