@@ -128,9 +128,12 @@ def write_whole(path: StrPath, data: bytes) -> None:
         file.write(data)
 
 
-def replace_file(target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None) -> None:
+def replace_file(
+    target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None, lasting: bool = True
+) -> None:
     """Give `data` the name `target` in one step, as a new file with the permissions `mode` less the umask, or
-    with the owner and permissions in `about`. A link of that name is replaced. Raises OSError."""
+    with the owner and permissions in `about`. If `lasting` is true, the data first reaches the disk. A link of
+    that name is replaced. Raises OSError."""
     if about is not None:
         _require_regular(about, target)
         if not os.access(target, os.W_OK):
@@ -139,8 +142,9 @@ def replace_file(target: Path, data: bytes, *, mode: int = 0o666, about: os.stat
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            sync(file.fileno())
+            if lasting:
+                file.flush()
+                sync(file.fileno())
         if about is not None:
             if sys.platform != "win32":
                 os.chown(fresh, about.st_uid, about.st_gid)
@@ -150,7 +154,8 @@ def replace_file(target: Path, data: bytes, *, mode: int = 0o666, about: os.stat
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
-    sync_folder(target.parent)
+    if lasting:
+        sync_folder(target.parent)
 
 
 def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:

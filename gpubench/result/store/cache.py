@@ -68,7 +68,7 @@ class SealedFiles:
                     if path.is_dir() and not path.is_symlink():
                         path.rmdir()
                     seal = f"gpubench-cache 1 {_digest(name, data)}\n".encode()
-                    disk.replace_file(path, seal + data, mode=0o644)
+                    disk.replace_file(path, seal + data, mode=0o644, lasting=False)
                     return
 
     def remove(self, name: str) -> None:
