@@ -111,9 +111,10 @@ class Question(NamedTuple):
     cost: float | None  # cost of the answer, as a share
     side: float | None  # cost of the best implementation of the advised side, as a share
     shown: bool  # whether the interval of the advised time / the best time lies above 1
-    fitted: float  # cost of the fitted threshold
-    constant: float  # cost of the threshold of 100,000 elements
-    machine: Path  # folder of the file
+    fitted: float  # cost, as a share, of the CPU below a fitted n and another device from it on
+    # cost, as a share, of the CPU below 100,000 elements of the first input and another device from there on
+    constant: float
+    machine: Path  # folder of the result file, which stands for the machine
     key: Key  # what the calls have in common
     n: int  # size that was left out
     times: Times  # times at this size

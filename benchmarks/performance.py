@@ -38,14 +38,14 @@ class Sizes(NamedTuple):
     """The sizes for one class of devices, in the form of the option `--sizes`."""
 
     least_bytes: int  # smallest device memory of the class
-    elements: str  # sizes of vectors
-    more_elements: str  # sizes of copy and add
+    elements: str  # sizes of vectors on a GPU, such as "64M"
+    more_elements: str  # sizes of copy and add on a GPU
     cpu_elements: str  # sizes of vectors on the CPU
-    sides: str  # sides of the matrices of matmul
+    sides: str  # sides of the matrices of matmul, such as "512,1000"
     rungs: str  # sides of the matrices for the table of all variants
     large_side: str  # side of the matrices of transpose and gemv
     shapes: tuple[tuple[str, ...], ...]  # for matrices that are not square: a size, then texts for `--params`
-    widths: str  # lengths of rows
+    widths: str  # lengths of rows, such as "256,1024"
     product: str  # side of the matrices in other dtypes
 
 

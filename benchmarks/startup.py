@@ -1,4 +1,4 @@
-"""The start-up time of each command as a ratio to `python -c pass`.
+"""The start-up times of the commands in COMMANDS as ratios to `python -c pass`.
 
 Run: .venv/bin/python benchmarks/startup.py [ROUNDS]
 

@@ -255,7 +255,7 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
     """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time. The tuple
-    holds the outcome, the case, and all timed cases of the same workload that are not variants."""
+    holds the case's measurement, the case, and all timed cases of the same workload that are not variants."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)

@@ -368,16 +368,16 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     baseline_id: str  # the id of the CPU device that is the baseline at the largest size
     verdict: VerdictKind  # `all-sizes` and `no-size`: it wins, or loses, at every measured size
     n: int | None  # the break-even; None: unknown, or the verdict is `all-sizes` or `no-size`
-    lo: (
-        int | None
-    )  # the low end of its interval, also for some undecided verdicts; None: as `n`, or an open end
-    hi: int | None  # the high end of its interval; None: as `lo`
+    # the low end of the interval of n; None: this end is open or unknown, or the verdict is `all-sizes` or
+    # `no-size`. An undecided verdict may have it, too.
+    lo: int | None
+    hi: int | None  # the high end of the interval of n; None: as for `lo`
     mixed: bool  # whether both sides win by turns below the break-even
     first: int  # the smallest measured size
     last: int  # the largest measured size
     last_ratio: float  # the speedup at the largest measured size
     reason: UndecidedReason | None  # the reason of an undecided verdict; None for the others
-    text: str = ""  # the verdict as tables show it (`thresholds.threshold_text`)
+    text: str = ""  # the verdict as tables show it (`thresholds.threshold_text`); empty except in exported rows
     points: tuple[Speedup, ...]  # the headline speedup at each measured size, ascending
     threshold: Threshold | None  # where the curves cross; None without a common size
 

@@ -151,8 +151,8 @@ class Display:
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return `save`, or a function around it if the display also uses the saved run, as a terminal does for
-        the answer so far."""
+        """Return the function with which the run is saved: `save`, or a function that also keeps the run for
+        the display. `look` has the options for the answer so far."""
         return save
 
     def __call__(self, event: Event) -> None:
@@ -317,7 +317,8 @@ class Live(Display):
         self._draw(at_once=True)
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return a function that calls `save` and keeps the run, so that the display can show its answer."""
+        """Return a function that keeps the run, from which the display computes the answer so far, and then
+        calls `save`."""
         self._answer = AnswerSoFar(look)
 
         def seen(run: Run) -> None:
@@ -446,8 +447,8 @@ class EventLog:
         return both
 
     def watching(self, save: Save) -> Save:
-        """Return a function that calls `save` and gives the run to the log, which needs its devices and
-        sessions for estimates."""
+        """Return a function that keeps the run and then calls `save`. The line of a case is computed from the
+        run that was kept last."""
 
         def seen(run: Run) -> None:
             self._run = run

@@ -213,7 +213,7 @@ class Mount(NamedTuple):
     """A mounted hierarchy of control groups."""
 
     point: str  # the folder at which the group is mounted
-    root: str  # the mounted group
+    root: str  # the path of the mounted group in its hierarchy; "/" is the topmost group
     kind: str  # cgroup, cgroup2 or cpuset
     controllers: frozenset[str]  # the controllers of a v1 hierarchy
 
@@ -221,7 +221,7 @@ class Mount(NamedTuple):
 class Level(NamedTuple):
     """One control group that limits the process: its own group, one above it, or the mount point."""
 
-    folder: str  # its folder
+    folder: str  # the folder with the files of the group
     v2: bool  # whether the group has the files of v2
 
 
@@ -255,9 +255,10 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """Return the mounts of control groups and cpusets that a table of mounts lists. Other lines and damaged
-    lines are left out. If the table is not mountinfo, it does not name the mounted group, which is then taken
-    to be the topmost one."""
+    """Return the mounts of control groups and cpusets that the table `text` lists. Other lines and damaged lines
+    are left out. `path` is the file of the table, which decides its format. A table other than mountinfo does
+    not say which group is mounted. The `root` of its mounts is "/", the topmost group.
+    """
     mounts = []
     for line in text.splitlines():
         place, dash, right = line.partition(" - ")

@@ -194,9 +194,10 @@ class Arrival(msgspec.Struct, frozen=True):
     """A message of a node, or the engine's report that no more messages will come from it."""
 
     node: str  # the engine's id of the node
-    message: bytes | None = None  # the message, or None if no more will come
-    reason: NodeReason | None = None  # why no more will come, if the engine knows
-    why: str = ""  # the reason in words
+    message: bytes | None = None  # the message; None if no more will come
+    # why no more messages will come; None for a message, or if the engine does not know
+    reason: NodeReason | None = None
+    why: str = ""  # the reason in words; empty for a message
 
 
 class Engine(Protocol):

@@ -388,8 +388,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs of all nodes. Print on standard error which nodes brought none. `path` is the path of
-        the fleet's file, beside which the files of nodes are."""
+        """Return the runs of all nodes. Results in files are read from the folder of `path`, the fleet's file.
+        A node without a result, or whose files cannot be used, is named on standard error."""
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:

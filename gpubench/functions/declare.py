@@ -35,10 +35,11 @@ class Meaning(TypedDict, total=False):
 
 
 class Options(Meaning, total=False):
-    """All options of a function."""
+    """The options of `gpubench.function` and `gpubench.pair`."""
 
     backends: str | None  # backends to measure, such as "numpy,cupy"; default: all
-    dtypes: str | None  # dtypes to measure, such as "float32,float64"
+    # dtypes in which it may be measured, such as "float32,float64"; default: float32, float64 and float16
+    dtypes: str | None
 
 
 OPTIONS = tuple(Options.__annotations__)

@@ -225,8 +225,8 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 class CudaGemv(msgspec.Struct, frozen=True):
     """The assignment of rows to threads in CUDA."""
 
-    width: int  # elements of a load: 16 bytes, or the largest part of them that divides the row
-    lanes: int  # threads of a row
+    width: int  # elements of a load: those in 16 bytes, halved until they divide the row's length
+    lanes: int  # threads that share a row
     rows: int  # rows that a thread computes at once
     parts: int  # parts of a row, each with threads of its own
 
@@ -367,8 +367,8 @@ class WgslGemv(msgspec.Struct, frozen=True):
     """The assignment of rows to the threads of a group in WGSL."""
 
     threads: int  # threads of a group
-    lanes: int  # threads of a row
-    rows: int  # rows of a thread
+    lanes: int  # threads that share a row
+    rows: int  # rows that a thread computes
 
     @property
     def group_rows(self) -> int:

@@ -64,8 +64,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """The objects and settings that all cases of one session share."""
 
     pool: WorkerPool  # drives the devices of this session
-    recorder: Recorder  # the recorder of the document
-    settings: Settings  # the settings of the measurement
+    recorder: Recorder  # holds the document of the run and saves it
+    settings: Settings  # the sessions, samples and precision of the run
     sink: Sink  # gets each event
     progress: Progress  # counts cases for the display of progress
     session: int  # index of the session in the file

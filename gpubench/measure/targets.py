@@ -121,10 +121,12 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     required: tuple[str, ...] = ()  # backends that must be available
     optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
-    devices: tuple[str, ...] = ()  # ids of devices
+    devices: tuple[str, ...] = ()  # ids of devices that must be available, also `cupy:*` and `cupy:0-3`
     allow_software: bool = False  # whether software adapters are measured like GPUs
-    mode: Mode | None = None  # the sides to measure, which must be available; None: all available sides
-    lenient: bool = False  # whether the sides of the mode may be absent
+    mode: Mode | None = None  # the sides to measure; None: all that are available
+    # whether the mode `gpu` or `hybrid` is allowed on a machine that has no such device; if not, `choose` raises
+    # RequiredUnavailable there
+    lenient: bool = False
     beside: tuple[str, ...] = ()  # backends to list in addition
     # Returns further targets, made from the chosen ones and all listings.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None

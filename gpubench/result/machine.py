@@ -211,7 +211,9 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     now_hz: IntFact = NOT_PROBED  # the present clock
     max_hz: IntFact = NOT_PROBED  # the highest possible clock
     ecc: BoolFact = NOT_PROBED  # whether memory errors are corrected (ECC)
-    mode: StrFact = NOT_PROBED  # the compute mode: how many processes may use the GPU at a time
+    # how many processes may use the GPU at a time: default (any number), exclusive_process or exclusive_thread
+    # (one), prohibited (none)
+    mode: StrFact = NOT_PROBED
     partitions: list[Partition] = []  # the partitions; empty if the GPU is not partitioned
 
 
@@ -227,7 +229,7 @@ class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
     read: BoolFact = NOT_PROBED  # whether the driver lets each GPU read the other's memory
     write: BoolFact = NOT_PROBED  # whether the driver lets each GPU write to the other's memory
     atomics: BoolFact = NOT_PROBED  # whether the driver lets each GPU use atomics on the other's memory
-    max_bytes_per_s: IntFact = NOT_PROBED  # the highest rate of all links together
+    max_bytes_per_s: IntFact = NOT_PROBED  # the highest rate of all links together, in one direction
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +256,7 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process can open the device."""
 
-    device_node: StrFact = NOT_PROBED  # whether this process may open the device file: present, absent, ...
+    device_node: StrFact = NOT_PROBED  # the state of the device file: present, absent or no_permission
     hidden_by_env: StrFact = NOT_PROBED  # the environment variable that hides the device
 
 
@@ -387,12 +389,14 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     regime: str  # the id of the regime
     n: int  # the size n of the op
     device_id: str  # the id of the composed device, such as `hybrid:cupy:0`
-    gpu_share: float | None = None  # the GPU's share of a split, from 0 to 1
-    assignment: str | None = None  # the side of each stage of a workload, as letters c and g
+    # the GPU's share of a split op, from 0 to 1; null for a workload
+    gpu_share: float | None = None
+    # a letter for each stage of a workload: c is the CPU, g the GPU; null for a split op
+    assignment: str | None = None
     gain: float  # the time of the faster side alone / the time of both together
     lo: float  # the low end of the interval of the gain
     hi: float  # the high end of the interval of the gain
-    reason: str | None = None  # the reason against the split; null if it is recommended
+    reason: str | None = None  # the reason against computing on both sides; null if it is recommended
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -402,7 +406,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     date: str  # the time of the run's start, in UTC
     # GPU time / CPU time over the ops, for waited calls on data on the GPU; null: not measured
     s: float | None = None
-    gpu_share: float | None = None  # the GPU's share of the split with the largest gain, if the mode is hybrid
+    # the GPU's share of the split that decided for the mode hybrid; null if none did
+    gpu_share: float | None = None
     situations: list[MeasuredSituation] = []  # the faster side in each situation
     break_even: list[MeasuredBreakEven] = []  # the size from which the GPU wins, by op
     splits: list[MeasuredSplit] = []  # the calls that both sides compute together

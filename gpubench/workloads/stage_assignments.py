@@ -97,7 +97,8 @@ def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the ids of the cases whose measured time differs too much from the predicted time."""
+    """Return the ids of the cases whose measured time differs from the predicted one by more than 25 %. Cases
+    without a prediction are not among them."""
     return [call.id for call in assignments(analysis) if call.mismatch]
 
 

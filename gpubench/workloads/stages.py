@@ -64,7 +64,9 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     recording_s: float = 0.0
     residual_s: float  # rest of the whole call, in seconds
     whole_s: float  # seconds of one call of the chain without clock readings
-    mismatch: bool  # whether the parts differ from the span or the whole by more than both 10 % and 20 us
+    # whether the stages miss the span, or the parts the whole, by more than both 10 % and 20 us; if the clock is
+    # `waited`, only the span counts
+    mismatch: bool
     tokens_per_s: dict[str, float] = {}  # tokens per second by part (`prefill`, `decode`), if the op has parts
     # the number of written tokens that are not the best ones in float64; null if the op writes none
     tokens_differing: int | None = None
@@ -201,7 +203,7 @@ def _typical(sessions: Iterable[list[float]]) -> float:
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the ids of the cases whose stages do not add up to the whole call."""
+    """Return the ids of the cases whose times do not add up (`Stages.mismatch`)."""
     return [breakdown.id for breakdown in stages(analysis) if breakdown.mismatch]
 
 

@@ -85,7 +85,8 @@ class CudaPrograms:
         self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return the case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
+        """Return the case's CUDA kernel bound to these buffers. Raises Unsupported if it exceeds a limit of the
+        device, and BuildError with NVRTC's text."""
         program, functions, digest = self._program(op, case)
         buffers = named_buffers(op, inputs, output)
         for name, size in program.scratch.items():
@@ -105,8 +106,9 @@ class CudaPrograms:
         return CudaLaunch(call, digest, steps)
 
     def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
-        """Compile the programs of these cases that are missing, on all CPUs. Each thread calls `enter` first,
-        to make the device current. Raises BuildError."""
+        """Compile the programs of these cases that are missing, with one thread for each usable CPU. Each thread
+        calls `enter` first, to make the device current. Raises Unsupported if a kernel exceeds a limit of the
+        device, and BuildError if one does not compile."""
         programs = {(case.workload, case.variant): partial(self._make, op, case) for op, case in cases}
         passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
         missing = {

@@ -141,8 +141,8 @@ class Programs:
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Return a launch of the case's WGSL kernel on these buffers. Raises BuildError with the compiler's
-        text."""
+        """Return a launch of the case's WGSL kernel on these buffers. Raises Unsupported if it exceeds a limit
+        of the device, and BuildError with the compiler's text."""
         key = (case.workload, case.variant, *(id(b) for b in (*inputs, *each(output))))
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
@@ -169,7 +169,8 @@ class Programs:
         return (case.workload, case.variant) in self._chosen
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the missing pipelines of these cases on all CPUs. Raises BuildError."""
+        """Build the pipelines of these cases that are missing, with one thread for each usable CPU. Raises
+        Unsupported if a kernel exceeds a limit of the device, and BuildError if one does not compile."""
         passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
         missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
         with ThreadPoolExecutor(usable_cpus()) as threads:

@@ -130,7 +130,8 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    # tells the candidates of a kernel apart; without the size, since a choice may serve several sizes
+    # differs from the names of the kernel's other candidates; it does not contain the size n, because a choice
+    # may serve several sizes
     name: str
     build: Callable[[], Any]  # returns the program of the candidate
 

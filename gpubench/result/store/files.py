@@ -1,4 +1,4 @@
-"""Result files. They are replaced as a whole or not at all, and every fault gives a message.
+"""Result files. They are written by `disk.write_whole`, and every fault gives a message.
 
 Results are stored in `results/<machine>/<UTC time>-<id>.json` or in the user's data folder.
 """
@@ -36,14 +36,14 @@ _GONE = ("the working folder is no longer there", "change to a folder that exist
 
 
 def save(run: Run, path: str | Path) -> None:
-    """Replace the file `path` by the JSON of `run`, compressed if the name ends in `.gz`. Raises
-    GpubenchError."""
+    """Write the JSON of `run` to the file `path`, compressed if the name ends in `.gz`. An existing file is
+    replaced (`disk.write_whole`). Raises GpubenchError if the file cannot be written."""
     replace(path, dumps(run))
 
 
 def replace(path: str | Path, data: bytes) -> None:
-    """Replace the file `path` by an encoded document, compressed if the name ends in `.gz`. Raises
-    GpubenchError."""
+    """Write the encoded document `data` to the file `path`, compressed if the name ends in `.gz`. An existing
+    file is replaced (`disk.write_whole`). Raises GpubenchError if the file cannot be written."""
     if os.path.realpath(path).lower().endswith(".gz"):
         import gzip
 
@@ -91,7 +91,7 @@ def check_part(path: str | Path) -> None:
 
 def load(path: str | Path) -> Run:
     """Return the Run in the file `path`, which may be compressed or a `.part` file. `-` is standard input.
-    Raises InputError."""
+    Raises InputError if the file cannot be read or is no valid result."""
     return loads(*read(path))
 
 
@@ -99,7 +99,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
     """Return the document in the file `path` as JSON, and the name of the file for messages. `-` is standard
     input.
 
-    A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError.
+    A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError if
+    the file cannot be read, is damaged or is too large.
     """
     source = "standard input" if str(path) == "-" else str(path)
     with document.enough_memory(source):
@@ -128,7 +129,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 def check_writable(path: str | Path) -> None:
     """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot be saved. The
-    check leaves no file behind."""
+    check leaves no file behind. `-`, standard output, is always accepted."""
     if str(path) == "-":
         return
     try:
@@ -337,7 +338,8 @@ def is_result_name(path: str | Path) -> bool:
 
 
 def result_path(results_dir: str | Path, run: Run) -> Path:
-    """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError."""
+    """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError
+    if the folder cannot be created."""
     folder = Path(results_dir) / machine_name(run.machine)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / result_name(run)
