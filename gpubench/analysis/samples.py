@@ -522,17 +522,17 @@ def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
     """Return the measured and the theoretical rate of the link to a device, in bytes/s. `direction` None means
-    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. It is
-    returned only if nothing was measured, so at least one of the two values is None."""
+    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. The smaller
+    of the two is None, because other machines on the host may slow the copies that are measured."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
-    if measured := max([*sent, *fetched], default=0.0):
-        return measured, None
+    measured = max([*sent, *fetched], default=0.0)
     gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
     link = next((gpu.link for gpu in run.machine.gpus if gpu_id and gpu.id == gpu_id), None)
     lane = LANE_BYTES_PER_S.get(link.gen_max.value or 0) if link else None
-    return None, lane * link.width_max.value if link and lane and link.width_max.value else None
+    theoretical = lane * link.width_max.value if link and lane and link.width_max.value else 0.0
+    return (measured, None) if measured > theoretical else (None, theoretical or None)
 
 
 def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:

@@ -121,8 +121,9 @@ def write_whole(path: StrPath, data: bytes) -> None:
             replace_file(Path(os.path.realpath(path)), data, about=about)
             return
     except OSError as error:
-        # It may be written but not replaced, or not with its owner.
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or not os.access(path, os.W_OK):
+        # It may be written but not replaced, or not with its owner. On Windows another program has it open.
+        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EBUSY) and sys.platform != "win32"
+        if not refused or not os.access(path, os.W_OK):
             raise
     with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(data)

@@ -12,7 +12,7 @@ from gpubench.result import store
 from tests.consumers import go_text
 
 FOLDER = Path(__file__).parents[2] / "results"
-FILES = [next(FOLDER.glob(f"*/*-{name}.json*")) for name in ("5cec675a", "9aaa659e", "d923c4a7")]
+FILES = [next(FOLDER.glob(f"*/*-{name}.json*")) for name in ("5cec675a", "9aaa659e", "d6111fff")]
 # Three sessions; a default run with its searches; all ops.
 
 

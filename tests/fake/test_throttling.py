@@ -36,7 +36,7 @@ def codes(ran):
     return [warning["code"] for warning in ran.result["warnings"]]
 
 
-def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu(run):
+def test_clocks_are_read_in_every_block_of_the_gpu(run):
     ran = measured(run, "gpu")
     session = ran.result["sessions"][0]
     (read,) = session["telemetry"]
@@ -44,7 +44,7 @@ def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu(run)
     columns = [read[name] for name in ("clock_hz", "memory_clock_hz", "temperature_c", "power_w", "throttle")]
     times = read["t_s"]
     assert (read["device_id"], {len(column) for column in columns}) == ("fake:gpu", {len(times)})
-    assert (len(times) >= 2 * len(blocks), times) == (True, sorted(times))
+    assert (len(times) >= len(blocks), times) == (True, sorted(times))
     for block in blocks:
         assert (block["clock_hz"], block["throttle"]) == ([1.98e9] * used(block), [])
     on_cpu = ran.outcomes["add/n=1024/float32/library/resident@fake:cpu"]["blocks"]
@@ -97,6 +97,7 @@ def test_throttled_samples_are_kept_marked_and_taken_again_three_times(run):
     assert blocks[-1]["t_s"] - blocks[0]["t_s"] >= 1.3, "pauses of 0.05, 0.25 and 1 s"
 
 
+@pytest.mark.serial  # a block that another program stretches beyond 20 ms is read twice
 def test_a_device_that_recovers_is_measured_again_and_carries_no_label(run):
     ran = measured(run, "cools")
     first, *rest = blocks_of(ran, "cools")

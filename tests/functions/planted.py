@@ -139,7 +139,7 @@ plant("empty", line, lambda xp, x: x[:0], SHAPE)
 plant("a_number_for_all", line, total, SHAPE)
 plant("a_result_is_missing", extremes, lambda xp, x: xp.min(x), "it returns 1 results, not 2")
 plant("results_are_swapped", extremes, lambda xp, x: extremes(xp, x)[::-1])
-plant("count_is_off_by_one", lambda xp, x: xp.sum(x > 1), lambda xp, x: xp.sum(x > 1) + 1, r"out\[\] is")
+plant("count_is_off_by_one", lambda xp, x: xp.sum(x > 1), lambda xp, x: xp.sum(x > 1) + 1, "out is")
 plant("descending", ordered, lambda xp, x: xp.flip(xp.sort(x)))
 plant("mean_for_a_sum", total, lambda xp, x: xp.mean(x))
 

@@ -169,7 +169,7 @@ def test_labels(label, outcome, more):
 
 
 @pytest.mark.parametrize(("rate", "label"), [(70e9, "implausible"), (60e9, "ok")])
-def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
+def test_the_faster_one_of_the_measured_link_and_that_of_the_detection_counts(rate, label):
     """PCIe 5.0 with 16 lanes: 63 GB/s."""
     fifth, lanes = (Fact(value, "ok", "sysfs") for value in (5, 16))
     run = run_of([carried(2**23 / rate)], devices=(CPU, CARD))
@@ -181,8 +181,10 @@ def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
     known = Gpu(id="GPU-a", link=Link(gen_max=fifth, width_max=lanes))
     assert label_of(known) == label
     slower = [replace(LINK, upload_bytes_per_s=4e10)]
-    assert label_of(known, peaks=slower) == "implausible", "what was measured says more"
-    assert label_of(Gpu(id="GPU-a")) == "ok"
+    assert label_of(known, peaks=slower) == label, "neighbours slowed what was measured"
+    assert label_of(known, peaks=[replace(LINK, upload_bytes_per_s=6.5e10)]) == "ok"
+    unknown = Gpu(id="GPU-a")
+    assert (label_of(unknown), label_of(unknown, peaks=slower)) == ("ok", "implausible")
 
 
 def test_warm_up_and_superseded_sessions_and_sweeps_never_count():

@@ -42,8 +42,6 @@ from gpubench.result.run import Device
 # Scripted clocks, temperature and power that the monitor reads, and scripted links.
 FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
 LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
-# At the start and at the end of a block; scripted blocks are too short for more.
-READINGS_PER_BLOCK = 2
 
 
 class FakeLinks(HostLinks):
@@ -91,7 +89,7 @@ class FakeLinks(HostLinks):
 
 
 # For devices whose clock is not steady: throttle reasons and share of the full clock, in the first block and
-# later.
+# later. Scripted blocks are so short that each has one reading.
 _STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
 _CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
     "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
@@ -147,7 +145,7 @@ class FakeBackend(Backend, Observed, Joins):
                 sleep_for_ever()
             if word == "monitor-dies":
                 os._exit(3)
-            throttle, share = first if next(numbers) < READINGS_PER_BLOCK else later
+            throttle, share = later if next(numbers) else first
             return {
                 "clock_hz": share * FULL_HZ, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
                 "power_w": POWER_W, "energy_j": POWER_W * time.perf_counter(), "throttle": list(throttle),
