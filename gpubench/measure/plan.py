@@ -91,7 +91,7 @@ class Workload(msgspec.Struct, frozen=True):
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
             return True
-        return ("transfer-always", case.device_id) not in {(x.regime, x.device_id) for x in self.cases}
+        return all(x.regime != "transfer-always" for x in self.cases if x.device_id == case.device_id)
 
     def outdone(self, case: Case) -> bool:
         """Return whether the plan also has a tuned case on the device and in the regime of this library case.

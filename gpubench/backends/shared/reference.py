@@ -387,13 +387,17 @@ def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
     if op.terms is None:
         return
     whole, alone = term_inputs(op, case)
-    yield whole, lambda got: judge_alone(op, "bfloat16", alone, [got])[0]
+
+    def compare(got: Array) -> Check:
+        return judge_alone(op, "bfloat16", alone, [got])[0]
+
+    yield whole, compare
     if isinstance(op.split, Split) and op.split.join == "maximum":
         terms = whole[0]
         for place in {max(0, len(terms) - 4**k) for k in range(1, len(terms).bit_length() // 2 + 2)}:
             terms[terms == _JOINED] = -_JOINED
             terms[place] = _JOINED
-            yield whole, lambda got: judge_alone(op, "bfloat16", alone, [got])[0]
+            yield whole, compare
 
 
 _JOINED = 3  # the sum of all terms

@@ -130,11 +130,10 @@ class Workspace:
     def meaningless(self) -> tuple[int, list[int]] | None:
         """The number of an output, and the index of an infinity or NaN in its reference. None if there is none,
         if the inputs have one, too, or if the op declares such outputs."""
-        for number, reference in enumerate(self.answers):
-            place = not_finite(reference, self.inputs)
-            if place is not None and not self.op.not_finite:
-                return number, place
-        return None
+        if self.op.not_finite:
+            return None
+        places = enumerate(not_finite(reference, self.inputs) for reference in self.answers)
+        return next(((number, place) for number, place in places if place is not None), None)
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:

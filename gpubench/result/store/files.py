@@ -195,6 +195,11 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
                 return "it is not a regular file, so it cannot be replaced", "write to - for standard output"
             if not os.access(target, os.W_OK):
                 return "the file is there and write-protected", "choose another name or change its permissions"
+            if _is_anothers(about, os.stat(target.parent)):
+                return (
+                    "it is another user's, in a folder where users replace their own files alone",
+                    "choose another name",
+                )
         if not target.parent.exists():
             return (
                 f"the folder {target.parent} does not exist",
@@ -209,6 +214,12 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
     except OSError as error:
         return disk.reason(error), disk.remedy(error)
     return "", ""
+
+
+def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
+    """Return whether this user may not replace a file because its folder has a sticky bit, like /tmp."""
+    user = getattr(os, "geteuid", lambda: 0)()
+    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
 
 
 def _read_standard_input() -> bytes:

@@ -471,6 +471,7 @@ def test_the_lock_of_another_user_is_kept_too(somebody):
 
 FOREIGN = {
     "lock": (lambda path, run: lock_of(path).touch(0o600), lambda path, run: store.lock_result(path, "run", 0), "Permission denied"),
+    "result": (lambda path, run: path.touch(0o666), lambda path, run: store.check_writable(path), "another user's"),
     "folder": (lambda path, run: store.result_path(path.parent, run), lambda path, run: store.check_result_path(path.parent, run), "Permission denied")}  # fmt: skip
 
 
