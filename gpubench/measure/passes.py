@@ -87,7 +87,7 @@ class Unsharp(NamedTuple):
     high: float  # upper end of its interval, as ln(n)
     cpu: bool  # whether the CPU's curves make the interval wide
     gpu: bool  # whether the device's curves make the interval wide
-    # ln(n) of the timed sizes of the side with wide curves; of two, the one with fewer
+    # ln(n) of the timed sizes of the side with wide curves; if both are wide, of the one with fewer sizes
     sizes: tuple[float, ...]
     share: float  # the share of the interval's variance that more sizes can remove
     around: int = 0  # the number of sizes in or near the interval
@@ -192,7 +192,7 @@ class Passes:
         self._repeated: set[tuple[str, int, Slot]] = set()
 
     def rows(self, series: Series) -> Rows:
-        """Return the times of a series, by size and contender."""
+        """Return the seconds per launch of a series, by size and contender."""
         return self.points.rows(series)
 
     def note_times(self, step: Step) -> None:

@@ -85,8 +85,8 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed: for calls that copy each time, streamed calls
-        and splits. On a device without calls that copy each time, for all calls except those in place."""
+        """Return whether the parts of the case's calls are timed: if they copy each time, are streamed or split,
+        or if their device has no calls that copy each time. Parts of calls in place are never timed."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -378,8 +378,8 @@ MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
-    """Return how many sets of buffers of a pipeline fit into memory, but at least LEAST_SETS and at most
-    MOST_SETS."""
+    """Return how many sets of buffers of a pipeline fit into memory, from LEAST_SETS to MOST_SETS. Memory whose
+    size is None does not limit them."""
     on_host, on_device = needs(op, case.params, case.dtype)
     held = max(1, op.held_bytes(case.params, case.dtype))
     rooms = ((host_bytes, on_host, HOST_COPIES), (device.usable_bytes, on_device, 1))
@@ -430,7 +430,7 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
 
 
 def merge(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return each workload once, with all cases that the given workloads have for it."""
+    """Return one workload for each key, with the cases of all workloads with this key."""
     by_key: dict[str, Workload] = {}
     for item in workloads:
         before = by_key.get(item.key)
@@ -443,7 +443,7 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
     """Group the workloads in their order. Memory holds a whole group at once, so that its rounds can be
-    interleaved."""
+    interleaved. A workload that exceeds memory is a group of its own."""
     rooms = [constraints.host_bytes], [target.device.usable_bytes for target in constraints.targets]
     limits = [
         MEMORY_SHARE * min((room for room in of_side if room is not None), default=math.inf)
@@ -481,8 +481,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return the series of a selection: each op in each dtype with each given shape, or without a shape. An overhead
-    has the dtypes that it declares instead. A user's function has only those that it declares, if there are any."""
+    """Return each op in each selected dtype and shape, as series. An overhead has the dtypes that it declares
+    instead; a user's function the selected ones that it declares, or all of them if it declares none."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
@@ -502,7 +502,7 @@ def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float:
-    """Return a rough upper bound of the seconds: each case takes `max_time_s` and two warm-ups a session."""
+    """Return a rough upper bound of the seconds: in each session a case takes `max_time_s` and two warm-ups."""
     per_case = settings.max_time_s + 2 * settings.warmup_s
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
 
@@ -515,8 +515,8 @@ class Purpose(msgspec.Struct, frozen=True):
     the limits of the settings decide."""
 
     phase: Phase = "main"  # stored with each block
-    samples: int | None = None  # number of samples of each case
-    blocks: int | None = None  # number of blocks of each case in this session
+    samples: int | None = None  # number of samples of each case; None: not limited by their number
+    blocks: int | None = None  # number of blocks of each case in this session; None: likewise
 
 
 MAIN = Purpose()
@@ -586,7 +586,7 @@ def _moves(item: Workload, device_id: str) -> bool:
 
 
 def limit_s(settings: Settings) -> float:
-    """Return the most seconds for one peak."""
+    """Return the most seconds for one peak, which are fewer with the preset `quick` or a small budget."""
     most = QUICK_LIMIT_S if settings.preset == "quick" else LIMIT_S
     return most if settings.budget_s is None else min(most, BUDGET_SHARE * settings.budget_s)
 

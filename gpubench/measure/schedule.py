@@ -103,7 +103,8 @@ def open_curves(spec: RunSpec) -> list[Series]:
 
 
 class Schedule:
-    """The plan, to which the search adds workloads, and the steps of each session."""
+    """The plan, to which the search adds workloads, and the steps of each session. The order of the steps is
+    random; it depends on the seed of the run and on `index`, the index of the session in the file."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
         self._spec = spec
@@ -230,7 +231,8 @@ def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
     """Return the workloads with the split cases that may gain time. Each GPU and regime has one, at the largest
-    measured size at which neither side is more than FARTHEST times as fast as the other."""
+    measured size at which neither side is more than FARTHEST times as fast as the other. `rows` are the times
+    so far, and `cpu` contains the ids of the CPUs."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
         near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]

@@ -422,7 +422,7 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
     The memory of a GPU is divided by the number of devices on it. The workers of two backends may hold the same
     workload on the same GPU at the same time. `usable_bytes` is the usable memory of each GPU, by its id in the
-    machine.
+    machine; None if it is unknown.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []
