@@ -75,8 +75,8 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # the kind of device: cpu, gpu, ...
     implementation: str | None  # its fastest implementation at this size; None: no time
     time: Estimate | None  # the expected time of one call; None: unknown
-    basis: Basis  # whether the time is measured or interpolated
-    # the measured sizes below and above this size; both are this size if it was measured
+    basis: Basis  # `measured`, `interpolated`, or `unknown` without a time
+    # the measured sizes below and above this size; both are this size if it was measured; None: no time
     between: tuple[int, int] | None
     labels: tuple[Label, ...]  # the labels of the cases behind the time
     case_ids: tuple[str, ...]  # the ids of the cases behind the time
@@ -107,9 +107,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     dtype: str  # the dtype of the elements
     data: Literal["host", "device"]  # where the data is before and after the call
-    calls: int  # the number of calls that share one copy
+    calls: int  # the number of calls that share one copy; 1 in the regimes in which calls share none
     regime: str  # the id of the regime
-    basis: Basis  # whether the answer is measured or interpolated
+    basis: Basis  # `measured`, `interpolated`, or `unknown` without an answer
     device_id: str | None  # the advised device; None: unknown
     backend: str | None  # the backend of the device; `hybrid` if both sides share the call
     implementation: str | None  # the fastest implementation on the device; None: unknown
@@ -302,8 +302,8 @@ def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandida
 
 
 def measuring_command(key: Key, n: int | None = None) -> str:
-    """Return the `gpubench run` command that measures this op, dtype and params at size `n`. None means the sizes
-    that the run chooses."""
+    """Return the `gpubench run` command that measures this op, dtype and params at size `n`. None means the
+    sizes that the run chooses."""
     file, dot, name = key.op.partition(".")
     words = [f"{file}.py:{name}" if dot else f"--ops {key.op}"]  # a function of the user's own
     words += [f"--sizes {n}"] if n else []

@@ -162,9 +162,9 @@ def analyse(
 ) -> Analysis:  # fmt: skip
     """Return the analysis of `run` for a report.
 
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation). `keep`
-    selects the shown cases, `gates` are the requested gates, `claims` are the expectations to judge. Raises InputError
-    if the baseline was not measured.
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation).
+    `keep` selects the shown cases, `gates` are the requested gates, `claims` are the expectations to judge.
+    Raises InputError if the baseline was not measured.
     """
     analysis = Analysis(run, baseline, keep, gates, claims)
     if baseline is not None:
@@ -185,7 +185,7 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
     """Return `analysis` with its rows sorted by `key`, one of KEYS, smallest first. `-key` sorts the largest
     first.
 
-    Rows without a value come last in both orders. Equal rows keep the order of the file.
+    Rows without a value come last in both orders. Equal rows keep their order.
     """
     name, down = key.removeprefix("-"), key.startswith("-")
     ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
@@ -314,8 +314,8 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
-    """Return, by series, the largest size at which the newest run of every machine has the speedup of a
-    hardware GPU. Series without such a size are left out."""
+    """Return, by series, the largest size at which the newest run of every machine (at least one) has the
+    speedup of a hardware GPU. Series without such a size are left out."""
     measured = [_sizes(headlines(side.newest)) for side in machines]
     shared = {name: set.intersection(*(sizes.get(name, set()) for sizes in measured)) for name in measured[0]}
     return {name: max(sizes) for name, sizes in shared.items() if sizes}

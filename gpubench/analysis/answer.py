@@ -56,7 +56,9 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # the params other than the size
     n: int  # the size n of the op
     size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
-    place: int  # the index in IMPLEMENTATION_SIZES of the value nearest to this size
+    # the column of a table: the index in IMPLEMENTATION_SIZES of the value nearest to this size; for rows, tokens
+    # or images 0 is the smallest size, 1 a middle one, 2 the largest; 0 for a size that the user requested
+    place: int
     asked: bool  # whether the user requested this size
     plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
     allocates: bool  # whether plain NumPy allocates a new array for its result at every call
@@ -177,8 +179,8 @@ def answer(
 ) -> MachineAnswer:
     """Return the content of the final screen.
 
-    `by_device` shows every GPU backend, and `backend` shows this backend instead of the fastest one. If
-    `thresholds` is False, the cells hold gains only, which takes little time.
+    `by_device` shows every GPU backend. `backend` shows this backend, if it was compared with a CPU, instead of
+    the fastest one. If `thresholds` is False, the cells hold gains only, which takes little time.
     """
     run, cases = analysis.run, op_cases(analysis)
     curves = analysis.break_even if thresholds else analysis.points
@@ -418,8 +420,8 @@ def _best_implementation(
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Tell whether the result of the op has more than one element. Return False if this installation does not know the
-    op."""
+    """Tell whether the result of the op has more than one element. Return False if this installation does not
+    know the op."""
     op = declaration(case.op)
     return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 

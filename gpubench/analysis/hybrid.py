@@ -156,7 +156,7 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     baseline_id: str | None
     better: Side  # the side that is faster alone
     gpu_share: float  # the GPU's share of the work, from 0 to 1
-    ideal_gain: float  # the gain that the model predicts
+    ideal_gain: float  # the gain that the model predicts for the best share
     gpu_pieces: int  # the number of pieces in which the GPU's share is copied and computed
     # the reason for a single piece; null if there are several pieces, or if none was tried
     one_piece: OnePiece | None

@@ -86,7 +86,8 @@ Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reached, and for each shown case with resident data the share of its peak."""
+    """Return the peaks that the run reached, and for each shown case with resident data the share of its
+    peak."""
     run = analysis.run
     # Backends that drive the same GPU are one device, and so are those of the CPU. A software adapter is a device of
     # its own, although it runs on the CPU.
@@ -232,8 +233,8 @@ class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
     aside: ClassVar = ("allocate", "op")  # the fields that the JSON rows leave out
     id: str  # the id of the case that allocates
     op_id: str  # the id of the op's case
-    share: float  # the share if many launches are waited for together
-    single_share: float | None  # the share if each launch is waited for; None: not timed
+    share: float  # time of the allocation / time of the op, if many launches share one wait
+    single_share: float | None  # the same quotient if each launch is waited for; None: not timed
     allocate: CaseResult  # the case that allocates
     op: CaseResult  # the case of the op
 

@@ -45,7 +45,7 @@ def used_sessions(run: Run) -> frozenset[int] | None:
 
 def count_sessions(run: Run) -> int:
     """Return the number of sessions of the plan that count; a session and its repeats are one. If the file
-    lists no sessions but has samples, return the planned number."""
+    lists no sessions, return the planned number, or 0 if the file has no samples."""
     if run.sessions:
         return len(observations(run))
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
@@ -123,14 +123,14 @@ def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
     """Return the seconds of a launch by the device's own clock: the median of the sessions' medians. `clock` is
-    "cold" or "hot". Return None without such samples."""
+    as in `device_samples`. Return None without such samples."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
 
 def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
     """Return the seconds per launch by the device's own clock, as one list for each session with samples.
-    `clock` is "cold" or "hot"."""
+    `clock` is "cold" (one launch after its caches were flushed) or "hot" (launches in a row)."""
     sessions = [
         [
             value
@@ -271,7 +271,8 @@ def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
 
 
 def _median_cost(count: int) -> float:
-    """Return the variance of the median of `count` values divided by the variance of their mean, for normal noise."""
+    """Return the variance of the median of `count` values divided by the variance of their mean, for normal
+    noise."""
     return MEDIAN_COSTS[count - 1] if count <= len(MEDIAN_COSTS) else math.pi / 2
 
 
@@ -335,9 +336,9 @@ def noise_findings(
     samples that rise or fall during a session (`drift`). `sessions` holds the samples and `blocks` the block
     medians, both by session.
 
-    The scatter is how far the blocks of a session differ, as the median over the sessions. So more sessions
-    make these labels more certain, but not more likely. In a session with one block, its samples are used
-    instead of blocks.
+    The scatter is how far the blocks of a session differ, as the median over the sessions, of which there is at
+    least one. So more sessions make these labels more certain, but not more likely. In a session with one
+    block, its samples are used instead of blocks.
     """
     marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
@@ -352,8 +353,8 @@ def noise_findings(
 
 
 def _first_slow(samples: Sequence[float]) -> bool:
-    """Tell whether the first sample is an outlier that matters. On a quiet device even 0.1 % would be many deviations,
-    so the sample must also exceed the median by 1 %."""
+    """Tell whether the first sample is an outlier that matters. On a quiet device even 0.1 % would be many
+    deviations, so the sample must also exceed the median by 1 %."""
     slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * median(samples)
     return slow and first_sample_z(samples) > FIRST_SLOW_Z
 
@@ -361,8 +362,9 @@ def _first_slow(samples: Sequence[float]) -> bool:
 def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
 ) -> list[Mark]:
-    """Return the labels for samples that are too short, other load on the machine, the power limit, and other
-    programs on the device."""
+    """Return the labels for samples that are too short (`too-short`), other load on the machine (`contended`),
+    the power limit (`power-cap`), and other programs on the device (`other-gpu-users`). `sessions` has the
+    used sessions as its keys."""
     marks: list[Mark] = []
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):

@@ -364,8 +364,8 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
     regime: str  # the id of the regime
-    device_id: str  # the id of the GPU
-    baseline_id: str  # the id of the CPU device that is the baseline at the largest size
+    device_id: str  # the id of the device
+    baseline_id: str  # the id of the device that is the baseline at the largest size
     verdict: VerdictKind  # `all-sizes` and `no-size`: it wins, or loses, at every measured size
     n: int | None  # the break-even; None: unknown, or the verdict is `all-sizes` or `no-size`
     # the low end of the interval of n; None: this end is open or unknown, or the verdict is `all-sizes` or

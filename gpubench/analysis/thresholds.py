@@ -342,9 +342,11 @@ def find_threshold(
     return GpuThreshold("undecided", None, None, None, text, None, name, situation)
 
 
+# `already`: the GPU pays if every call copies. `at`: from `calls` calls on. `beyond`: if at all, from more than
+# `shared_by` calls on. `never`: not even from MOST_CALLS on. `undecided`: not known, for the reason `reason`.
 AmortizationVerdict = Literal["already", "at", "beyond", "never", "undecided"]
-
-
+# `noise`: the times differ too much, or a label such as `throttled` forbids a verdict. `no-parts`: the copies were
+# not timed singly. `parts-differ`: they were, and took another time than whole calls tell.
 AmortizationReason = Literal["noise", "no-parts", "parts-differ"]
 
 
@@ -358,15 +360,15 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # the id of the GPU
     implementation: str  # the GPU's fastest implementation if calls share a copy
     baseline_id: str  # the id of the fastest CPU case
-    verdict: AmortizationVerdict  # "beyond": if the GPU pays at all, then from more than `shared_by` calls on
-    calls: int | None  # the number of calls, if the verdict is "already" (1) or "at"
+    verdict: AmortizationVerdict  # the kind of result
+    calls: int | None  # the number of calls, if the verdict is `already` (1) or `at`; else None
     lo: int | None  # the low end of the interval; None: unbounded
     hi: int | None  # the high end of the interval; None: unbounded
     shared_by: int  # the number of calls that shared a copy when they were measured
     transfer_s: float  # the seconds of the copies, which the calls share
     launch_s: float  # the seconds that each call adds
     cpu_s: float  # the seconds of one call on the CPU
-    reason: AmortizationReason | None  # the reason why there is no result; None if there is one
+    reason: AmortizationReason | None  # the reason of the verdict `undecided`; None for the others
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):

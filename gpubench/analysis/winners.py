@@ -58,14 +58,16 @@ StripKey = tuple[str, str]  # the ids of a device and a regime
 class MapPoint(msgspec.Struct, frozen=True):
     """A point of the map: a size and its ratio."""
 
-    size: float  # the size, in elements of one array
+    size: float  # the size in elements (`AnswerRow.elements`)
     ratio: float  # the speedup; above 1 the GPU is faster
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a strip between two sizes."""
 
-    kind: StretchKind  # `known`; `unsure`: either side may win; `unmeasured`; `failed`: no true number
+    # `known`: the faster side is sure; `unsure`: either side may be faster; `unmeasured`: a side has no time there;
+    # `failed`: the device's cases there failed or gave wrong results
+    kind: StretchKind
     start: float  # the smallest size, in elements
     end: float  # the largest size, in elements
     points: tuple[MapPoint, ...] = ()  # the ends of straight pieces in log-log; empty if nothing is known

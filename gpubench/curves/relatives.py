@@ -34,7 +34,8 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     kind: Kind  # the kind of its calls
     blocks: Blocks  # the seconds of its blocks, by size and session
-    relation: Hashable = None  # equal for contenders that are relatives; it does not contain the op
+    # equal for contenders that are relatives, so it does not contain the op; None: the contender has none
+    relation: Hashable = None
     # the bytes that a launch moves for each unit of n; 0 if they are not proportional to n, so that the
     # contender has no relatives
     traffic: float = 0.0
@@ -47,11 +48,11 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `relation` is its dtype, device, implementation and regime (by id).
-        `moved` holds two numbers of bytes for each size: those that a launch moves, and those among them that
-        it writes. If the op has other params than the size, `moved` is empty and the contender has no
-        relatives. An op that writes next to nothing is a reduction, which is related only to other
-        reductions."""
+        """Return the times of a contender. `device_kind` is the kind of its device, such as `cpu`, and
+        `relation` is its dtype, device, implementation and regime (by id). `moved` holds two numbers of bytes
+        for each size: those that a launch moves, and those among them that it writes. If the op has other
+        params than the size, `moved` is empty and the contender has no relatives. An op that writes next to
+        nothing is a reduction, which is related only to other reductions."""
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
@@ -83,8 +84,8 @@ OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 class Own(NamedTuple):
     """How far the curve of one op may deviate from that of its relatives."""
 
-    level: float  # the standard deviation of its level; for a launch, of its fixed cost
-    slope: float  # the standard deviation of its slope; for a launch, of its cost per byte
+    level: float  # the standard deviation of its level; on a GPU, the relative one of the cost of a launch
+    slope: float  # the standard deviation of its slope; on a GPU, the relative one of the cost per byte
     share: float = 1.0  # the variance of its own walk, as a share of the variance of the relatives' walk
 
 

@@ -33,9 +33,9 @@ FARTHEST = 100.0
 class Interval(NamedTuple):
     """An estimate with its interval, in the unit of the values."""
 
-    low: float  # the low end, at most `estimate`
-    estimate: float  # the mean
-    high: float  # the high end, at least `estimate`
+    low: float  # the low end, at most `estimate`; 0 if nothing is known
+    estimate: float  # the estimate
+    high: float  # the high end, at least `estimate`; infinity if nothing is known
     kind: IntervalKind  # "sessions", or "prior" if a prior is used because there are too few sessions
 
     def around(self, estimate: float) -> Interval:
@@ -45,7 +45,8 @@ class Interval(NamedTuple):
 
 
 class IntervalLike(Protocol):
-    """An estimate with the ends of its interval: an `Interval`, or a time in a document."""
+    """An estimate with the ends of its interval, in the fields of `Interval`: an `Interval`, or a time in a
+    document."""
 
     @property
     def low(self) -> float: ...
@@ -105,8 +106,8 @@ def mad(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the smallest value, the quartiles, the MAD, and the number of values that lie more than 1.5 times
-    the distance of the quartiles beyond them. Raises ValueError if there are no values."""
+    """Return the location and spread of the values. An outlier lies more than 1.5 interquartile ranges below
+    the first quartile or above the third one. Raises ValueError if there are no values."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
     outliers = sum(1 for value in ordered if max(q1 - value, value - q3) > 1.5 * (q3 - q1))
@@ -119,8 +120,8 @@ FEW_QUARTILES = 1.15
 
 def spread_share(values: Sequence[float]) -> float:
     """Return the interquartile range divided by the median, as a measure of the noise in one session. It is
-    corrected for small numbers of values. Return 0 for fewer than two values, or if the median is not positive.
-    Raises ValueError if there are no values."""
+    corrected for small numbers of values. Return 0 for a single value, or if the median is not positive. Raises
+    ValueError if there are no values."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -180,8 +181,8 @@ def _median_rank(n: int) -> int:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of the median by order statistics. With fewer than 6 values it is [min, max], which
-    covers less than 95 %."""
+    """Return the ends of the interval of the median, by order statistics. With fewer than 6 values they are the
+    smallest and the largest one, which cover less than 95 %. There is at least one value."""
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
@@ -213,7 +214,7 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 
 
 def prior_quantile(p: float) -> float:
-    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom.
+    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom, for 0 < `p` < 1.
 
     The closed form for four degrees (Shaw 2006) is also exact in the tails, which matter if many cases are
     tested together.
@@ -289,14 +290,15 @@ def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...
 
 
 def mean_log(values: Iterable[float]) -> float:
-    """Return the mean of the natural logarithms."""
+    """Return the mean of the natural logarithms of at least one value. Raises ValueError for a value that is
+    not positive."""
     logs = [math.log(value) for value in values]
     return math.fsum(logs) / len(logs)
 
 
 def run_value(sessions: Iterable[Sequence[float]]) -> float:
-    """Return the time of a case: the mean of ln(block) in each session, then exp of the mean over the
-    sessions."""
+    """Return the time of a case: the mean of ln(block) in each session, then exp of the mean over the sessions.
+    There is at least one session, and each has a block."""
     means = [mean_log(blocks) for blocks in sessions]
     return math.exp(math.fsum(means) / len(means))
 
@@ -344,7 +346,7 @@ def ratio_interval(
 ) -> Interval:
     """Return the baseline's time divided by the case's time, with an interval as in `run_interval`. `pairs`
     holds a pair (blocks of the baseline, blocks of the case) for each session. `priors` are those of the
-    baseline and the case."""
+    baseline and the case; None means as in `run_interval`."""
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
@@ -371,7 +373,8 @@ def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return exp of the mean logarithm. Return 0 if a value is 0. Raises ValueError if there are no values."""
+    """Return exp of the mean logarithm. Return 0 if a value is 0. Raises ValueError if there are no values or
+    one is negative."""
     if not values:
         raise ValueError("no values")
     return 0.0 if min(values) == 0 else math.exp(mean_log(values))
@@ -393,8 +396,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return two p-values of the exact one-sided Mann-Whitney test: one for the hypothesis that `new` is
-    larger, one for the hypothesis that `new` is smaller. Equal values share the mean of their ranks."""
+    """Return two p-values of the exact one-sided Mann-Whitney test: the first is small if `new` is larger than
+    `base`, the second if it is smaller. Equal values share the mean of their ranks."""
     ranks = _ranks([*base, *new])
     times = 1 if all(map(float.is_integer, ranks)) else 2  # a rank that two share is a half
     whole = [round(times * rank) for rank in ranks]
@@ -406,11 +409,10 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float
 def shift_ratio(
     base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
 ) -> tuple[float, float, float]:
-    """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base. The interval is the inverse of the
-    rank test at `alpha`.
-
-    With too few sessions for `alpha`, the interval spans all observed ratios.
-    """
+    """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base: the median of the ratios of all
+    pairs of values, with the interval of those ratios that the two-sided rank test at level `alpha` does not
+    reject. With too few values for `alpha`, the interval spans all ratios. Both sides have at least one
+    value."""
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
     least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
@@ -418,8 +420,9 @@ def shift_ratio(
     return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
 
 
+# A rate that falls short of its peers' median by less than this share is never a suspect.
 TOLERANCE = 0.05
-FEWEST_PEERS = 4
+FEWEST_PEERS = 4  # the fewest peers whose scatter tells a suspect
 _LEAST_K = 3.5
 _CHANCE = 0.05  # the probability of a false suspect in a fleet whose GPUs differ by chance
 _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
@@ -433,8 +436,8 @@ def growing_k(looks: int) -> float:
 
 
 def robust_spread(rates: Sequence[float]) -> float:
-    """Return the robust standard deviation (from the MAD) divided by the median. Raises ValueError if there are no
-    rates."""
+    """Return the robust standard deviation (from the MAD) divided by the median. Raises ValueError if there are
+    no rates."""
     return MAD_SIGMA * mad(rates) / median(rates)
 
 

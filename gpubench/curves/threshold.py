@@ -23,7 +23,7 @@ State = Literal["at", "always", "never", "unsure"]
 
 
 class Margin(NamedTuple):
-    """The comparison of both sides at one size."""
+    """The comparison of the sides `case` and `other` at one size."""
 
     x: float  # ln n
     log_ratio: float  # ln(time of other / time of case); above 0 the case is faster
@@ -32,7 +32,8 @@ class Margin(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The size from which the case is faster than the other side."""
+    """The size from which the side `case` is faster than the side `other`. Sure means with a probability above
+    97.5 %."""
 
     # at: the case surely loses at some size and wins at the largest; always: it surely wins at all sizes; never:
     # it surely loses at the largest size; unsure: none of these is sure
@@ -266,14 +267,14 @@ def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
 class Doubt(NamedTuple):
     """The risk of a choice."""
 
-    wrong: float  # the probability that the choice is wrong
-    cost: float  # the expected loss of time, as a share
+    wrong: float  # an upper bound of the probability that a rival takes less time by more than WRONG
+    cost: float  # the expected loss of time against the worst rival for it, as a share of the rival's time
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the risk of `choice` at x = ln(n): the probability that one of `rivals` is clearly faster, and the
-    expected loss. The risk is for a call in another run, so it includes the offsets of whole curves and the
-    scatter of single sizes. Raises ValueError if a curve was not timed on both sides of x."""
+    """Return the risk of `choice` at x = ln(n) if each of `rivals` may be the faster one. The risk is for a
+    call in another run, so it includes the offsets of whole curves and the scatter of single sizes. Raises
+    ValueError if a curve was not timed on both sides of x."""
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
@@ -289,8 +290,9 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
-    """Return the ranges of sizes between `low` and `high` in which the expected loss of the fastest curve
-    exceeds HIGHEST_COST. There are none without curves, or unless 0 < `low` < `high` < infinity."""
+    """Return the ranges (first size, last size) in which the expected loss of the fastest curve exceeds
+    HIGHEST_COST. The sizes from `low` to `high` are tried in steps of at most COST_STEP, and a range reaches
+    half a step beyond its sizes. There are none without curves, or unless 0 < `low` < `high` < infinity."""
     if not curves or not 0 < low < high < math.inf:
         return ()
     steps = math.ceil(math.log(high / low) / COST_STEP)

@@ -83,9 +83,9 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp as by `even`, with steps. There is a step between two neighbouring points if the time
-        changes by more than slopes and chance explain. The whole excess may then lie anywhere between the
-        points."""
+        """Return a warp that grows by `rate` for each unit of x, from 0 at the first point, and by steps. There
+        is a step between two neighbouring points if the time changes by more than slopes and chance explain.
+        The whole excess may then lie anywhere between the points."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)

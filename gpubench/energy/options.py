@@ -18,8 +18,8 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings, with `energy` on if it was requested. Raises UsageError if energy is requested
-        without sizes."""
+        """Return the settings, with `energy` on if it was requested. Raises UsageError if it was requested
+        without sizes, unless a file of `--append` or `--like` has them."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
@@ -38,8 +38,8 @@ class EnergyGoal(AdviseOptions):
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Return the advice. If the goal is energy, it is for the device with the least energy. Raises
-        UsageError for an unknown goal."""
+        """Return the advice. If the goal is energy, return that for the device with the least energy instead.
+        Raises UsageError for an unknown goal."""
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":

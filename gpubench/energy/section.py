@@ -34,8 +34,8 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     # mean power in watts during the case, from the device's sensor; None if there is none
     sensor_w: float | None
     window_s: float  # seconds for which the case ran
-    steps: int  # steps of the counter after the first one in that time
-    counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
+    steps: int  # how often the counter changed in that time, without the first change
+    counter: str  # kind of counter: "nvml", "hwmon" or "rapl"; "" if the device has none
     reason: str | None  # reason why the energy is unknown; None if it is known
 
 
@@ -155,9 +155,9 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the device with the least energy, by the first of `runs` that counted the energy of
-    this call. The device is None if the energy of the CPU's or the GPU's side is unknown, or if the energy of
-    fewer than two devices is known."""
+    """Return the advice for the device with the least energy, by the first of `runs` that measured the energy
+    of this call. The device is None if the energy of fewer than two devices is known, or if a side (CPU or GPU)
+    was measured without a result."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}

@@ -29,7 +29,8 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the energy counters of the CPU's packages, or the reason why there are none."""
+    """Return the energy counters of the CPU's packages, or the reason why there are none. `root` is the folder
+    in which `/sys` lies."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -48,7 +49,8 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return the energy counter of the AMD GPU at this PCI address, or the reason why there is none."""
+    """Return the energy counter of the AMD GPU at this PCI address, in a list, or the reason why there is none.
+    An unknown address has none. `root` is the folder in which `/sys` lies."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -65,16 +67,13 @@ class MeanPower(NamedTuple):
     """The mean power between the first and the last step of a counter."""
 
     watts: float  # mean power
-    steps: int  # steps of the counter after the first one
+    steps: int  # number of steps after the first one
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
-    """Return the mean power from readings (seconds, joules). Returns None if the counter took fewer than two
-    steps or decreased.
-
-    A counter does not change between its steps, so time and energy are both measured from the first step to the
-    last one.
-    """
+    """Return the mean power from readings (seconds, joules) of a counter. A step is a change of the counter.
+    Time and energy are both measured from the first step to the last one, because between its steps a counter
+    tells nothing. Returns None if the counter took fewer than two steps or decreased."""
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]
     if len(steps) < 2 or any(later[1] < earlier[1] for earlier, later in pairwise(readings)):
         return None
@@ -96,7 +95,8 @@ UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
-    """Measures the energy of each case once, in the first session that measures the case."""
+    """The companion that measures the energy of each case once, in the first session that measures the
+    case."""
 
     root = Path("/")
     _monitor: Monitor | None = None

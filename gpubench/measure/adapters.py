@@ -21,8 +21,8 @@ from gpubench.measure.worker_pool import Worker, WorkerGone
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import Device, Identity, RunWarning
 
-Trial = Callable[[str], float | None]
-Card = list[Device]
+Trial = Callable[[str], float | None]  # returns the seconds of an adapter, by its id; None: it failed
+Card = list[Device]  # the adapters of one card
 
 # One case is bound by arithmetic, one by memory. Tuned implementations show what a driver's compiler is worth.
 TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
@@ -81,7 +81,7 @@ def cards(devices: Iterable[Device]) -> list[Card]:
     driver and interface are two cards, even of one model. Other adapters are one card if their UUIDs or their
     PCI addresses are equal. If these are unknown, vendor and device ids decide: the first adapter of one driver
     is paired with the first of the other. D3D12 may list one card twice, so several of its adapters may join
-    one Vulkan card with their ids."""
+    one card of Vulkan by these ids."""
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]

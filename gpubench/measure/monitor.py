@@ -30,8 +30,9 @@ INTERVAL_S = 0.1
 
 
 class Monitor:
-    """Reads the GPUs of a session while blocks are measured. `since` is the time by `perf_counter` at which the
-    session started. `absent` gives the devices that cannot be read, each with the reason."""
+    """The child process that reads the GPUs of a session while blocks are measured. `since` is the time by
+    `perf_counter` at which the session started. `absent` maps the ids of devices that cannot be read to the
+    reasons."""
 
     def __init__(
         self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None

@@ -355,7 +355,7 @@ class CostModel:
         self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step that took `took_s` seconds, without the choice of kernels. These seconds are below 0 if
+        """Learn from a step. `took_s` are its seconds less those of choosing kernels; they are below 0 if
         several devices chose at the same time. The step's times must already be in the points."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}

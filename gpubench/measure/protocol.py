@@ -162,7 +162,7 @@ class Sample(WorkerRequest, frozen=True):
     case_id: str  # the case
     session: int  # the index of the session
     round: int  # number of the round
-    position: int  # place of the block in its round
+    position: int  # place of the block in its round, from 0
     samples: int  # number of samples to take
     warmup_s: float  # seconds of work before the samples
     limit_s: float  # seconds after which no sample begins

@@ -53,8 +53,8 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Progress:
-    """The numbers of cases begun (`number`), finished and planned (`cases`), for displays. `remaining` returns
-    the seconds left, or None if they are unknown."""
+    """The numbers of cases begun (`number`), finished and planned (`cases`), and of planned sessions, for
+    displays. `remaining` returns the seconds left, or None if they are unknown."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
@@ -163,8 +163,8 @@ class Recorder:
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """Return the current time in UTC as ISO 8601, to the second. Sessions use milliseconds, so that their times
-    differ."""
+    """Return the current time in UTC as ISO 8601, to the precision `timespec`. Sessions use milliseconds, so
+    that their times differ."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 

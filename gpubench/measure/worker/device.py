@@ -210,8 +210,8 @@ class Kept:
 
 
 class Suspects:
-    """Finds the case that changed a shared input. It knows the cases that were sampled since the inputs were
-    last compared."""
+    """The cases that were sampled since the shared inputs were last compared. One of them has changed an input
+    that differs."""
 
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
@@ -481,7 +481,7 @@ class OpenDevice:
         return time_sides(timed, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
-        """Prepare a case of an overhead, that is, a call of the session: check it, then find its repeat count."""
+        """Prepare a case of an overhead (a call of the session): check it, then find its repeat count."""
         case = request.case
         workload = self._workload(case)
         kind = wings.for_op("timers", op) or OverheadTimer

@@ -52,8 +52,8 @@ RECORDED = (
 
 
 class DeviceWorker:
-    """Answers the parent's requests: it lists devices, opens one, and passes further requests to the open
-    device."""
+    """The answers to the parent's requests. It lists devices, opens one, and passes further requests to the
+    open device."""
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages

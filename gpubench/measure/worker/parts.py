@@ -131,7 +131,7 @@ def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None
 
 
 class Observer(Protocol):
-    """Reads one quantity of the device. It is never called while something is timed."""
+    """A reader of one quantity of the device. It is never called while something is timed."""
 
     def begin(self) -> None:
         """Start again, because a block begins."""
@@ -144,7 +144,7 @@ class Observer(Protocol):
 
 
 class CoreClockObserver:
-    """Observes the clock of the cores in Hz."""
+    """The observer of the clock of the cores, in Hz."""
 
     def __init__(self, device: CoreClock) -> None:
         self._device = device
