@@ -176,7 +176,7 @@ class EnergyCompanion(Companion):
                 absent.pop(device.id, None)
             elif source:
                 absent[device.id] = files
-        monitor = Monitor(targets, time.perf_counter(), absent)
+        monitor = Monitor(targets, absent, time.perf_counter())
         monitor.users()  # until its driver has started
         return monitor
 

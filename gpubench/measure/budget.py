@@ -95,11 +95,10 @@ def stop_reason(
         return None
     if count >= settings.max_samples:
         return "max-samples"
-    if len(blocks) < LEAST_BLOCKS:
-        return "max-time" if sampling_s >= settings.max_time_s else None
-    precision = estimate([median(block) for block in blocks])[1]
-    if precision is not None and precision <= settings.precision:
-        return "precision"
+    if len(blocks) >= LEAST_BLOCKS:
+        precision = estimate([median(block) for block in blocks])[1]
+        if precision is not None and precision <= settings.precision:
+            return "precision"
     return "max-time" if sampling_s >= settings.max_time_s else None
 
 

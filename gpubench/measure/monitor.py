@@ -34,12 +34,10 @@ class Monitor:
     `perf_counter` at which the session started. `absent` maps the ids of devices that cannot be read to the
     reasons."""
 
-    def __init__(
-        self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, targets: Sequence[MonitorTarget], absent: Mapping[str, str], since: float) -> None:
         self._since = since
         self._ids = [target.device_id for target in targets]
-        self._absent = dict(absent or {})
+        self._absent = dict(absent)
         self._number = 0
         self._watched: list[str] = []
         self._readings: list[Reading] = []
@@ -154,16 +152,10 @@ class Monitor:
         self.close()
 
 
-def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
-    """Return the monitor for these devices. A device is identified by its own UUID or address, or by the UUID
-    or address of its GPU in `machine`."""
-    targets, absent = find_targets(devices, machine)
-    return Monitor(targets, since, absent)
-
-
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the GPUs and splits that can be read, and the reason for each GPU that cannot. Other devices are
-    ignored."""
+    """Return the GPUs and splits that can be read, and the reason for each GPU that cannot, by device id. Other
+    devices are ignored. A device is identified by its own UUID or address, or by the UUID or address of its GPU
+    in `machine`."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}

@@ -18,7 +18,7 @@ from gpubench.base.errors import name_limit
 from gpubench.base.messages import Reason
 from gpubench.measure import protocol
 from gpubench.measure.budget import ENDLESS, Budget
-from gpubench.measure.monitor import of_session
+from gpubench.measure.monitor import Monitor, find_targets
 from gpubench.result.case import FUNCTIONS, Case
 from gpubench.result.machine import Machine, cpu_cache_bytes
 from gpubench.result.run import (
@@ -284,7 +284,7 @@ class WorkerPool:
             host_bytes=None if usable is None else usable // max(1, len(devices)),
             cpus=machine.cpu.available.value, alike=alike_cpus(machine),
         )  # fmt: skip
-        self.monitor = of_session(devices, machine, since)
+        self.monitor = Monitor(*find_targets(devices, machine), since)
 
     def worker(self, device_id: str) -> Worker:
         """Return the open worker of this device, and open the device if needed. Raises DeviceGone if that is

@@ -162,15 +162,6 @@ class CoreClockObserver:
         return {"clock_hz": self._hertz} if self._hertz and None not in self._hertz else {}
 
 
-def observe_core_clock(session: Session) -> Observer | None:
-    """Return an observer of the core clock, or None if the device does not count cycles."""
-    return CoreClockObserver(session) if isinstance(session, CoreClock) else None
-
-
-# Functions that return the observer of a quantity, or None if the device does not report it.
-MAKERS: list[Callable[[Session], Observer | None]] = [observe_core_clock]
-
-
 def observers_of(session: Session) -> list[Observer]:
     """Return the observers of all quantities that the device can report."""
-    return [observer for make in MAKERS if (observer := make(session)) is not None]
+    return [CoreClockObserver(session)] if isinstance(session, CoreClock) else []

@@ -59,7 +59,7 @@ def test_heat_and_power_slow_and_a_clock_below_nine_tenths_of_the_usual_one(read
 
 
 def test_a_block_is_compared_with_the_clocks_of_the_blocks_before_it():
-    monitored = Monitor([], 0.0)
+    monitored = Monitor([], {}, 0.0)
     shares = [1.0, 0.98, *[0.85] * 4, 0.97]  # however long it stays slow
     judgements = [monitored.judge("cupy:0", block(4, 2), TIMES, [read(2.5, share * FULL)]) for share in shares]
     assert [bool(found.discarded) for found in judgements] == [False, False, *[True] * 4, False]
@@ -146,7 +146,7 @@ def asked(monkeypatch):
     machine = Machine(gpus=[Gpu(id="GPU-a", bdf=Fact("0000:06:00.0", "ok", "nvml"))])
 
     def ask(*devices):
-        session = monitor.of_session(devices, machine, 0.0)
+        session = monitor.Monitor(*monitor.find_targets(devices, machine), 0.0)
         sent = Begun.latest.sent if Begun.latest else []
         return [target for order in sent for target in order.targets], session.absent()
 
@@ -339,7 +339,7 @@ def begun(monkeypatch, *said, start_s=30.0):
     monkeypatch.setattr(monitor.processes, "Child", type("Begun", (Begun,), {"lines_said": said}))
     monkeypatch.setattr(monitor, "PATIENCE_S", 0.01)
     monkeypatch.setattr(monitor, "START_S", start_s)
-    return monitor.Monitor(CARD, 0.0)
+    return monitor.Monitor(CARD, {}, 0.0)
 
 
 def test_only_devices_that_somebody_is_on_are_told(monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
-from gpubench.measure.worker import parts, timer
+from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 from tests.rows import rows
@@ -148,7 +148,7 @@ def test_a_quantity_of_ones_own_is_read_behind_each_sample_that_counts(monkeypat
     counter = SimpleNamespace(
         begin=read.clear, read=lambda: read.append("once"), end=lambda: {"t_s": float(len(read))}
     )  # fmt: skip
-    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: counter])
+    monkeypatch.setattr(timer, "observers_of", lambda session: [counter])
     assert Predicted(1e-4, 2).block().t_s == 4.0
 
 
