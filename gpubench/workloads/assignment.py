@@ -57,10 +57,10 @@ class Predicted(NamedTuple):
     assignment: str  # one letter for each stage
 
 
-def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
-    """Return two stage assignments: one with every stage on the CPU, and one with every stage on the GPU except
-    those that only the host can run."""
-    return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
+def single_sides(on_host: Sequence[bool]) -> dict[str, str]:
+    """Return two stage assignments, by the name of the side: `cpu` with every stage on the CPU, and `gpu` with
+    every stage on the GPU except those that only the host can run. `on_host` tells which stages these are."""
+    return {"cpu": CPU * len(on_host), "gpu": "".join(CPU if host else GPU for host in on_host)}
 
 
 class _Step(NamedTuple):
@@ -161,7 +161,8 @@ def nearest(costs: AssignmentCosts) -> list[Predicted]:
     """Return the stage assignment of least predicted time and others that take at most NEAR times as long: at
     most MOST items, the fastest first."""
     chain = StageChain(costs)
-    limit_s = NEAR * min(predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
+    alone = single_sides([step.gpu_s is None for step in costs.steps]).values()
+    limit_s = NEAR * min(predicted_s(chain, assignment) for assignment in alone)
     # The exact search has to consider only what is faster than the result of a narrow search.
     narrow = _search(chain, limit_s, WIDTH)
     if len(narrow) == MOST:

@@ -42,6 +42,7 @@ from gpubench.workloads.assignment import (
     StageCost,
     nearest,
     predicted_s,
+    single_sides,
     stage_seconds,
 )
 
@@ -50,10 +51,8 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the stage assignments that use only the CPU and only the GPU, by the names `cpu` and `gpu`. Stages
-    that only the host can run stay on the host in both."""
-    hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
-    return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
+    """Return the two stage assignments of `single_sides` for the stages of the op."""
+    return single_sides([kernels.load(stage.op).host is not None for stage in op.stages])
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
