@@ -11,12 +11,21 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult, declaration
+from gpubench.analysis.estimate import (
+    CALLS,
+    CHECK_ONLY,
+    HOST_STAGE,
+    NO_SAMPLES,
+    CaseResult,
+    OfSeries,
+    declaration,
+    series_fields,
+)
 from gpubench.analysis.machine import fact
 from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, SizeUnit, largest_error, size_unit_of, threshold
 from gpubench.base import group_by
-from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey, beside_size
+from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey
 from gpubench.result.run import Failure, Run
 
 NEAR_BEST = 1.1  # a backend scores as the best up to this factor below the fastest
@@ -25,12 +34,9 @@ FEWEST_OPS = 4  # with fewer ops a median is not meaningful
 IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 
 
-class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerRow(OfSeries, frozen=True, kw_only=True):
     """One op on one GPU, or on several GPUs of the same model whose results do not differ."""
 
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
     cells: dict[str, AnswerCell]  # the size from which the GPU pays, by regime id
     size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
@@ -47,13 +53,10 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
         return all(cell.reason == HOST_STAGE for cell in self.cells.values())
 
 
-class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
+class BestImplementation(OfSeries, frozen=True, kw_only=True):
     """The times of an op on the CPU at one size: plain NumPy, and the fastest implementation if it surely beats
     plain NumPy."""
 
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     n: int  # the size n of the op
     size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
     # the column of a table: the index in IMPLEMENTATION_SIZES of the value nearest to this size; for rows, tokens
@@ -79,12 +82,9 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
         return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
-class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
+class GpuTimes(OfSeries, frozen=True, kw_only=True):
     """The times of one op on one GPU at one size. It is used for runs without a CPU time."""
 
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     device_id: str  # the id of the GPU
     n: int  # the size n of the op
     size_unit: SizeUnit  # the unit of the size (see `SizeUnit`)
@@ -301,7 +301,7 @@ def answer_rows(
         case = of_op[0].case
         by_cell = group_by(of_op, lambda case: case.case.cell)
         yield AnswerRow(
-            op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), device_id=device_id,
+            **series_fields(case), device_id=device_id,
             cells={cell[2]: threshold(curves.get(cell), members) for cell, members in by_cell.items()},
             size_unit=size_unit_of(case),
         )  # fmt: skip
@@ -405,7 +405,7 @@ def _best_implementation(
     assert best.time is not None
     case, ratio = best.case, None
     implementation = BestImplementation(
-        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n, size_unit=size_unit_of(case),
+        **series_fields(case), n=case.n, size_unit=size_unit_of(case),
         place=place, asked=named, allocates=plain is not None and _makes_an_array(case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
     )  # fmt: skip
@@ -440,12 +440,12 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
         if case.case.op in named or case.n == largest[case.case.series, case.case.device_id]
     )  # fmt: skip
     rows = group_by(shown, lambda case: (case.case.series, case.n, case.case.device_id))
-    for ((op, dtype, params), n, device_id), cases in sorted(rows.items(), key=lambda item: item[0]):
+    for (_, n, device_id), cases in sorted(rows.items(), key=lambda item: item[0]):
         by_regime = group_by(cases, lambda case: case.case.regime_id)
         best = {regime: fastest(same) for regime, same in by_regime.items()}
         yield GpuTimes(
-            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, size_unit=size_unit_of(cases[0].case),
-            asked=op in named,
+            **series_fields(cases[0].case), device_id=device_id, n=n, size_unit=size_unit_of(cases[0].case),
+            asked=cases[0].case.op in named,
             seconds={regime: case.time.estimate for regime, case in best.items() if case and case.time},
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ from gpubench.analysis.samples import (
     kept_samples,
     main_blocks,
     noise_findings,
-    used_sessions,
+    of_used_sessions,
     workers,
 )
 from gpubench.base.errors import BadPlugin
@@ -32,7 +32,7 @@ from gpubench.curves import stats
 from gpubench.curves.stats import IntervalKind
 from gpubench.kernels.contract.op import Op
 from gpubench.result.case import DEVICE_GROUP, ORDERED, Case, beside_size
-from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Parts, Run, Skip
+from gpubench.result.run import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 
 OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
@@ -144,6 +144,20 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     def sample_count(self) -> int:
         """The number of used samples in all used sessions."""
         return sum(len(samples) for samples in self.sessions.values())
+
+
+class OfSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the results about one op, dtype and params."""
+
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
+
+
+def series_fields(case: Case) -> dict[str, Any]:
+    """Return the fields of `OfSeries` for the series of a case."""
+    op, dtype, params = case.series
+    return {"op": op, "dtype": dtype, "params": dict(params)}
 
 
 # Groups of ops that compute nothing. They have no CPU side and are not compared.
@@ -294,9 +308,8 @@ def declaration(op: str) -> Op | None:
 
 # ---------------------------------------------------------------- where the time of a copying call goes
 
-PARTS = ("alloc_s", "upload_s", "launch_s", "kernel_s", "sync_s", "download_s")
-
-
+# The parts that are timed by themselves.
+_LISTED = ("alloc_s", "upload_s", "launch_s", "sync_s", "download_s")
 Residents = Mapping[tuple[str, str, str], Measurement]
 
 
@@ -323,7 +336,7 @@ def time_breakdown(
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))
-    parts = _used_parts(run, outcome) or (_used_parts(run, resident) if resident else [])
+    parts = of_used_sessions(run, outcome.parts) or of_used_sessions(run, resident.parts if resident else [])
     times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
     result_s = _typical(part.result_s for part in parts)
     kernel_s = cold_s
@@ -357,18 +370,10 @@ def time_breakdown(
     )  # fmt: skip
 
 
-_LISTED = tuple(name for name in PARTS if name != "kernel_s")
-
-
 def single_s(run: Run, outcome: Measurement) -> float | None:
     """Return the seconds of one launch and the wait for it: the median of the sessions' medians. Return None if
     single launches were not timed."""
-    return _typical(part.single_s for part in _used_parts(run, outcome))
-
-
-def _used_parts(run: Run, outcome: Measurement) -> list[Parts]:
-    allowed = used_sessions(run)
-    return [part for part in outcome.parts if allowed is None or part.session in allowed]
+    return _typical(part.single_s for part in of_used_sessions(run, outcome.parts))
 
 
 def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:

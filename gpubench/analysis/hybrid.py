@@ -18,14 +18,14 @@ import msgspec
 from msgspec import UNSET
 
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.estimate import CaseResult, series_fields
 from gpubench.analysis.samples import main_blocks, stage_medians, wall_samples
 from gpubench.analysis.speedup import EQUAL, fastest, pair_ratio
 from gpubench.base import group_by
 from gpubench.base.plugins import wings
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
-from gpubench.result.case import QUEUED, RESIDENT, STREAMED, beside_size
+from gpubench.result.case import QUEUED, RESIDENT, STREAMED
 from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, PipelineStage, Run
 
 
@@ -203,14 +203,13 @@ class Contest(NamedTuple):
         return stats.ratio_interval(pairs, (better.prior, self.shared.prior))
 
     def fields(self, cases: Iterable[CaseResult], *, recommended: bool) -> dict[str, Any]:
-        """Return the fields of a `SharedCall`, except `params` and `reason`. `cases` are all timed cases of the
-        workload."""
+        """Return the fields of a `SharedCall`, except `reason`. `cases` are all timed cases of the workload."""
         case, gain, baseline = self.case.case, self.gain, self.sides[self.better].id
         if baseline is None:  # that side was timed beside the shared call
             cpu = fastest(filter(is_cpu, cases))
             baseline = f"@{case.shared_with}" if self.better == "gpu" else cpu.id if cpu else None
         return {
-            "id": case.id, "op": case.op, "n": case.n, "dtype": case.dtype, "regime": case.regime_id,
+            **series_fields(case), "id": case.id, "n": case.n, "regime": case.regime_id,
             "device_id": case.device_id, "gain": gain.estimate, "lo": gain.low, "hi": gain.high,
             "recommended": recommended, "selected_in_sample": self.in_sample, "case": self.case, "interval": gain,
             "baseline_device": baseline and baseline.rpartition("@")[2],
@@ -255,10 +254,9 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
     """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time. The tuple
-    holds the case's measurement, the case, and all timed cases of the same workload that are not variants."""
+    holds the case's measurement, the case, and all timed cases of the same workload."""
     timed = [case for case in analysis.compared if case.time is not None]
-    plain = (case for case in timed if case.case.variant is None)
-    by_workload = group_by(plain, lambda case: case.case.workload)
+    by_workload = group_by(timed, lambda case: case.case.workload)
     for case in analysis.shown_of(timed):
         if case.case.shared_with:
             yield analysis.outcomes[case.id], case, by_workload.get(case.case.workload, [])
@@ -314,7 +312,7 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     on_gpu = [other.time.estimate for other in cases if other.time is not None and is_gpu(other, case, QUEUED)]
     reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
-        **contest.fields(cases, recommended=reason is None), params=dict(beside_size(case.case.params)),
+        **contest.fields(cases, recommended=reason is None),
         baseline_id=better.id, better=contest.better, gpu_share=gpu_share, gpu_pieces=blocks[-1].gpu_pieces or 1,
         one_piece=outcome.one_piece or None,
         ideal_gain=1 + better.seconds / max(side.seconds for side in sides.values()),

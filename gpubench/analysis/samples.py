@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from gpubench.base import group_by, units
 from gpubench.base.messages import WarningCode
 from gpubench.curves import stats
-from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share
+from gpubench.curves.stats import median, order_correlation, spread_share
 from gpubench.result.case import FUNCTIONS, STREAMED, TF32, copies
 from gpubench.result.machine import cpu_cache_bytes
 from gpubench.result.run import (
@@ -26,12 +26,15 @@ from gpubench.result.run import (
     DeviceClock,
     DeviceKind,
     Measurement,
+    Parts,
     Peak,
     Run,
     RunWarning,
+    StageTimes,
     WorkerRecord,
 )
 
+OfSession = TypeVar("OfSession", Block, Parts, StageTimes)  # what is measured in one session
 UNFINISHED_STOPS = frozenset({"timeout", "budget"})  # deadlines, which may leave too few samples
 
 
@@ -52,6 +55,12 @@ def count_sessions(run: Run) -> int:
     return run.settings.sessions if sampled else 0
 
 
+def of_used_sessions(run: Run, records: Iterable[OfSession]) -> list[OfSession]:
+    """Return the records of the sessions that count."""
+    allowed = used_sessions(run)
+    return [record for record in records if allowed is None or record.session in allowed]
+
+
 def empty_launch_s(run: Run, device_id: str) -> float:
     """Return the seconds of an empty launch and its wait on a device: the median of the medians of its workers,
     in the sessions that count. Return 0 if it was not measured."""
@@ -66,15 +75,9 @@ SessionBlocks = dict[int, list[Block]]  # by session
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
     """Return the blocks of a case in one `phase`, by session, in the order in which they were measured.
     Sessions that do not count are left out."""
-    allowed = used_sessions(run)
-    return group_by(
-        (
-            block
-            for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position))
-            if block.phase == phase and (allowed is None or block.session in allowed)
-        ),
-        lambda block: block.session,
-    )
+    blocks = of_used_sessions(run, (block for block in outcome.blocks if block.phase == phase))
+    blocks.sort(key=lambda block: (block.session, block.round, block.position))
+    return group_by(blocks, lambda block: block.session)
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
@@ -353,10 +356,12 @@ def noise_findings(
 
 
 def _first_slow(samples: Sequence[float]) -> bool:
-    """Tell whether the first sample is an outlier that matters. On a quiet device even 0.1 % would be many
-    deviations, so the sample must also exceed the median by 1 %."""
-    slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * median(samples)
-    return slow and first_sample_z(samples) > FIRST_SLOW_Z
+    """Tell whether the first sample is an outlier that matters, by its modified z-score (Iglewicz and Hoaglin
+    1993). On a quiet device even 0.1 % would be many deviations, so the sample must also exceed the median by
+    1 %."""
+    middle = median(samples)
+    slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * middle
+    return slow and 0.6745 * (samples[0] - middle) > FIRST_SLOW_Z * stats.mad(samples)
 
 
 def condition_findings(
@@ -485,12 +490,10 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
     """Return the seconds of each side or stage that was timed beside a case, by name. Each value is the median
     of the sessions' medians. Sessions that do not count are left out."""
-    allowed = used_sessions(run)
     stages: dict[str, list[float]] = {}
-    for parts in outcome.parts:
-        if allowed is None or parts.session in allowed:
-            for name, seconds in parts.stage_s.items():
-                stages.setdefault(name, []).extend(seconds[:1] and [median(seconds)])
+    for parts in of_used_sessions(run, outcome.parts):
+        for name, seconds in parts.stage_s.items():
+            stages.setdefault(name, []).extend(seconds[:1] and [median(seconds)])
     return {name: median(seconds) for name, seconds in stages.items() if seconds}
 
 

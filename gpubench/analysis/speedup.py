@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, declaration
+from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, OfSeries, declaration, series_fields
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.analysis.samples import NO_HEADLINE, Label, gravest, workers
 from gpubench.base import group_by
@@ -22,7 +22,7 @@ from gpubench.base.errors import InputError
 from gpubench.base.installation import NUMBA_MISSING
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit, stats
 from gpubench.curves.stats import Interval, IntervalKind
-from gpubench.result.case import FUNCTIONS, RESIDENT, Case, SeriesKey, beside_size
+from gpubench.result.case import FUNCTIONS, RESIDENT, Case, SeriesKey
 from gpubench.result.run import Blas, DeviceKind, Measurement, Run, WorkerRecord
 
 # "headline": the fastest implementations of both sides. "library": the library implementations of both sides.
@@ -356,13 +356,10 @@ UndecidedReason = Literal[
 ]
 
 
-class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
+class BreakEven(OfSeries, frozen=True, kw_only=True):
     """The smallest measured size from which a device wins at all larger measured sizes, with the evidence."""
 
     aside: ClassVar = ("points", "threshold")  # the fields that the JSON rows leave out
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     regime: str  # the id of the regime
     device_id: str  # the id of the device
     baseline_id: str  # the id of the device that is the baseline at the largest size
@@ -498,9 +495,9 @@ def _judge(
         )
     case = last.case.case
     return BreakEven(
-        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), regime=case.regime_id,
-        device_id=case.device_id, baseline_id=last.baseline.case.device_id, verdict=verdict, n=n, lo=low,
-        hi=high, mixed=threshold is not None and threshold.mixed and threshold.state != "never",
+        **series_fields(case), regime=case.regime_id, device_id=case.device_id,
+        baseline_id=last.baseline.case.device_id, verdict=verdict, n=n, lo=low, hi=high,
+        mixed=threshold is not None and threshold.mixed and threshold.state != "never",
         first=points[0].n, last=last.n, last_ratio=last.ratio, points=points, threshold=threshold,
         reason=_reason(run, missing, points) if verdict == "undecided" else None,
     )  # fmt: skip

@@ -21,8 +21,8 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, analyse, derive_once
 from gpubench.analysis.contenders import situation_regime
-from gpubench.analysis.estimate import CaseResult, declaration
-from gpubench.analysis.samples import NO_HEADLINE
+from gpubench.analysis.estimate import CaseResult, OfSeries, declaration, series_fields
+from gpubench.analysis.samples import NO_HEADLINE, of_used_sessions
 from gpubench.analysis.speedup import (
     WIDEST_INTERVAL,
     BreakEven,
@@ -290,6 +290,8 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
     """Return the full name of an op. `op` may be a short name, such as `pairwise` for `options.pairwise`, or
     None if there is only one name. Raises UsageError if the op is unknown or ambiguous."""
     names = list(dict.fromkeys(names))
+    if not names:
+        raise UsageError("unknown-op", "no op was measured", why="the results are empty", hint="run it again")
     matches = names if op is None else [name for name in names if op in (name, name.rpartition(".")[2])]
     if op in matches:
         return op
@@ -350,12 +352,9 @@ AmortizationVerdict = Literal["already", "at", "beyond", "never", "undecided"]
 AmortizationReason = Literal["noise", "no-parts", "parts-differ"]
 
 
-class Amortization(msgspec.Struct, frozen=True, kw_only=True):
+class Amortization(OfSeries, frozen=True, kw_only=True):
     """The number of calls per transfer from which the GPU pays at one size, or the reason why it is unknown."""
 
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     n: int  # the size n of the op
     device_id: str  # the id of the GPU
     implementation: str  # the GPU's fastest implementation if calls share a copy
@@ -371,13 +370,10 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     reason: AmortizationReason | None  # the reason of the verdict `undecided`; None for the others
 
 
-class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
+class WeightLoad(OfSeries, frozen=True, kw_only=True):
     """The cost of copying an op's weights to a device once, and the number of calls after which it is
     repaid."""
 
-    op: str  # the name of the op
-    dtype: str  # the dtype of the elements
-    params: dict[str, int]  # the params other than the size
     n: int  # the largest size
     device_id: str  # the id of the GPU
     weight_bytes: int  # the size of the weights
@@ -413,7 +409,7 @@ def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
         part
         for outcome in run.outcomes
         if isinstance(outcome, Measurement) and outcome.case.cell[:2] == case.cell[:2]
-        for part in outcome.parts
+        for part in of_used_sessions(run, outcome.parts)
     ]
     seconds = {part.session: part.weights_s for part in parts if part.weights_s is not None}
     sizes = [part.weights_bytes for part in parts if part.weights_bytes]
@@ -421,7 +417,7 @@ def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
         return None
     load_s, gain_s = stats.median(seconds.values()), ratio.baseline.time.estimate - ratio.case.time.estimate
     return WeightLoad(
-        op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n,
+        **series_fields(case), n=case.n,
         device_id=case.device_id, weight_bytes=max(sizes), load_s=load_s, gain_s=gain_s,
         calls=max(1, math.ceil(load_s / gain_s)) if ratio.lo > 1 else None,
     )  # fmt: skip
@@ -525,7 +521,7 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
         verdict, reason = "beyond", None
     case, open_ended = trio.once.case, reason is not None or verdict == "never"
     return Amortization(
-        op=case.op, dtype=case.dtype, n=case.n, params=dict(beside_size(case.params)), device_id=case.device_id,
+        **series_fields(case), n=case.n, device_id=case.device_id,
         implementation=case.implementation, baseline_id=trio.cpu.id, shared_by=calls,
         transfer_s=costs.transfer_s(calls),
         launch_s=costs.launch_s(calls), cpu_s=costs.cpu, verdict=verdict,

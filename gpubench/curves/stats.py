@@ -129,17 +129,6 @@ def spread_share(values: Sequence[float]) -> float:
     return (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / middle * count / (count - FEW_QUARTILES)
 
 
-def first_sample_z(values: Sequence[float]) -> float:
-    """Return the modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993).
-    If the MAD is 0, return 0 if the first value is the median, and otherwise infinity with the sign of its
-    deviation. There is at least one value."""
-    deviation = values[0] - median(values)
-    scale = mad(values)
-    if scale > 0:
-        return 0.6745 * deviation / scale
-    return math.copysign(math.inf, deviation) if deviation else 0.0
-
-
 def order_correlation(values: Sequence[float]) -> float:
     """Return Spearman's rank correlation between the values and their positions. Return 0 for fewer than three
     values, or if all values are equal."""

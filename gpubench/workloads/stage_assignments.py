@@ -46,7 +46,6 @@ from gpubench.report.wording import (
     share_text,
     size_text,
 )
-from gpubench.result.case import beside_size
 from gpubench.result.run import AssignmentTimes, Measurement, Run
 from gpubench.workloads.assignment import stage_seconds
 
@@ -138,7 +137,7 @@ def _judge(
     )
     reason = _reason_against(contest, assignment_times)
     return Assignment(
-        **contest.fields(cases, recommended=reason is None), params=dict(beside_size(result.case.params)),
+        **contest.fields(cases, recommended=reason is None),
         assignment=assignment,
         stages=stages,
         copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None, reason=reason,

@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.samples import of_used_sessions
 from gpubench.base import at_largest, group_by
 from gpubench.base.errors import GpubenchError
 from gpubench.base.plugins.sections import Rows, chart, section
@@ -82,10 +82,7 @@ def stages(analysis: Analysis) -> tuple[Stages, ...]:
 
 
 def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
-    allowed = used_sessions(run)
-    timed = [
-        times for times in outcome.stages if (allowed is None or times.session in allowed) and times.wall_s
-    ]
+    timed = [times for times in of_used_sessions(run, outcome.stages) if times.wall_s]
     # Only sessions with the clock and the stages of the last one count.
     timed = [times for times in timed if (times.clock, times.stages) == (timed[-1].clock, timed[-1].stages)]
     if not timed:

@@ -87,7 +87,7 @@ def test_policy_has_the_same_thresholds(result):
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda result: result.threshold("dott"), "did you mean 'dot'"),
-    (lambda result: result.threshold(), "name one of them"),
+    (lambda result: result.threshold(), "name one of them"), (lambda result: gpubench.Policy([]).threshold(None), "run it again"),
     (lambda result: result.threshold("dot", "wated"), "did you mean 'waited'"),
     (lambda result: result.policy().choose("geluu", 100), "did you mean 'gelu'"),
     (lambda result: gpubench.run("matmull"), "did you mean 'matmul'"),
