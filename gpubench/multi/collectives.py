@@ -1,21 +1,20 @@
 """Findings about several GPUs of one host: the bytes per second that links carry, identical GPUs that are
 slower than the others, and the answer of a run that measured only device groups.
 
-A collective has two rates: the rate that its caller sees, and the rate of the busiest link. Four or more
-identical GPUs are judged by the rule for fleets (docs/fleet.md); for fewer, the difference is reported without
-a verdict. A GPU counts as slow only if each half of its blocks shows it independently.
+A collective has two rates: the rate that its caller sees (algbw), and the rate of the busiest link (busbw).
+Four or more identical GPUs are judged by the rule for fleets (docs/fleet.md); for fewer, the difference is
+reported without a verdict. A GPU counts as slow only if each half of its blocks shows it independently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
-from gpubench.analysis.thresholds import SizeUnit, size_unit_of
 from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
@@ -43,14 +42,14 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None  # library of the exchange, with its version; null: unknown
     algbw: float  # bytes per second: n divided by the time
     busbw: float  # bytes per second on the busiest link, as nccl-tests count them
-    low: float  # lower end of the interval of busbw
-    high: float  # upper end of the interval of busbw
+    low: float  # lower end of the 95 % interval of busbw
+    high: float  # upper end of the 95 % interval of busbw
     row: CaseResult  # case with its estimates
 
 
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
-    """Return the shown collectives, ordered by op, ranks, device group and size."""
+    """Return the rates of each collective that the report shows, ordered by op, ranks, device group and size."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
@@ -70,36 +69,17 @@ def _rates(result: CaseResult) -> CollectiveResult | None:
 
 def bus_factor(case: Case) -> float | None:
     """Return the factor that converts the algbw of the case to its busbw. Returns None if the op of the case is
-    no collective."""
+    unknown or no collective, or if its params have no `ranks`."""
     op, ranks = declaration(case.op), case.params.get("ranks", 0)
     return op.collective.bus(ranks) if op is not None and op.collective and ranks > 0 else None
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
-    """Return the path from the first rank of a device group to the second one as detection found it, or None if
-    it found none."""
+    """Return the path from the first rank of a device group to the second one, as detection found it. Returns
+    None if it found none, or if the run has no such device group."""
     members = next((device.gpu_ids for device in run.devices if device.id == device_id), [])
     gpu = next((gpu for gpu in run.machine.gpus if gpu.id == members[0]), None) if len(members) > 1 else None
     return None if gpu is None else next((path for path in gpu.link.paths if path.to == members[1]), None)
-
-
-# A pair of GPUs is slow if it carries less than this share of the median of its peers.
-HALF = 0.5
-
-
-def slow_pairs(run: Run, rows: Sequence[CollectiveResult]) -> list[tuple[CollectiveResult, float]]:
-    """Return the copies between two ranks whose whole interval lies below half of the median rate of their
-    peers, each with that median. Peers have the same op, size and kind of path."""
-    peers: dict[tuple[str, int, str | None], list[CollectiveResult]] = {}
-    for result in rows:
-        if result.op in ("p2p", "p2p_both"):
-            path = declared_path(run, result.device_id)
-            peers.setdefault((result.op, result.n, path.kind.value if path else None), []).append(result)
-    slow = []
-    for like in peers.values():
-        middle = median([result.busbw for result in like])
-        slow += [(result, middle) for result in like if result.high < HALF * middle]
-    return slow
 
 
 TITLE = "Collectives"
@@ -119,17 +99,33 @@ def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
 
+COPIES = ("p2p", "p2p_both")
+# A pair of GPUs is slow if it carries less than this share of the median of its peers.
+HALF = 0.5
+
+
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each pair of GPUs whose link carries less than half of the median rate of its
-    peers."""
-    return tuple(
-        printable(
-            f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
-            f"{format_bytes(result.n)}, the median of its peers {format_rate(peers, 'B/s')}: look at the path between "
-            "the two in `gpubench detect`."
-        )
-        for result, peers in slow_pairs(analysis.run, collectives(analysis))
-    )
+    """Return a sentence for each copy between two GPUs whose whole interval lies below half of the median rate
+    of its peers. Peers have the same op, size and kind of path."""
+
+    def kind_of(result: CollectiveResult) -> Hashable:
+        path = declared_path(analysis.run, result.device_id)
+        return result.op, result.n, path and path.kind.value
+
+    copies = (result for result in collectives(analysis) if result.op in COPIES)
+    texts = []
+    for peers in group_by(copies, kind_of).values():
+        middle = median([result.busbw for result in peers])
+        texts += [
+            printable(
+                f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
+                f"{format_bytes(result.n)}, the median of its peers {format_rate(middle, 'B/s')}: look at the path "
+                "between the two in `gpubench detect`."
+            )
+            for result in peers
+            if result.high < HALF * middle
+        ]
+    return tuple(texts)
 
 
 def _table(analysis: Analysis, rows: Sequence[CollectiveResult], unit: str) -> Table:
@@ -179,7 +175,8 @@ class SlowIdenticalGpu(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # id of the device
     gpu_id: str | None  # id of the GPU in the machine; null: unknown
     op: str  # op with the largest shortfall
-    shortfall: float  # how far its rate falls short of the others, from 0 to 1
+    # 1 - its rate / the median rate of four or more GPUs (of fewer: the fastest rate), from 0 to 1
+    shortfall: float
     judged: bool  # whether there are enough GPUs (four) for a verdict
 
 
@@ -310,14 +307,14 @@ def _text(check: IdenticalGpuCheck) -> str:
 # ---------------------------------------------------------------- the answer
 
 BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
-COPIES = ("p2p", "p2p_both")
 _FIRST = (*COPIES, "allreduce")  # the ops that people ask for first, then the others by name
 _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return the part of an answer that is about several GPUs, such as GPUs that are not alike and slow links.
-    If `alone` is true, the run has no other answer, and the part also says what the GPUs gain."""
+    """Return the part of an answer that is about several GPUs: which identical GPUs differ, which links are
+    slow, and what collectives carry. `alone` says that the run has no other answer. The part then also says
+    what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -331,8 +328,9 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """Return the first sentences of an answer that compares no GPU with a CPU: what the links carry or, without
-    collectives, what GPUs keep at once and from which size on device groups pay."""
+    """Return the first sentences of an answer that compares no GPU with a CPU: what the links carry. Without
+    collectives, return which part of their rates GPUs keep when they work at once, and the sizes from which
+    device groups beat one GPU. The result is empty if none of these was measured."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -341,20 +339,13 @@ def group_sentences(analysis: Analysis) -> tuple[str, ...]:
     regime = WAITED if WAITED in regimes else next(iter(regimes), "")
     most = max((gain.ranks for gain in gains.pays_from), default=0)
     rows = [gain for gain in gains.pays_from if (gain.regime, gain.ranks) == (regime, most)]
-    cases = {gain.op: gain.row.case for gain in gains.strong}
-    return (
-        (*texts, _strong_sentence(rows, {op: size_unit_of(case) for op, case in cases.items()}))
-        if rows
-        else tuple(texts)
-    )
+    return (*texts, _strong_sentence(rows)) if rows else tuple(texts)
 
 
-def _strong_sentence(rows: Sequence[GroupFrom], size_units: Mapping[str, SizeUnit]) -> str:
+def _strong_sentence(rows: Sequence[GroupFrom]) -> str:
     """Return a text such as `2 GPUs with data on the GPU beat one: matmul from 1229² and sum from 268 M; not
     softmax.`"""
-    wins = [
-        f"{gain.op} from {from_text(gain, size_units[gain.op])}" for gain in rows if gain.verdict != "no-size"
-    ]
+    wins = [f"{gain.op} from {from_text(gain)}" for gain in rows if gain.verdict != "no-size"]
     losers = [gain.op for gain in rows if gain.verdict == "no-size"]
     begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"
     if not wins:
@@ -364,8 +355,9 @@ def _strong_sentence(rows: Sequence[GroupFrom], size_units: Mapping[str, SizeUni
 
 
 def links_table(analysis: Analysis) -> Table:
-    """Return a table of bus bandwidths by op, device group and size. Small sizes have rows only if there is
-    room. If an op was measured on many pairs, the table has only the slowest and the fastest pair."""
+    """Return a table of bus bandwidths: a row for each op and device group, and a column for each of the six
+    largest sizes. Columns of small sizes are left out where there is no room. If an op was measured on more than
+    two groups with as many ranks, only the slowest and the fastest group have a row."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):

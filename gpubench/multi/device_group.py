@@ -287,8 +287,9 @@ def _members(name: str) -> list[Device]:
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
     """Return the groups of these GPUs of one backend: all ordered pairs, then every choice of 3, 4, ... GPUs. More
-    than eight GPUs have too many choices: then only GPUs that follow each other. A group's id is made of the
-    numbers in the ids of its GPUs, not of positions in `members`, where a GPU that does not answer is missing."""
+    than eight GPUs have too many choices, so larger groups then have only GPUs that follow each other. A group's
+    id is made of the numbers in the ids of its GPUs, not of positions in `members`, where a GPU that does not
+    answer is missing."""
     count = len(members)
     chosen: list[tuple[int, ...]] = [*permutations(range(count), 2)]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
@@ -429,7 +430,8 @@ WARM_UP = 5
 
 
 class CollectiveTimer(Timed):
-    """The timer of one collective. Raises Unsupported if a library is missing."""
+    """The timer of one collective. Raises Unsupported if the session is no device group, if the op is no
+    collective, or if the library for collectives is missing."""
 
     staging: Staging = "pageable"
 
@@ -441,7 +443,7 @@ class CollectiveTimer(Timed):
         self.case = case
         self._links: Links = session.links()
         self.exchange: Collective = exchange
-        self.kernel = self._links.copier if exchange.pairwise else self._links.library
+        self.kernel = self._links.copier if exchange.pairs else self._links.library
         self._count = case.params["n"] // WIDTH
         self._sent: list[Array] = []
         self.held: list[Array] = []
@@ -470,7 +472,7 @@ class CollectiveTimer(Timed):
                 held.fill(float("nan"))
         self.session.sync()
         self.seconds(WARM_UP if fresh else 1)
-        receivers = self.exchange.receivers or range(self._links.ranks)
+        receivers = [target for _, target in self.exchange.pairs] or range(self._links.ranks)
         for rank in receivers:
             with self._links.on(rank):
                 self._compare(rank)

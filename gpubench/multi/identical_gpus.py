@@ -53,10 +53,11 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups to measure. A group consists of GPUs of one backend and one name. `ranks` lists
-    the numbers of GPUs that groups have; if it is empty, these are 2, 4, 8, ... and all. If `pairs` is set,
-    every ordered pair is added. The list is empty if a target already is a device group. Raises
-    RequiredUnavailable if `required` is set and there is no group."""
+    """Return the device groups to measure. A group consists of GPUs of one backend and one name. `listings` must
+    have that of the backend `group`, which says whose GPUs can form groups. `ranks` lists the numbers of GPUs
+    that groups have; if it is empty, these are 2, 4, 8, ... and all. If `pairs` is true, every ordered pair is
+    added. The result is empty if a target already is a device group. Raises RequiredUnavailable if `required` is
+    true and there is no group."""
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # the user named device groups
     joins = {
@@ -161,8 +162,8 @@ class IdenticalGpus:
     def ask_all(
         self, requests: Sequence[tuple[Device, protocol.WorkerRequest]], within_s: float
     ) -> dict[str, protocol.Reply]:
-        """Send requests to several GPUs at the same time, and return the answers of those that did not fail, by
-        device id."""
+        """Send requests to several GPUs at the same time, and wait up to `within_s` seconds for each answer.
+        Return the answers of the GPUs that did not fail, by device id."""
         sent: list[tuple[str, Worker, protocol.WorkerRequest]] = []
         replies: dict[str, protocol.Reply] = {}
         for device, request in requests:
@@ -289,7 +290,8 @@ def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
     """Return the times of the GPUs that a search leaves out, and of the GPU that is measured in their place, in
-    the order of `spec.left_out`. A GPU that fails has a reason instead of times."""
+    the order of `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds
+    left; no case begins after them."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []

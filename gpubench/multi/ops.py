@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Array, Collective, Ladder, Op, Operand, Params
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Collective, Ladder, Op, Params, timed_call
 from gpubench.result.case import DEVICE_GROUP, group_id, ordinal
 from gpubench.result.run import Device, Identity
 
@@ -33,8 +33,8 @@ _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
-    """Return the elements with the indices `i` of the buffer that `rank` sends. `i` is an array of uint32, and
-    `rank` is either such an array or a number."""
+    """Return the elements with the indices `i` of the buffer that `rank` sends, as float32 in the shape of `i`,
+    which is an array of uint32. `rank` is either such an array or a number."""
     if isinstance(rank, int):
         spread = xp.uint32((rank + 1) * _RANK & _MASK)
     else:
@@ -61,27 +61,14 @@ def _others(ranks: int) -> float:
 
 
 def _collective(
-    *, name: str, group: str, summary: str, pairs: Sequence[tuple[int, int]] = (), **declared: Any,
+    *, name: str, group: str, summary: str, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a group. If `pairs` (sender, receiver) are
-    given, the exchange is a copy for each of them; otherwise it is the collective `name`. `declared` are fields
-    of `Collective`."""
-
-    def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        if pairs:
-            links.copy(pairs, sent, got)
-        else:
-            links.collect(name, sent, got)
-
-    return Op(
+    """Return the op that times one exchange among the ranks of a group. `declared` are fields of
+    `Collective`."""
+    return timed_call(
         name=name, group=group, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
-        sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), dtypes=("float32",), inputs=(),
-        output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)),
-        tolerance=EXACT, options={"ranks": "GPUs that take part: a device group has as many"}, fits=_whole_shares,
-        overhead=Collective(
-            exchange=exchange, pairwise=bool(pairs), both=len(pairs) > 1,
-            receivers=tuple(target for _, target in pairs) or None, **declared,
-        ),
+        sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), options={"ranks": "GPUs that take part: a device group has as many"}, fits=_whole_shares,
+        overhead=Collective(name=name, **declared),
     )  # fmt: skip
 
 

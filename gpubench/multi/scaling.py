@@ -26,7 +26,7 @@ from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import empty_launch_s, stage_medians, used_sessions
 from gpubench.analysis.speedup import case_series, pair_ratio
-from gpubench.analysis.thresholds import SizeUnit, size_unit_of
+from gpubench.analysis.thresholds import size_unit_of
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
@@ -77,8 +77,8 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float  # speedup / ranks
     efficiency_lo: float  # lower end of the interval of efficiency
     efficiency_hi: float  # upper end of the interval of efficiency
-    # trainings only: the time of one GPU with one rank's part of the batch / the time of the group; null:
-    # unknown
+    # time of one GPU with one rank's part of the batch / time of the group; null if the op is no training, or if
+    # that time was not measured
     weak: float | None
     weak_lo: float | None  # lower end of the interval of weak; null without weak
     weak_hi: float | None  # upper end of the interval of weak; null without weak
@@ -94,18 +94,21 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     """The size from which a device group beats one GPU."""
 
+    aside: ClassVar = ("case",)
     op: str  # name of the op
     params: dict[str, int]  # params other than the size
     dtype: str  # dtype of the elements
     regime: str  # id of the regime
     device_id: str  # id of the device group
     ranks: int  # number of GPUs in the group
-    verdict: From  # `at` (from n on), `all-sizes`, or `no-size` (not surely at the largest)
+    # `at`: from n on; `all-sizes`: at every measured size; `no-size`: not surely faster at the largest size
+    verdict: From
     n: float | None  # size from which the group is faster; null if there is none
     lo: int | None  # lower end of the 95 % interval of n; null: it is open, or the verdict is not `at`
     hi: int | None  # upper end of the 95 % interval of n; null unless the verdict is `at`
     first: int  # smallest measured size
     last: int  # largest measured size
+    case: Case  # case of the device group at the smallest size
 
 
 class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +116,7 @@ class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
 
     weak: tuple[Weak, ...] = ()  # rates of GPUs that work at once, compared with each GPU alone
     strong: tuple[Strong, ...] = ()  # ops shared out among a device group
-    pays_from: tuple[GroupFrom, ...] = ()  # size from which a device group is faster, by op
+    pays_from: tuple[GroupFrom, ...] = ()  # size from which a group is faster, one for each curve of times
 
 
 @derive_once
@@ -207,6 +210,7 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
     pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
+        case=first.row.case,
     )  # fmt: skip
     # GPUs that are best at no size are left out. The minimum of two equal curves would count their scatter.
     sides = {key for gain in rows for key in (gain.device_id, gain.single.case.device_id)}
@@ -454,9 +458,7 @@ def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
         for device_group in device_groups
     )
     shown = [gain for gain in gains.pays_from if gain.regime in (WAITED, ALWAYS)]
-    cases = {gain.op: gain.row.case for gain in strong}
-    texts = [pays_text(gain, size_unit_of(cases[gain.op])) for gain in shown or gains.pays_from]
-    lines = (_STRONG, *texts) if strong else ()
+    lines = (_STRONG, *map(pays_text, shown or gains.pays_from)) if strong else ()
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
@@ -504,22 +506,23 @@ def _state_text(gain: Weak) -> str:
     return printable(", ".join(part for part in parts if part))
 
 
-def from_text(gain: GroupFrom, size_unit: SizeUnit) -> str:
+def from_text(gain: GroupFrom) -> str:
     """Return the size from which the group is faster, such as `700²`, or `at most 1024²` if the low end of its
     interval is open. The verdict must not be `no-size`."""
+    size_unit = size_unit_of(gain.case)
     if gain.verdict == "at" and gain.lo is None:
         return f"at most {thresholds.size_text(gain.hi or 0, size_unit)}"
     return thresholds.size_text(round(gain.n or 0), size_unit)
 
 
-def pays_text(gain: GroupFrom, size_unit: SizeUnit) -> str:
+def pays_text(gain: GroupFrom) -> str:
     """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
     4096² (group:cupy:0+1)`."""
-    what = with_params(f"{gain.op} {gain.dtype}", gain.params)
+    what, size_unit = with_params(f"{gain.op} {gain.dtype}", gain.params), size_unit_of(gain.case)
     last = thresholds.size_text(gain.last, size_unit)
     between = f" ({thresholds.range_text(gain.lo, gain.hi or 0, size_unit)})" if gain.lo is not None else ""
     how = {
-        "at": f"beat one from {from_text(gain, size_unit)}{between}, measured up to {last}",
+        "at": f"beat one from {from_text(gain)}{between}, measured up to {last}",
         "all-sizes": f"beat one at every size measured, from {thresholds.size_text(gain.first, size_unit)} to {last}",
         "no-size": f"do not beat one at the largest size measured, {last}",
     }[gain.verdict]

@@ -241,8 +241,7 @@ class Collective(Overhead, frozen=True, kw_only=True):
     a rank."""
 
     call: Literal["exchange"] = "exchange"  # kind of call
-    # `exchange(links, sent, got)` enqueues the exchange on all ranks
-    exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
+    name: str  # name of the collective, if there are no `pairs`
     # `expected(value, rank, ranks, i, part)` returns element `i` of what the rank receives, where `value(rank,
     # i)` returns element i of what a rank sent, and `part` is `count // ranks`
     expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
@@ -252,13 +251,24 @@ class Collective(Overhead, frozen=True, kw_only=True):
     sends: Callable[[int, int], int] = lambda count, ranks: count
     # `gets(count, ranks)`: elements that a rank receives if the largest buffer has `count` elements
     gets: Callable[[int, int], int] = lambda count, ranks: count
-    pairwise: bool = False  # whether only two ranks take part
-    receivers: tuple[int, ...] | None = None  # ranks that receive data; None means all
-    both: bool = False  # whether data moves in both directions
+    # (sender, receiver) of each copy between two ranks; empty if all ranks take part
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def pairwise(self) -> bool:
+        """Whether only two ranks take part."""
+        return bool(self.pairs)
 
     def bytes(self, params: Params) -> int:
         """Return the bytes of the exchange: n, or 2 n if data moves in both directions."""
-        return params["n"] * (2 if self.both else 1)
+        return params["n"] * max(1, len(self.pairs))
+
+    def exchange(self, links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """Enqueue the exchange on all ranks of the `Links`. `sent` and `got` have an array for each rank."""
+        if self.pairs:
+            links.copy(self.pairs, sent, got)
+        else:
+            links.collect(self.name, sent, got)
 
 
 class Defect(str):
@@ -568,16 +578,21 @@ _ONCE = Ladder(low=1, high=1)
 _BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
 
 
+# Makes an op that computes nothing: the call of its `overhead` is timed.
+timed_call = partial(
+    Op, dtypes=("float32",), inputs=(), output=Operand("nothing", lambda params: (0,)), flops=lambda params: 0,
+    expr=lambda xp: xp.zeros((0,)), tolerance=EXACT,
+)  # fmt: skip
+
+
 @cache
 def overhead(call: Any, summary: str) -> Op:
     """Return the op that times `call`. A call with n bytes has a library and a tuned implementation. Any other
     call has n = 1 and only the library implementation."""
     of_bytes = call in _OF_BYTES
-    return Op(
+    return timed_call(
         name=call, group="overhead", summary=summary,
         params={"n": "number of bytes" if of_bytes else "always 1"}, sizes=_BYTES if of_bytes else _ONCE,
-        dtypes=("float32",), inputs=(), output=Operand("nothing", lambda params: (0,)),
-        flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)), tolerance=EXACT,
         fits=_whole_words if of_bytes else always_fits,
         overhead=Overhead(call, ("library", "tuned") if of_bytes else ("library",)),
     )  # fmt: skip

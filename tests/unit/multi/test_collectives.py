@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.multi.collectives import group_sentences, identical_gpu_checks
@@ -12,7 +13,7 @@ from gpubench.multi.scaling import Window, common, rate, weak
 from gpubench.report import analyse_runs, render
 from gpubench.result.case import group_id
 from gpubench.result.run import Device, IdenticalGpuTimes, RunWarning, Telemetry, TogetherTimes
-from tests.unit.multi.samples import GROUP, MIB, PAIR, TEXTS, at_once, exchange
+from tests.unit.multi.samples import GPUS, GROUP, GROUPS, MIB, PAIR, TEXTS, at_once, exchange, shared_out
 from tests.unit.report.builders import run_of
 
 
@@ -47,6 +48,17 @@ def test_what_gpus_keep_at_once_is_said_of_the_most_that_ran():
     run = msgspec.structs.replace(run_of([]), together=[*alone, *pair, *four])
     [analysis] = analyse_runs([run])
     assert group_sentences(analysis) == ("4 GPUs at once keep 100 % of their rates alone (matmul).",)
+
+
+def test_a_curve_of_matrices_with_another_side_leaves_the_unit_of_the_square_ones():
+    square = [*shared_out("matmul", {512: (1e-4, 7e-5), 1024: (8e-4, 4.4e-4)})]
+    cases = [replace(row.case, params={**row.case.params, "m": 64}) for row in square]
+    narrow = [replace(row, case=case, id=case.id) for row, case in zip(square, cases, strict=True)]
+    run = run_of([*square, *narrow], devices=[*GPUS[:2], *GROUPS])
+    text = " ".join(render([run], "plain", sections=("scaling",)).split())
+    assert all(
+        f"beat one at every size measured, from {sizes}" in text for sizes in ("512² to 1024²", "512 to 1024 (")
+    )
 
 
 @pytest.mark.parametrize("name", TEXTS)

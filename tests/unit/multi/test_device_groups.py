@@ -158,7 +158,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
         timed = prepared(op, count * WIDTH, ranks)
         assert timed.verify().ok
         want = delivered(op.name, ranks, count)
-        for rank in op.collective.receivers or range(ranks):
+        for rank in [target for _, target in op.collective.pairs] or range(ranks):
             assert np.array_equal(timed.got[rank], want(rank)), (op.name, rank)
             right, place = timed.exchange, timed.got[rank].size // 2
 
@@ -166,7 +166,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
                 right.exchange(links, sent, got)
                 got[rank][place] += 1
 
-            timed.exchange = SimpleNamespace(exchange=wrong, expected=right.expected, receivers=right.receivers)
+            timed.exchange = SimpleNamespace(exchange=wrong, expected=right.expected, pairs=right.pairs)
             assert raised(Wrong, timed.verify).check.index == [rank, place]
             timed.exchange = right
         timed.release()
@@ -179,7 +179,7 @@ def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
     right = timed.exchange
 
     def instead(exchange):
-        timed.exchange = SimpleNamespace(exchange=exchange, expected=right.expected, receivers=None)
+        timed.exchange = SimpleNamespace(exchange=exchange, expected=right.expected, pairs=())
         return raised(Wrong, timed.verify).check.index
 
     def beyond(links, sent, got):
