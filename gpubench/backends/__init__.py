@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpubench.backends.contract import Backend
+from gpubench.base import plugins
 from gpubench.base.errors import BackendError, BadPlugin
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.kernel import Kernel
@@ -45,14 +46,14 @@ _ORDER = (*KNOWN, *SEVERAL)
 
 
 def names() -> tuple[str, ...]:
-    """List the built-in backends and those of the wings, the baseline first, without importing any. A built-in
-    backend has the name of its file or folder."""
+    """List the built-in backends and those of the wings, without importing any. The baseline (`numpy`) is first,
+    and names that `KNOWN` lacks are last. A built-in backend has the name of its file or folder."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
 def hidden_names() -> tuple[str, ...]:
-    """List the hidden backends. They are used only if the user names them."""
+    """List the hidden backends, which are used only if the user names them, sorted by name."""
     return tuple(sorted(_files(f"{__path__[0]}/hidden")))
 
 
@@ -73,16 +74,12 @@ def _ours() -> tuple[str, ...]:
 def foreign() -> tuple[str, ...]:
     """List the backends of installed packages, sorted by name, without importing their modules. A backend with
     the name of one of gpubench is left out (`find_namesakes` reports it)."""
-    from gpubench.base import plugins
-
     return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in _ours())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
     """Return an error for each backend of an installed package that cannot be used, because another backend has
     its name. The keys are the names."""
-    from gpubench.base import plugins
-
     return plugins.find_namesakes(plugins.BACKENDS, _ours())
 
 
@@ -133,11 +130,7 @@ def names_of(device_id: str) -> tuple[str, ...]:
 def has(name: str) -> bool:
     """Return whether `load` would find the backend. It looks at entry points only for a name that is not built
     in, and loads none."""
-    if name in _ours():
-        return True
-    from gpubench.base import plugins
-
-    return bool(plugins.entries(plugins.BACKENDS, name))
+    return name in _ours() or bool(plugins.entries(plugins.BACKENDS, name))
 
 
 def load(name: str) -> Backend:
@@ -152,8 +145,6 @@ def load(name: str) -> Backend:
         except BadPlugin as error:
             raise BackendError(f"{error.message}: {error.why}") from error
         return backend
-    from gpubench.base import plugins
-
     for entry in plugins.entries(plugins.BACKENDS, name):
         package = plugins.package(entry)
         try:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpubench.base import plugins
 from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import wings
 
@@ -176,16 +177,12 @@ def groups() -> dict[str, tuple[str, ...]]:
 def foreign() -> tuple[str, ...]:
     """Return the sorted names of the ops of installed packages, without importing their modules. An op with the
     name of one of gpubench is left out (`find_namesakes` reports it)."""
-    from gpubench.base import plugins
-
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
     """Return an error for each op of an installed package that cannot be used, because another op has its
     name."""
-    from gpubench.base import plugins
-
     return plugins.find_namesakes(plugins.OPS, names())
 
 

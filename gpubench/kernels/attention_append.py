@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, by_backend, one_dispatch
 from gpubench.kernels.contract.op import (
     EXACT,
     ITEMSIZE,
@@ -35,10 +35,11 @@ from gpubench.kernels.contract.op import (
     start_in,
 )
 from gpubench.kernels.templates import (
+    UNIT,
     GpuText,
     Storage,
-    kernel_pass,
     lanes,
+    one_launch,
     require_bindings,
     require_grid,
     require_storage,
@@ -193,16 +194,15 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     source = f"""const real LOWEST = real({LOWEST});
 const int E = {of.e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
 const int THREADS = {_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
+
+{UNIT}
 {_KERNEL}"""
     arguments = ("qkv", "position", "cache", "out", of.width // width, room)
-    step = kernel_pass("attention_over_cache", dtype, source, of.heads, _THREADS, arguments)
-    return CudaProgram((step,))
+    return one_launch("attention_over_cache", dtype, source, of.heads, _THREADS, arguments)
 
 
 # LOWEST is the running maximum before the first key, which then multiplies the sums so far by 0.
 _KERNEL = """
-struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-
 // Keys and values of a head, in units: those of the new token lie in qkv.
 struct Rows {
   const Unit *qkv, *cache;
@@ -304,8 +304,7 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     text = _source(_group(of, storage.width, room), storage, of)
     grid = require_grid(limits, of.heads)
     require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
-    step = WgslPass(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
-    return WgslProgram((step,))
+    return one_dispatch(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
 
 
 def _source(group: _Group, storage: Storage, of: Heads) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
 from gpubench.kernels.templates import (
+    UNIT,
     Storage,
     ceil_div,
     kernel_pass,
@@ -137,6 +138,8 @@ def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 const int WIDTH = {math.gcd(of.e, lanes(dtype))};
 {sequences_text(of)}
 const real LOWEST = real({LOWEST});
+
+{UNIT}
 {_CUDA}"""
     grid = (ceil_div(of.rows, _THREADS // _SHARED_BY), of.heads, 1)
     arguments = ("qkv", "dout", "out", "statistics", of.rows, of.width)
@@ -149,8 +152,6 @@ const real LOWEST = real({LOWEST});
 
 
 _CUDA = """
-struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-
 __device__ __forceinline__ void load(real* to, const stored* from, real by) {
   #pragma unroll
   for (int u = 0; u < E / WIDTH; ++u) {

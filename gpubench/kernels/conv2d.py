@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
-from gpubench.kernels.templates import ceil_div, kernel_pass, multiprocessors, winograd
+from gpubench.kernels.templates import ceil_div, multiprocessors, one_launch, winograd
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch
 from gpubench.kernels.templates.matmul import wgsl
 from gpubench.kernels.templates.matmul.register import Patches
@@ -184,8 +184,7 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     shape = f"const int PIXELS = {tile.pixels}, LANES_A_SIDE = {tile.lanes}, GROUPS = {tile.groups};\n"
     arguments = ("x", "w", "out", n * side * side, channels, filters, side)
     threads = tile.pixels * tile.groups
-    step = kernel_pass("conv2d", dtype, shape + _CUDA, tile.grid(params), threads, arguments)
-    return CudaProgram((step,))
+    return one_launch("conv2d", dtype, shape + _CUDA, tile.grid(params), threads, arguments)
 
 
 # The product of filters and patches in tiles, a channel at a time: its nine taps are known while compiling. A patch is

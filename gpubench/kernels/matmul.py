@@ -31,6 +31,7 @@ from gpubench.kernels.contract.kernel import (
     WgslPass,
     WgslProgram,
     by_backend,
+    one_dispatch,
 )
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
@@ -45,6 +46,7 @@ from gpubench.kernels.contract.op import (
     counted_by,
 )
 from gpubench.kernels.templates import (
+    UNIT,
     Storage,
     ceil_div,
     elements,
@@ -276,14 +278,14 @@ def _cuda_source(layout: CudaGemv, dtype: str) -> str:
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
 typedef {"stored" if whole else "real"} result;
 __device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" if whole else "value"}; }}
+
+{UNIT}
 {_KERNEL}"""
 
 
 # Row r of a thread lies THREADS / ROW_THREADS rows after row r - 1, so that the rows of one load are
 # neighbours.
 _KERNEL = """
-struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-
 template <int STEPS> __device__ __forceinline__ void add(
     real (&total)[ROWS], const Unit* const (&a)[ROWS], const Unit* x, long long u) {
   Unit given[STEPS][ROWS], factor[STEPS];
@@ -389,7 +391,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
     uniform = (m, units, span, parts)
     if parts == 1:
         text = _wgsl_source(storage, storage.stored, layout)
-        return WgslProgram((WgslPass(text, (x, y, 1), ("a", "x", "out"), uniform=uniform),))
+        return one_dispatch(text, (x, y, 1), ("a", "x", "out"), uniform=uniform)
     text = _wgsl_source(storage, storage.real, layout)
     first = WgslPass(text, (x, y, parts), ("a", "x", "partials"), uniform=uniform)
     partial = elements(real_dtype(dtype))

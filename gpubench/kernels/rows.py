@@ -18,9 +18,9 @@ from gpubench.kernels.contract.kernel import (
     Limits,
     NumbaPass,
     NumbaProgram,
-    WgslPass,
     WgslProgram,
     by_backend,
+    one_dispatch,
 )
 from gpubench.kernels.contract.op import (
     EXACT,
@@ -42,7 +42,7 @@ from gpubench.kernels.templates import (
     fold,
     fold_lanes,
     group_threads,
-    kernel_pass,
+    one_launch,
     require_bindings,
     require_storage,
     shader,
@@ -221,8 +221,7 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, classes = _logits(params)
     blocks, arguments = ceil_div(n, _ROWS), ("z", "labels", "loss", "dz", n, classes)
-    step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
-    return CudaProgram((step,))
+    return one_launch("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
 
 
 _KERNEL = f"""
@@ -288,8 +287,7 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
         {"z_": stored, "labels": "i32", "loss": stored, "dz": stored}, _LANES * _ROWS, body, params="rows columns",
         before=f"var<workgroup> folded: array<f32, {_LANES * _ROWS}>;", writes=("loss", "dz"),
     )  # fmt: skip
-    step = WgslPass(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
-    return WgslProgram((step,))
+    return one_dispatch(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
 
 
 def _fold(joined: str) -> str:
@@ -323,8 +321,7 @@ def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     lanes = _argmax_lanes(n, classes)
     text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
     blocks = ceil_div(n, _argmax_THREADS // lanes)
-    step = kernel_pass("argmax", dtype, text, blocks, _argmax_THREADS, ("z", "out", n, classes))
-    return CudaProgram((step,))
+    return one_launch("argmax", dtype, text, blocks, _argmax_THREADS, ("z", "out", n, classes))
 
 
 _argmax_KERNEL = f"""
@@ -398,8 +395,7 @@ fn better(a: Best, b: Best) -> Best {{
   if (lane == 0u && index < p.rows) {{ out_[index] = i32(bests[thread].place); }}
 """
     text = shader({"z_": storage.stored, "out_": "i32"}, threads, body, params="rows columns", before=before)
-    step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
-    return WgslProgram((step,))
+    return one_dispatch(text, grid, ("z", "out"), uniform=(n, classes))
 
 
 _X, _DY = (Operand(name, OF_WIDTH.shape, "normal") for name in ("x", "dy"))

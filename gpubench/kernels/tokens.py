@@ -48,6 +48,7 @@ from gpubench.kernels.contract.op import (
     start_in,
 )
 from gpubench.kernels.templates import (
+    UNIT,
     GpuText,
     lanes,
     require_bindings,
@@ -330,8 +331,7 @@ def _embedding_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 # A thread moves a unit of a row.
-_CUDA_UNIT = """struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-__device__ __forceinline__ Unit sum_of(const Unit a, Unit b) {
+_CUDA_SUM = """__device__ __forceinline__ Unit sum_of(const Unit a, Unit b) {
   #pragma unroll
   for (int j = 0; j < WIDTH; ++j) b.lane[j] = narrow(wide(a.lane[j]) + wide(b.lane[j]));
   return b;
@@ -357,7 +357,7 @@ def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
 def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
     units = n * _width(params) // width
-    kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
+    kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{UNIT}\n{_CUDA_SUM}")
     return kernel.cuda_program(dtype, units, (units, _width(params) // width))
 
 

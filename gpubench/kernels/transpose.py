@@ -15,9 +15,9 @@ from gpubench.kernels.contract.kernel import (
     Limits,
     NumbaPass,
     NumbaProgram,
-    WgslPass,
     WgslProgram,
     by_backend,
+    one_dispatch,
 )
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Ladder, Op, Operand, Params, Split
 from gpubench.kernels.templates import (
@@ -26,9 +26,9 @@ from gpubench.kernels.templates import (
     ceil_div,
     elements,
     group_threads,
-    kernel_pass,
     lanes,
     log2,
+    one_launch,
     require_bindings,
     require_grid,
     require_storage,
@@ -126,7 +126,7 @@ def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
     else:
         text, block, side = _BY_ELEMENT, (32, 8, 1), 32
     blocks = ceil_div(columns, side) * ceil_div(rows, side)
-    return CudaProgram((kernel_pass("transpose", dtype, text, blocks, block, ("x", "out", rows, columns)),))
+    return one_launch("transpose", dtype, text, blocks, block, ("x", "out", rows, columns))
 
 
 # The grid has one dimension, because CUDA's second dimension is limited to 65,535 blocks.
@@ -238,7 +238,7 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
     grid, step_x, step_y = _grid(ceil_div(columns, side), ceil_div(rows, side), limits)
     uniform = (rows, columns, step_x, step_y)
     text = _vector_source(storage, threads) if threads else _element_source(dtype, limits)
-    return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=uniform),))
+    return one_dispatch(text, grid, _BINDINGS, uniform=uniform)
 
 
 def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:

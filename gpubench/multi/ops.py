@@ -67,7 +67,8 @@ def _collective(
     `Collective`."""
     return timed_call(
         name=name, group=group, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
-        sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), options={"ranks": "GPUs that take part: a device group has as many"}, fits=_whole_shares,
+        sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), fits=_whole_shares,
+        options={"ranks": "GPUs that take part: a device group has as many"},
         overhead=Collective(name=name, **declared),
     )  # fmt: skip
 

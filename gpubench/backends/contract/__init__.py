@@ -97,13 +97,10 @@ class ReadyBuffers(NamedTuple):
 
 class Transfers:
     """One way to move data between host and device. The default uses the session's own calls and pageable
-    memory.
-
-    `copies` says whether it has threads that copy between the caller's array and staging memory.
-    """
+    memory."""
 
     staging: Staging = "pageable"  # way in which data reaches the device
-    copies = False
+    copies = False  # whether it has threads that copy between the caller's array and staging memory
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -479,12 +476,14 @@ class Observed(Protocol):
 
     @abstractmethod
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Return a function that reads clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU.
-        The monitor's process calls it."""
+        """Return a function that reads a GPU now, as a mapping with some of the fields of `monitor.Reading`:
+        clock_hz, memory_clock_hz, temperature_c, power_w, energy_j and throttle. The monitor's process calls
+        it."""
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Return how other programs use a GPU: the fields of `monitor.Users` that are not 0, by name."""
+        """Return how other programs use a GPU: the fields of `monitor.Users` that are not 0, by name. The result
+        is empty if none uses it."""
 
 
 @runtime_checkable

@@ -31,11 +31,8 @@ class LaunchClock(Protocol):
 
     @abstractmethod
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device's seconds for `repeat` launches. Returns None if there is no clock, or if it failed
-        this time.
-
-        If `cold` is true, time one launch with flushed caches, queued so that no host time is measured.
-        """
+        """Return the device's seconds for `repeat` launches together. Returns None if there is no clock, or if
+        it failed this time. If `cold` is true, the device's caches are emptied before the first launch."""
 
 
 @runtime_checkable
@@ -174,8 +171,8 @@ class KnownPeaks(Protocol):
 
     @abstractmethod
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the requested peaks. `memory` requests the peak of memory, `link` the peaks of the link to the
-        host, and `compute` the peaks of arithmetic in these dtypes."""
+        """Return the requested peaks, in bytes and operations per second. `memory` requests the peak of memory,
+        `link` the peaks of the link to the host, and `compute` the peaks of arithmetic in these dtypes."""
 
 
 @runtime_checkable

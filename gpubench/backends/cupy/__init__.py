@@ -467,7 +467,7 @@ def is_hip(cupy: Any) -> bool:
 def _device(cupy: Any, ordinal: int, driver: str) -> Device:
     properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
     name, hip = properties["name"], is_hip(cupy)
-    attribute = partial(_attribute, cupy, ordinal)
+    attribute = partial(read_attribute, cupy, ordinal)
     domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
     return Device(
         id=f"cupy:{ordinal}", backend="cupy", kind="gpu", name=name.decode() if isinstance(name, bytes) else str(name),
@@ -486,8 +486,12 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
     )  # fmt: skip
 
 
-def _attribute(cupy: Any, ordinal: int, number: int) -> int:
-    return int(cupy.cuda.runtime.deviceGetAttribute(number, ordinal))
+def read_attribute(cupy: Any, ordinal: int, number: int) -> int:
+    """Return the value of a cudaDeviceAttr, or 0 if the runtime does not know the attribute."""
+    try:
+        return max(0, int(cupy.cuda.runtime.deviceGetAttribute(number, ordinal)))
+    except Exception:  # each version of the runtime has its own words for an attribute that it lacks
+        return 0
 
 
 def _driver_text(number: int, *, hip: bool) -> str:
@@ -511,22 +515,16 @@ SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
     """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s. A peak that
-    the driver does not report is missing.
+    cannot be computed is missing: if the driver does not report a factor of it, for boards that share the CPU's
+    memory, and for devices without an entry in FLOAT32_UNITS.
 
-    `attribute` returns the value of a cudaDeviceAttr, where 0 or an exception means that it is missing. Tensor
-    cores are not counted, so other dtypes have no peak here.
+    `attribute` returns the value of a cudaDeviceAttr, or 0 if it is unknown. `capability` is (major, minor).
+    Tensor cores are not counted, so other dtypes have no peak here.
     """
-
-    def attribute_value(number: int) -> int:
-        try:
-            return max(0, int(attribute(number)))
-        except Exception:  # each version of the runtime has its own words for an attribute that it dropped
-            return 0
-
-    bus = 0 if capability in BOARDS else attribute_value(MEMORY_BUS_BITS)
-    bytes_per_s = DATA_RATE * attribute_value(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
-    units = FLOAT32_UNITS.get(capability, 0) * attribute_value(MULTIPROCESSORS)
-    flops_per_s = 2 * units * attribute_value(CLOCK_KHZ) * 1e3
+    bus = 0 if capability in BOARDS else attribute(MEMORY_BUS_BITS)
+    bytes_per_s = DATA_RATE * attribute(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
+    units = FLOAT32_UNITS.get(capability, 0) * attribute(MULTIPROCESSORS)
+    flops_per_s = 2 * units * attribute(CLOCK_KHZ) * 1e3
     return Theoretical(
         bytes_per_s=bytes_per_s or None, flops_per_s={"float32": flops_per_s} if flops_per_s else {},
         source=SOURCE if bytes_per_s or flops_per_s else None,

@@ -249,17 +249,8 @@ _NEEDS = {"mapped": (CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING), "managed": (MANAG
 
 def is_unified(attribute: Callable[[int], int]) -> bool:
     """Return whether the device shares the host's memory, as an integrated GPU does, or one that uses the
-    host's page tables (Grace). `attribute` reads a cudaDeviceAttr; older runtimes raise an error for attributes
-    that they do not know.
-    """
-
-    def is_set(number: int) -> bool:
-        try:
-            return bool(attribute(number))
-        except Exception:  # each version of the runtime has its own words for an attribute that it lacks
-            return False
-
-    return is_set(INTEGRATED) or is_set(HOST_PAGE_TABLES)
+    host's page tables (Grace). `attribute` returns the value of a cudaDeviceAttr, or 0 if it is unknown."""
+    return bool(attribute(INTEGRATED) or attribute(HOST_PAGE_TABLES))
 
 
 class CudaHostMemory(HostMemory):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF, Array, Dtype, Shape
 
 PATTERN = (1 << 20) + 7  # random elements; odd, so that rows of a matrix are not alike
@@ -94,9 +94,7 @@ def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
     groups = -(-THREADS // group)
     wide = min(groups, 1 << 12)
     grid = (wide, -(-groups // wide), 1)
-    return WgslProgram(
-        (WgslPass(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, THREADS, 1)),)
-    )
+    return one_dispatch(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, THREADS, 1))
 
 
 def chain_flops(rounds: int) -> int:

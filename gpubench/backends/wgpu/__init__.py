@@ -43,7 +43,7 @@ from gpubench.backends.wgpu.transfers import (
 from gpubench.base import SOFTWARE_NAMES, VENDOR_ALIASES, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
-from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
@@ -59,7 +59,7 @@ TUNING_S = 3.0
 # The version of wgpu-py whose private functions are called (docs/decisions, 6).
 WGPU_VERSION = (0, 32)
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
-_EMPTY = WgslProgram((WgslPass("@compute @workgroup_size(1) fn main() {}", (1, 1, 1), ()),))
+_EMPTY = one_dispatch("@compute @workgroup_size(1) fn main() {}", (1, 1, 1), ())
 
 
 # A chain, the plain chain and groups of its stages have a set each. Those of the case before are kept, too.

@@ -59,6 +59,11 @@ class WgslProgram(msgspec.Struct, frozen=True):
     scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
 
 
+def one_dispatch(*fields: Any, **named: Any) -> WgslProgram:
+    """Return the program of one pass with these fields of `WgslPass`."""
+    return WgslProgram((WgslPass(*fields, **named),))
+
+
 class CudaPass(msgspec.Struct, frozen=True):
     """One CUDA launch."""
 

@@ -456,15 +456,13 @@ class Op(msgspec.Struct, frozen=True):
         def bound(formula: Callable[..., Array] | None) -> Any:
             return None if formula is None else partial(formula, **own)
 
-        def bind_tolerance(tolerance: Tolerance) -> Tolerance:
-            return replace(tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall))
+        def bind_tolerance(tolerance: Tolerance | None) -> Any:
+            return tolerance and replace(
+                tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall)
+            )
 
         def output(operand: Operand) -> Operand:
-            return (
-                operand
-                if operand.tolerance is None
-                else replace(operand, tolerance=bind_tolerance(operand.tolerance))
-            )
+            return replace(operand, tolerance=bind_tolerance(operand.tolerance))
 
         return replace(
             self, expr=bound(self.expr), reference=bound(self.reference),

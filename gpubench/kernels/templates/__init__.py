@@ -214,6 +214,15 @@ def kernel_pass(
     )
 
 
+def one_launch(*launch: Any) -> CudaProgram:
+    """Return the program of one launch. The arguments are those of `kernel_pass`."""
+    return CudaProgram((kernel_pass(*launch),))
+
+
+# The CUDA type of the data that one load reads, for kernels that define WIDTH.
+UNIT = "struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };"
+
+
 def prelude(dtype: str) -> str:
     """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, `wide` and `narrow`
     to convert between them, and `Pack` for one 128-bit access."""

@@ -15,14 +15,15 @@ from typing import Any
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape, each
 from gpubench.kernels.templates import (
+    UNIT,
     Storage,
     ceil_div,
-    kernel_pass,
     lanes,
     multiprocessors,
+    one_launch,
     require_bindings,
     require_grid,
     require_storage,
@@ -255,8 +256,7 @@ def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
     or too wide."""
     queries = layout(of, 8 if dtype == "float64" else 4, limits)
     grid, arguments = (ceil_div(of.rows, queries.group_rows), of.heads, 1), ("qkv", "out", of.rows, of.width)
-    step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
-    return CudaProgram((step,))
+    return one_launch("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
 
 
 def _cuda_source(of: Heads, queries: QueryLayout, dtype: str) -> str:
@@ -264,14 +264,14 @@ def _cuda_source(of: Heads, queries: QueryLayout, dtype: str) -> str:
 const real LOWEST = real({LOWEST});
 const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};
 {sequences_text(of)}
+
+{UNIT}
 {_KERNEL}"""
 
 
 # The row blocks with the most keys come first: the last ones to end are short. LOWEST stands for a
 # key that a query does not see; what it adds before the first real key is multiplied by 0 when that one comes.
 _KERNEL = """
-struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-
 struct Queries {
   real q[ROWS][E], o[ROWS][E], top[ROWS], total[ROWS];
 
@@ -407,9 +407,7 @@ def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
     queries = layout(of, 4, limits)
     grid = require_grid(limits, ceil_div(of.rows, queries.group_rows), of.heads)
     storage = whole_units(dtype, of.e)
-    return WgslProgram(
-        (WgslPass(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.rows,)),)
-    )
+    return one_dispatch(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.rows,))
 
 
 class _Text(msgspec.Struct, frozen=True):

@@ -140,6 +140,8 @@ class Language(NamedTuple):
     number: str  # format of a number
     step: str  # format of the statement that defines a step, with its name and its value
     functions: dict[str, str]  # formats of calls that the language writes differently
+    both: str = "&&"  # sign between two truth values of which both have to hold
+    either: str = "||"  # sign between two of which one has to hold
 
 
 _CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
@@ -147,7 +149,7 @@ _ACCURATE = {name: f"{name}_accurate({{0}})" for name in _WGSL_FUNCTIONS} | {"po
 _LANGUAGES = {
     "wgsl": Language("{}", "let {} = {};", {"where": "select({2}, {1}, {0})", **_ACCURATE}),
     "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
-    "python": Language("real({})", "{} = {}", _CHOICE),
+    "python": Language("real({})", "{} = {}", _CHOICE, "and", "or"),
 }  # fmt: skip
 # Functions that the compiled module of the CPU defines. All others come from `math`, which numba can compile.
 _NATIVE = ("exp", "tanh", *_EXACT)
@@ -502,15 +504,14 @@ def _spell(
         if number:
             lost, order = {">": "<", "<": ">"}[_CHOICES[call]], (b, a)
             return language.functions["where"].format(f"{a} {lost} {b}", *order), 5
-        either = "or" if language.step == "{} = {}" else "||"
-        return language.functions["where"].format(f"({a} {_CHOICES[call]} {b}) {either} ({a} != {a})", a, b), 5
+        is_a = f"({a} {_CHOICES[call]} {b}) {language.either} ({a} != {a})"
+        return language.functions["where"].format(is_a, a, b), 5
     if call in language.functions:
         return language.functions[call].format(*words), 5
     if call == "negative":
         return f"-{_inside(operands[0], 5)}", 4
     if call in _LOGICAL:
-        sign = call.removeprefix("logical_")
-        sign = sign if language.step == "{} = {}" else {"and": "&&", "or": "||"}[sign]
+        sign = language.both if call == "logical_and" else language.either
         return f"({_inside(operands[0], 2)} {sign} {_inside(operands[1], 2)})", 5
     sign, tight = _OPERATORS.get(call) or _COMPARISONS.get(call) or ("", 0)
     if sign:

@@ -27,6 +27,7 @@ from gpubench.kernels.contract.kernel import (
     WgslPass,
     WgslProgram,
     by_backend,
+    one_dispatch,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
 from gpubench.kernels.templates import (
@@ -363,7 +364,7 @@ def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits:
     data, partial = vectors(dtype), vectors(real_dtype(dtype))
     if ceil_div(n, data.width) <= _ONE_GROUP_VECTORS:
         text = _wgsl_source(element, join, data, data.stored, threads)
-        return WgslProgram((WgslPass(text, (1, 1, 1), (*names, "out"), uniform=_uniform(n)),))
+        return one_dispatch(text, (1, 1, 1), (*names, "out"), uniform=_uniform(n))
     text, passes, first = _wgsl_source(element, join, data, data.real, threads), [], 0
     for window in windows(n, ITEMSIZE[dtype], limits):
         whole = ceil_div(window.count, data.width)

@@ -203,7 +203,11 @@ ASKED = (backend.CLOCK_KHZ, backend.MULTIPROCESSORS, backend.MEMORY_CLOCK_KHZ, b
 ])  # fmt: skip
 def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
     told = {key: value for key, value in zip(ASKED, attributes, strict=True) if value is not None}
-    peaks = backend.vendor_peaks(told.__getitem__, capability)
+    runtime = SimpleNamespace(
+        deviceGetAttribute=lambda number, ordinal: told[number]
+    )  # raises for what is not told
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    peaks = backend.vendor_peaks(partial(backend.read_attribute, cupy, 0), capability)
     assert peaks.bytes_per_s == (bytes_per_s and pytest.approx(bytes_per_s, rel=0.01))
     assert peaks.flops_per_s == ({"float32": pytest.approx(flops_per_s, rel=0.01)} if flops_per_s else {})
     assert bool(peaks.source) == bool(bytes_per_s)

@@ -20,7 +20,7 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, Limits
 from gpubench.kernels.contract.op import Array
-from gpubench.kernels.templates import ceil_div, kernel_pass, lanes, multiprocessors
+from gpubench.kernels.templates import UNIT, ceil_div, kernel_pass, lanes, multiprocessors
 from gpubench.kernels.templates.elementwise import GELU_CUBIC, GELU_SCALE, gelu
 from gpubench.kernels.templates.formula import Formula, trace
 
@@ -275,7 +275,7 @@ class Epilogue(msgspec.Struct, frozen=True):
         )
         operands = "".join(f", wide({name}.lane[j])" for name in self.operands)
         return f"""const int WIDTH = {width};
-struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
+{UNIT}
 {self.cuda_finish()}
 extern "C" __global__ void __launch_bounds__({_THREADS})
 gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long across) {{

@@ -20,10 +20,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.kernels.contract.kernel import CudaPass, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaPass, Limits, WgslProgram, one_dispatch
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
     MOST_BLOCKS,
+    UNIT,
     Storage,
     ceil_div,
     elements,
@@ -373,7 +374,7 @@ def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
     )
     return f"""
 const int ROWS = {of.rows}, UNITS = {of.units}, WIDTH = {of.width}, SHARES = {of.shares}, THREADS = {_THREADS};
-struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
+{UNIT}
 {finish}{norm.cuda_head() if norm else ""}
 extern "C" __global__ void __launch_bounds__(THREADS)
 gpubench_few_rows(const stored* __restrict__ x_, const stored* __restrict__ w_, stored* __restrict__ out_{arrays},
@@ -475,8 +476,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
     columns, length = (m, k // block.width) if turned else (m // block.width, k)
     text = _wgsl_source(product, block, storage, threads)
     uniform = (n, columns, length, product.row) if product.row else (n, columns, length)
-    step = WgslPass(text, (x, y, ceil_div(n, block.rows)), bindings, uniform=uniform)
-    return WgslProgram((step,))
+    return one_dispatch(text, (x, y, ceil_div(n, block.rows)), bindings, uniform=uniform)
 
 
 def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> int:

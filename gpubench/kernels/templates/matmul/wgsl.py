@@ -14,7 +14,15 @@ from functools import partial
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram, choose_kernel
+from gpubench.kernels.contract.kernel import (
+    Candidate,
+    Kernel,
+    Limits,
+    WgslPass,
+    WgslProgram,
+    choose_kernel,
+    one_dispatch,
+)
 from gpubench.kernels.contract.op import ITEMSIZE, Params
 from gpubench.kernels.templates import (
     LANES,
@@ -262,7 +270,7 @@ def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
     require_storage(product.dtype, limits, threads=_SIDE * _SIDE)
     grid = require_grid(limits, ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1)
     uniform = (product.m, product.n, product.k)
-    return WgslProgram((WgslPass(source, grid, ("a", "b", "out"), uniform=uniform),))
+    return one_dispatch(source, grid, ("a", "b", "out"), uniform=uniform)
 
 
 _SIDE = 16

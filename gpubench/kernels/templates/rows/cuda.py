@@ -13,9 +13,10 @@ from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
     MOST_THREADS,
+    UNIT,
     ceil_div,
-    kernel_pass,
     lanes,
+    one_launch,
     power_of_two_at_least,
 )
 from gpubench.kernels.templates.formula import Formula
@@ -58,7 +59,7 @@ class CudaRows(msgspec.Struct, frozen=True):
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
 const bool WHOLE = {int(self.whole)};
-struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
+{UNIT}
 struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};
 struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ return a + b; }} }};
 {cluster}
@@ -102,7 +103,7 @@ def program(
     rows, packed = _choose(formula, columns, dtype, limits)
     text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
     arguments = (*formula.names, into, count, columns)
-    return CudaProgram((kernel_pass(name, dtype, text, rows.blocks(count), rows.threads, arguments),))
+    return one_launch(name, dtype, text, rows.blocks(count), rows.threads, arguments)
 
 
 def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
