@@ -133,7 +133,8 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
 
 
 class Sides:
-    """A GPU's session and the CPU that works with it. `cpu_s` is the time of all runs of the CPU's share."""
+    """A GPU's session and the CPU that works with it. `cpu_s` adds up the seconds of all runs of the CPU's share;
+    callers set it to 0 before they measure."""
 
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
@@ -302,8 +303,9 @@ def reserved_cores(threads: int, *, several: bool) -> int:
 
 
 class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that uses a GPU's session and a CPU's session. Host arrays come from the GPU's session; the CPU
-    can compute in them, too. `other` opens a second CPU session, which may be faster, or returns None."""
+    """A session that splits ops over a GPU's session and a CPU's session. Host arrays come from the GPU's session;
+    the CPU can compute in them, too. `other` opens a second CPU session, which may be faster, or returns None.
+    `held_pieces` has what `pieces` returns, by workload."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -316,7 +318,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         self._sides = Sides(gpu)
         self._computing: dict[str, Session] = {}  # the CPU's session by workload
         self._gpu_shares: dict[str, float] = {}
-        self.held_pieces: dict[str, int | OnePiece] = {}  # by workload
+        self.held_pieces: dict[str, int | OnePiece] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._two_sided: dict[str, Session] = {}  # the wing's session by workload op
 

@@ -63,8 +63,9 @@ _WHAT = "the list of chosen kernels"
 
 
 class Choices:
-    """The choices of one device. `device` describes the adapter, the driver and the library's version. `opened`
-    contains the CPU counters at the beginning of the session."""
+    """The choices of one device. `device` is a text with everything that a choice depends on, such as the adapter,
+    the driver and the library's version. `opened` has the CPU counters at the beginning of the session, or is None
+    if they cannot be read."""
 
     def __init__(self, device: str, cache: SealedFiles, opened: processes.CpuTimes | None = None) -> None:
         self._device, self._cache, self._opened = device, cache, opened

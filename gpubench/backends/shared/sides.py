@@ -197,8 +197,8 @@ class DividedBuffer:
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the session's part of the operand for the launches of `key`. A part is made when it is first
-        needed, and replaced if its shape changes."""
+        """Return the session's part of the operand. Launches with the same `key`, such as a regime, share it. A
+        part is made when it is first needed, and replaced if its shape changes."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:

@@ -66,7 +66,9 @@ class Ids(msgspec.Struct, frozen=True, tag=True):
 class Given(msgspec.Struct, frozen=True, tag=True):
     """Fixed values of an input, used in place of drawn ones."""
 
-    make: Callable[[Params], bytes]  # returns the bytes for the params
+    make: Callable[
+        [Params], bytes
+    ]  # returns the whole operand for the params, as bytes in its dtype, row by row
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
@@ -179,8 +181,8 @@ class Ladder(msgspec.Struct, frozen=True):
         """Return the lowest, the third highest and the highest of the ascending `rungs`. With one or two rungs,
         the third highest is the lowest.
 
-        A search times each GPU at these sizes, except at tops that it drops for lack of time. At these sizes of
-        the whole ladder, no output is judged by the beginning of a larger one.
+        A search times each GPU at these sizes, except at tops that it drops for lack of time. At the ends of the
+        whole ladder an output never passes because it is the beginning of a larger output that passed.
         """
         return rungs[0], rungs[-3:][0], rungs[-1]
 
@@ -381,7 +383,7 @@ class Op(msgspec.Struct, frozen=True):
     # `fits(params)` returns why a combination of params is not allowed, or None if it is
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()  # backends whose library call can round float32 inputs to TF32
-    # by (backend, dtype) for which the library has no fast code: the most operations a second of its call
+    # most operations per second of the library call, by (backend, dtype); only where the library has no fast code
     slow: Mapping[tuple[str, Dtype], float] = {}
     blas: tuple[str, ...] = ()  # backends whose BLAS does most of the work of the library call
     # why finite inputs may give an infinity or a NaN; if it is empty, such an output is wrong
@@ -417,9 +419,10 @@ class Op(msgspec.Struct, frozen=True):
     only: tuple[str, ...] = ()  # backends on which the op is measured; empty for all backends
     # Backends that would run the same program: the first that drives a GPU in the run measures it.
     one_of: tuple[str, ...] = ()
-    # returns the approximate seconds of a call on NumPy, as a trial measured them; 0 without a trial
+    # of a user's function: returns the approximate seconds of a call on NumPy, as a trial measured them; 0 without
+    # a trial
     seconds: Callable[[Params], float] = lambda params: 0.0
-    # returns the approximate seconds of making the inputs of a call, as a trial measured them; 0 without a trial
+    # of a user's function: returns the approximate seconds of making the inputs of a call, likewise
     inputs_s: Callable[[Params], float] = lambda params: 0.0
 
     @property

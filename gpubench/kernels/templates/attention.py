@@ -170,9 +170,9 @@ def causal_weights(xp: Array, q: Array, k: Array) -> Array:
 
 
 def whole_values(np: Any, of: Heads) -> tuple[Array, Array]:
-    """Return values for which a single missing key shows, and the results, for queries and keys that are 0, so that all
-    weights of a query are equal. The sum of the values that a query sees is 64 times a whole number from -4 to 4, but
-    not 0. So the results stay normal in float16."""
+    """Return (values, results), two arrays of tokens x width, for an attention whose queries and keys are 0. All
+    weights of a query are then equal, and a single missing key changes its result. The sum of the values that a query
+    sees is 64 times a whole number from -4 to 4 other than 0, so that the results stay normal in float16."""
     random, shape = np.random.default_rng(of.n), (of.sequences, of.n, of.width)
     sums = 64 * random.integers(1, 5, shape) * random.choice((-1, 1), shape)
     results = sums / np.arange(1, of.n + 1)[:, None]

@@ -138,12 +138,12 @@ def elementwise(
     """Return the op of n elements that applies `formula`, such as `lambda m, x, y: m.exp(x) * y`, at each
     position of its inputs.
 
-    The formula gives the kernels of CPU, CUDA and WGSL, the reference and the array expression. `expr(xp, x,
-    y)` replaces it as the array expression, and `library` gives calls of array libraries, if these are better.
-    `not_finite` is the field of the op. The formula takes the params in `takes` as keywords, each with a
-    default, and kernels contain their values as constants. `options`: the params that may be given in addition
-    to n. An op of more than three inputs has no tuned implementation on the CPU. Raises ValueError if the
-    formula cannot be traced.
+    An input that is only a name has n uniform values. The formula gives the kernels of CPU, CUDA and WGSL, the
+    reference and the array expression. `expr(xp, x, y)` replaces it as the array expression if it is better. The
+    formula takes the params in `takes` as keywords, each with a default, and kernels contain their values as
+    constants. `flops_per_element` may be a function of the params. All other arguments are fields of `Op`. An op
+    of more than three inputs has no tuned implementation on the CPU. Raises ValueError if the formula cannot be
+    traced.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]

@@ -79,10 +79,10 @@ def reduction(
 ) -> Op:
     """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
 
-    `expr(xp, x, y)` replaces the formula as the array expression, if it is better. `library` and `blas` are the
-    fields of the op. With `linear`, which says that the formula is linear in each input, the gate also finds a
-    single missing term. An op of more than three inputs has no tuned implementation on the CPU. Raises
-    ValueError if the formula cannot be traced.
+    An input that is only a name has n uniform values. `expr(xp, x, y)` replaces the formula as the array
+    expression, if it is better. `linear` says that the formula is linear in each input; the gate then also finds
+    a single missing term. All other arguments are fields of `Op`. An op of more than three inputs has no tuned
+    implementation on the CPU. Raises ValueError if the formula cannot be traced.
     """
     own = operands(inputs)
     axes = dict.fromkeys((x.name for x in own), 0)

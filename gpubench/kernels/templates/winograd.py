@@ -34,7 +34,7 @@ FILTER_THREADS = 256  # threads of a block that computes the numbers of the filt
 
 
 def tiles(side: int) -> int:
-    """Return the number of tiles of an image."""
+    """Return the number of tiles of an image of `side` x `side` pixels."""
     return ceil_div(side, 2) ** 2
 
 

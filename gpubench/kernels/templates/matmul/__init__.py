@@ -88,7 +88,8 @@ class Tile(msgspec.Struct, frozen=True):
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """Return whether the device's limits allow a group of this tile."""
+        """Return whether the device's limits allow a group of this tile. `itemsize` is the number of bytes of a
+        number in the arithmetic."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
@@ -137,8 +138,8 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the device's limits allow. `tiles` end with the smallest. Raises Unsupported if none
-    is allowed."""
+    """Return the tiles that the device's limits allow (`Tile.fits`). `tiles` end with the smallest. Raises
+    Unsupported if none is allowed."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]
