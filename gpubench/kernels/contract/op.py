@@ -574,6 +574,7 @@ class Op(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- overheads: what a device costs around any work
 
 _OF_BYTES = ("allocate", "upload", "download")
+_PART_OF_A_WORD = "n is a number of bytes, and devices move words of 4: {} is no multiple"
 _ONCE = Ladder(low=1, high=1)
 # From less than a page to the bytes that a link moves in a fifth of a second.
 _BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
@@ -594,12 +595,6 @@ def overhead(call: Any, summary: str) -> Op:
     return timed_call(
         name=call, group="overhead", summary=summary,
         params={"n": "number of bytes" if of_bytes else "always 1"}, sizes=_BYTES if of_bytes else _ONCE,
-        fits=_whole_words if of_bytes else always_fits,
+        fits=lambda params: _PART_OF_A_WORD.format(params["n"]) if of_bytes and params["n"] % 4 else None,
         overhead=Overhead(call, ("library", "tuned") if of_bytes else ("library",)),
     )  # fmt: skip
-
-
-def _whole_words(params: Params) -> str | None:
-    if params["n"] % 4:
-        return f"n is a number of bytes, and devices move words of 4: {params['n']} is no multiple"
-    return None
