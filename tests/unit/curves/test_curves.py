@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench.curves import TimedSizes, compare, fit, speedup_at
 from gpubench.curves.threshold import isotonic
-from tests.unit.curves.simulated import LADDER, cpu, exact, gpu, threshold
+from tests.unit.curves.simulated import LADDER, cpu, exact, gpu
 
 
 def spread(curve, n):
@@ -70,12 +70,6 @@ def test_relatives_share_nothing_before_their_own_sizes_tell_a_line_or_a_launch_
         assert (spread(together, 1 << 12) < spread(alone, 1 << 12)) == (count >= fewest)
 
 
-def test_it_is_known_between_two_sizes_whatever_lies_beyond_them():
-    """The sizes lie 16 times apart; the next one is no nearer."""
-    curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 10, 1 << 14, 1 << 18, 1 << 22]))})["it"]
-    assert all(curve.knows(math.log(n)) for n in (1 << 12, 1 << 16, 1 << 20))
-
-
 def test_a_call_of_nearly_a_measured_size_takes_nearly_the_time_measured_there():
     """A single size that lies off the curve keeps its time: one element more does not double it."""
     near = {1000: 4e-5, 1080: 9e-5, 4000: 1e-4, 16000: 3e-4, 64000: 2e-3}
@@ -98,21 +92,6 @@ def test_a_gap_is_too_wide_for_a_step():
 
 
 # ---------------------------------------------------------------------- where two curves cross
-
-
-def test_a_crossing_is_found_and_lies_in_its_interval():
-    found = threshold(exact(gpu), exact(cpu))
-    assert (found.state, found.mixed) == ("at", False)
-    assert found.n == pytest.approx(300_000, rel=0.1)
-    assert found.low < found.n < found.high
-    assert (found.first, found.last) == pytest.approx((LADDER[0], LADDER[-1]))
-
-
-@pytest.mark.parametrize(("factor", "state"), [(0.2, "always"), (5.0, "never")])
-def test_one_side_wins_everywhere(factor, state):
-    found = threshold(exact(lambda n: factor * 1e-5 * n**0.2), exact(lambda n: 1e-5 * n**0.2))
-    assert found.state == state
-    assert (found.low, found.high) == ((0.0, 0.0) if state == "always" else (math.inf, math.inf))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

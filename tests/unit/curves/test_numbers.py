@@ -17,26 +17,22 @@ from gpubench.curves import threshold as threshold_room
 from gpubench.curves.relatives import traffic_of
 from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of, unsure
 from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
-from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
+from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued
 
 CLOSE = [200_000, 260_000, 300_000, 400_000, 520_000]
 FINE = [n * 2**i for n in (1024, 1300, 1600) for i in range(14)]
 
 
-def blocks_of(seconds, seed, sizes=(*LADDER, *CLOSE), *, count=1, sessions=1, **scatter):
-    """Several sessions of some blocks; every ninth block took three times as long."""
-    rng = random.Random(seed)
-    blocks = {}
+def of(kind, seconds, seed, sizes=(*LADDER, *CLOSE), *, count=1, sessions=1):
+    """Several sessions of some blocks, which scatter by 8 % and sizes by 5 %; every ninth block took three times as long."""
+    rng, blocks = random.Random(seed), {}
     for n in sorted(sizes):
         rows = [
-            [scattered(seconds, rng, [n], **scatter)[n][0][0] for _ in range(count)] for _ in range(sessions)
+            [seconds(n) * math.exp(rng.gauss(0, math.hypot(0.08, 0.05))) for _ in range(count)]
+            for _ in range(sessions)
         ]
         blocks[n] = [[value * (3 if rng.random() < 1 / 9 else 1) for value in row] for row in rows]
-    return blocks
-
-
-def of(kind, seconds, seed, **more):
-    return TimedSizes(kind, blocks_of(seconds, seed, **more))
+    return TimedSizes(kind, blocks)
 
 
 def sides(case, other, **more):
@@ -125,18 +121,6 @@ def test_what_relatives_tell(name):
 # ---------------------------------------------------------------- by other ways
 
 
-def brute(prior, points, x):
-    """Mean and variance at x by the textbook formula, in NumPy."""
-    places = [prior.place(point.x) for point in points]
-    here = prior.place(x)
-    matrix = np.array([prior.covariances(place, places) for place in places])
-    matrix += np.diag([point.variance for point in points])
-    cross = np.array(prior.covariances(here, places))
-    rest = np.array([point.y - prior.mean(place) for point, place in zip(points, places, strict=True)])
-    weights = np.linalg.solve(matrix, cross)
-    return prior.mean(here) + weights @ rest, prior.covariances(here, [here])[0] - weights @ cross
-
-
 POINTS = [Point(1.0, -3.0, 0.01), Point(2.5, -2.2, 0.02), Point(4.0, -1.0, 0.015), Point(6.0, 0.3, 0.01)]
 
 
@@ -150,12 +134,19 @@ def walk():
 ])  # fmt: skip
 @pytest.mark.parametrize("x", [1.0, 1.7, 3.9, 6.0])
 def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
-    belief = Conditioned(prior, POINTS)
-    assert belief.at(x) == pytest.approx(brute(prior, POINTS, x), rel=1e-9)
-    places = [prior.place(point.x) for point in POINTS]
+    """Mean and variance at x, misfit and likelihood by its formulas, in NumPy."""
+    belief, here, places = (
+        Conditioned(prior, POINTS),
+        prior.place(x),
+        [prior.place(point.x) for point in POINTS],
+    )
     matrix = np.array([prior.covariances(place, places) for place in places])
     matrix += np.diag([point.variance for point in POINTS])
-    rest = np.array([point.y - prior.mean(prior.place(point.x)) for point in POINTS])
+    rest = np.array([point.y - prior.mean(place) for point, place in zip(POINTS, places, strict=True)])
+    cross = np.array(prior.covariances(here, places))
+    weights = np.linalg.solve(matrix, cross)
+    expected = prior.mean(here) + weights @ rest, prior.covariances(here, [here])[0] - weights @ cross
+    assert belief.at(x) == pytest.approx(expected, rel=1e-9)
     misfit = rest @ np.linalg.solve(matrix, rest)
     assert belief.misfit == pytest.approx(misfit)
     assert belief.likelihood == pytest.approx(-misfit / 2 - np.linalg.slogdet(matrix)[1] / 2)
@@ -188,11 +179,12 @@ def test_the_fastest_of_several_is_that_of_many_draws(others):
 
 def test_a_stretch_reaches_half_a_step_beyond_the_places_at_which_a_choice_costs_too_much(monkeypatch):
     """Steps of a third lie between 1 and e."""
-    a, b = Fixed(0.0, 1.0), Fixed(0.0, 1.0)
-    ((low, high),) = unsure([a, b], 1.0, math.e)
+    near, far = ([Fixed(0.0, variance) for _ in "ab"] for variance in (0.031, 0.034))
+    ((low, high),) = unsure(far, 1.0, math.e)
     assert (math.log(low), math.log(high)) == pytest.approx((-1 / 6, 7 / 6))
-    monkeypatch.setattr(threshold_room, "HIGHEST_COST", doubt(a, [b], 0.0).cost)
-    assert unsure([a, b], 1.0, math.e) == (), "the highest cost is none too high"
+    assert unsure(near, 1.0, math.e) == (), "a choice may cost a tenth of the time"
+    monkeypatch.setattr(threshold_room, "HIGHEST_COST", doubt(far[0], far[1:], 0.0).cost)
+    assert unsure(far, 1.0, math.e) == (), "the highest cost is none too high"
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(-0.1, 0.05), (0.0, 0.3), (0.2, 0.5)])
@@ -222,6 +214,8 @@ def test_a_threshold_reads_its_probabilities_straight_between_two_places():
 def test_two_and_a_half_percent_on_either_side_is_sure(wins, state, mixed):
     found = threshold_of([Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)])
     assert (found.state, found.mixed) == (state, mixed)
+    ends = {"always": (0.0, 0.0), "never": (math.inf, math.inf)}
+    assert (found.low, found.high) == ends.get(state, (found.low, found.high))
 
 
 @pytest.mark.parametrize(("beside", "in_common"), [("queued", 0.3), ("cpu", 0.0)])
