@@ -1,27 +1,11 @@
 """The three headline commands as a user types them, on NumPy and a software adapter, in an empty folder."""
 
-import itertools
 import json
 import re
 
 import pytest
 
-from tests.forking import environment
-
 pytestmark = pytest.mark.vulkan
-
-SHORT = "--quick --max-time 50ms --min-samples 5 --max-samples 10"
-RUN = f"run --full --ops matmul --sizes 64,128 --backends numpy,wgpu {SHORT}".split()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("user")
-
-
-@pytest.fixture(scope="module")
-def ran(folder, starter):
-    return starter.run(*RUN, cwd=folder, env=environment(folder))
 
 
 def test_detect(gpubench):
@@ -34,9 +18,10 @@ def test_detect(gpubench):
     assert any("llvmpipe" in str(renderer) for renderer in document["software_renderers"])
 
 
-def test_run_measures_both_backends_and_ends_with_the_tables(ran, folder):
-    assert ran.returncode == 0, ran.stderr
-    (path,) = folder.glob("results/*/*.json")
+def test_run_measures_both_backends_and_ends_with_the_tables_that_report_shows(gpubench, tmp_path):
+    short = "--quick --max-time 50ms --min-samples 5 --max-samples 10"
+    ran = gpubench(*f"run --full --ops matmul --sizes 64,128 --backends numpy,wgpu {short}".split(), status=0)
+    (path,) = tmp_path.glob("results/*/*.json")
     result = json.loads(path.read_text())
     assert result["complete"]
     cases = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
@@ -56,21 +41,5 @@ def test_run_measures_both_backends_and_ends_with_the_tables(ran, folder):
     reported = re.findall(r"^\[ *\d+/\d+\] (\S+)", ran.stderr, re.MULTILINE)
     assert len(set(reported)) == 10  # a busy machine tells them again: its session is repeated
     assert re.search(r"^saved results/", ran.stderr, re.MULTILINE)
-
-
-def test_report_says_the_same_in_each_format(ran, folder, in_process):
-    ended = in_process("report", "--format", "markdown", "--full", cwd=folder)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    tables = [line for line in ended.stdout.splitlines() if "|" in line]
-    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables]
-    for n, data in itertools.product(("64", "128"), ("waited", "10 calls", "copied")):
-        (row,) = [cells for cells in lines if data in cells and n in cells]
-        assert "wgpu:0" in row
-        ratio = r"(CPU|adapter|equal) ?[\d.]*x? \[[\d.]+, [\d.]+\]"
-        assert any(re.match(ratio, cell) for cell in row), row
-    document = json.loads(in_process("report", "--format", "json", cwd=folder).stdout)
-    assert (document["name"], len(document["cases"])) == ("gpubench-report", 10)
-    assert document["break_even"] == [], "an adapter without a GPU breaks even nowhere"
-    lines = in_process("report", "--format", "csv", cwd=folder).stdout.splitlines()
-    assert len(lines) == 11
-    assert lines[0].startswith("run_id,case_id,op,n,")
+    reported = gpubench("report", "--format", "csv", status=0).stdout.splitlines()
+    assert len(reported) == 1 + 10

@@ -22,6 +22,8 @@ from gpubench.report.layout import RenderOptions
 from gpubench.result.run import EnergyWindow
 from tests.unit.report.builders import case, measured, run_of
 
+COUNTER = "sys/class/powercap/intel-rapl:0/energy_uj"
+
 
 def powercap(root, packages, *, domain="package-{}", readable=True):
     """What a kernel shows of RAPL: packages by their counts, each with the cores inside it."""
@@ -36,10 +38,12 @@ def powercap(root, packages, *, domain="package-{}", readable=True):
 
 
 def test_the_packages_add_up_and_their_parts_do_not(tmp_path):
+    """Files stand where a driver does."""
     powercap(tmp_path, [100, 300])
     files = package_counters(tmp_path)
     assert [file.wraps_uj for file in files] == [999, 999]
-    assert EnergyFiles(files)() == {"energy_j": pytest.approx(400e-6)}
+    readers, absent = sources([MonitorTarget("numpy:0", files=files)])
+    assert (readers["numpy:0"](), absent) == ({"energy_j": pytest.approx(400e-6)}, {})
 
 
 def test_why_a_cpu_tells_nothing(tmp_path):
@@ -53,7 +57,7 @@ def test_why_a_cpu_tells_nothing(tmp_path):
 
 def test_a_counter_that_begins_anew_goes_on(tmp_path):
     powercap(tmp_path, [990])
-    read, file = EnergyFiles(package_counters(tmp_path)), tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj"
+    read, file = EnergyFiles(package_counters(tmp_path)), tmp_path / COUNTER
     counts = [read()["energy_j"]]
     for count in ("5", "995", "7"):
         file.write_text(count)
@@ -70,12 +74,6 @@ def test_an_amd_gpu_is_found_by_its_address(tmp_path):
     (sensor / "energy1_input").write_text("7000000\n")
     assert board_counters(tmp_path, "0000:03:00.0") == [CounterFile(str(sensor / "energy1_input"))]
     assert "hwmon" in board_counters(tmp_path, None)
-
-
-def test_the_monitor_reads_files_in_the_place_of_a_driver(tmp_path):
-    powercap(tmp_path, [2_000_000])
-    readers, absent = sources([MonitorTarget("numpy:0", files=package_counters(tmp_path))])
-    assert (readers["numpy:0"]()["energy_j"], absent) == (2.0, {})
 
 
 @given(st.floats(1, 1000), st.floats(0.05, 0.3), st.floats(0, 1e6), st.floats(0, 0.3))
@@ -100,10 +98,8 @@ ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "ener
 @pytest.fixture
 def package(tmp_path):
     """A CPU's counter as the kernel shows it: a file that moves every few milliseconds until this event is set."""
-    file, stands = tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj", threading.Event()
-    file.parent.mkdir(parents=True)
-    file.with_name("name").write_text("package-0\n")
-    file.write_text("0\n")
+    powercap(tmp_path, [0])
+    file, stands = tmp_path / COUNTER, threading.Event()
 
     def move():
         while not stands.wait(0.005):
@@ -183,14 +179,8 @@ def test_a_counter_that_stops_is_a_reason_and_a_case_that_breaks_is_a_failure(tm
 @pytest.mark.usefixtures("package")
 def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
     made, _ = companion(tmp_path, monkeypatch)
-    closed = []
-
-    class WatchedMonitor(Monitor):
-        def close(self):
-            closed.append(self)
-            super().close()
-
-    monkeypatch.setattr(windows, "Monitor", WatchedMonitor)
+    closed, close = [], Monitor.close
+    monkeypatch.setattr(Monitor, "close", lambda self: closed.append(close(self)))
     with pytest.raises(KeyboardInterrupt):
         measure(made, Working(Mock(side_effect=KeyboardInterrupt)))
     assert not closed
@@ -198,21 +188,29 @@ def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
     assert closed
 
 
-def draw_report(*rows):
+ON_GPU = case(regime="resident-waited", device="cupy:0")
+
+
+def window(power_w, calls=2000, source="rapl", **more):
+    return EnergyWindow(session=0, source=source, window_s=2.0, calls=calls, power_w=power_w, **more)
+
+
+def run_with(*cases):
+    """A run of cases with the seconds of a call and a window of each."""
+    return run_of([msgspec.structs.replace(measured(*own), energy=[row]) for *own, row in cases])
+
+
+def draw_report(cpu, gpu):
     """The table of a CPU's and a GPU's case with these windows, and in TF32 the GPU takes a quarter."""
-    gpu = case(regime="resident-waited", device="cupy:0")
-    cases = [(case(), 1e-3), (gpu, 1e-4), (msgspec.structs.replace(gpu, variant="tf32"), 2.5e-5)]
-    rows = [*rows, msgspec.structs.replace(rows[1], calls=4 * rows[1].calls)]
-    outcomes = [msgspec.structs.replace(measured(*own), energy=[row])
-                for own, row in zip(cases, rows, strict=True)]  # fmt: skip
-    (analysis,) = analyse_runs([run_of(outcomes)])
+    quarter = msgspec.structs.replace(gpu, calls=4 * gpu.calls)
+    tf32 = msgspec.structs.replace(ON_GPU, variant="tf32")
+    (analysis,) = analyse_runs([run_with((case(), 1e-3, cpu), (ON_GPU, 1e-4, gpu), (tf32, 2.5e-5, quarter))])
     return analysis, energy_section(analysis, RenderOptions())
 
 
 def test_both_sides_stand_beside_each_other_where_both_are_known():
-    cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0, idle_w=[90, 80])
-    gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0, idle_w=[110, 100])
-    analysis, section = draw_report(cpu, gpu)
+    gpu = window(500.0, 20_000, "nvml", idle_w=[110, 100])
+    analysis, section = draw_report(window(200.0, idle_w=[90, 80]), gpu)
     texts = [cell.text for cell in section.tables[0].rows[0]]
     assert texts[2:] == ["waited", "200 mJ", "50.0 mJ", "GPU 4x", "200 W", "500 W", "100 W"]
     assert [one.joules for one in energies(analysis)] == [0.2, 0.05, 0.0125]
@@ -224,10 +222,8 @@ def test_both_sides_stand_beside_each_other_where_both_are_known():
 @pytest.mark.parametrize(("cpu_w", "said"), [
     (200.0, "cupy:0 (library)"), (20.0, "numpy:0 (library)"), (None, "unknown"), (49.0, "numpy:0 (library)")])  # fmt: skip
 def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
-    why = None if cpu_w else "run as root"
-    cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=cpu_w, reason=why)
-    gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0)
-    analysis, _ = draw_report(cpu, gpu)
+    cpu = window(cpu_w, reason=None if cpu_w else "run as root")
+    analysis, _ = draw_report(cpu, window(500.0, 20_000, "nvml"))
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(analysis.run))
     done = in_process(*ASKED, status=0)
     assert f"on the device, waited: {said}" in " ".join(done.stdout.split())
@@ -239,13 +235,11 @@ def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
 
 
 def test_two_codes_of_the_cpu_are_no_two_sides(in_process, tmp_path):
-    windows_of = {"numpy:0": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0),
-                  "torch:cpu": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=300.0),
-                  "cupy:0": EnergyWindow(session=0, source="nvml", reason=windows.UNCOUNTED)}  # fmt: skip
-    cases = [case(), case(device="torch:cpu"), case(regime="resident-waited", device="cupy:0")]
-    outcomes = [msgspec.structs.replace(measured(own, 1e-3), energy=[windows_of[own.device_id]])
-                for own in cases]  # fmt: skip
-    (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_of(outcomes)))
+    codes = [
+        (case(device=name), 1e-3, window(watts)) for name, watts in (("numpy:0", 200.0), ("torch:cpu", 300.0))
+    ]
+    silent = EnergyWindow(session=0, source="nvml", reason=windows.UNCOUNTED)
+    (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_with(*codes, (ON_GPU, 1e-3, silent))))
     document = json.loads(in_process(*ASKED, "--json").stdout)
     assert (document["device_id"], document["confidence"]) == (None, "none")
     assert windows.UNCOUNTED in document["reason"]

@@ -16,7 +16,7 @@ import gpubench
 from gpubench import kernels
 from gpubench.analysis import machine
 from gpubench.analysis.advice import Advice, answer
-from gpubench.analysis.contenders import Key, call_time, case_groups, contenders
+from gpubench.analysis.contenders import Key, call_time
 from gpubench.analysis.estimate import case_results, time_breakdown
 from gpubench.analysis.policy import UNKNOWN, Policy, size_and_others
 from gpubench.base.errors import InputError, UsageError
@@ -249,13 +249,6 @@ def test_a_narrow_terminal_gets_lines_of_its_width(n):
 
 
 # ---------------------------------------------------------------- what a call takes, between sizes and numbers of calls
-def contender(seconds):
-    """A CPU with these times by size."""
-    (group,) = case_groups(run_of([measured(case(n=n), s) for n, s in seconds.items()])).values()
-    (found,) = contenders(group, "resident-waited")
-    return found
-
-
 def times(*, upload_s=9.8e-3, **seconds):
     """Cases of one size by regime id; an allocation is part of transfer-always."""
     parts = Parts(

@@ -53,8 +53,12 @@ from tests.unit.report.parts import CONTEST, OPENBLAS_TEXT, contest, on, without
 from tests.unit.report.samples import analysed, drawn
 
 
-def screen(run, **look):
-    return render([run], "plain", sections=("answer",), **look).splitlines()
+def drawn_lines(analysis, saved=(), **look):
+    """The final screen of one run as text."""
+    return [
+        "".join(cell.text for cell in line)
+        for line in answer_screen(analysis, RenderOptions(**look), saved=saved)
+    ]
 
 
 @pytest.mark.parametrize(("of", "text"), [
@@ -87,9 +91,7 @@ def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_
     long, kept = f"{'x' * 90}.json", str(store.default_results_dir() / "machine" / "run.json")
     page = "--full   page: -o r.html"
     for path, last in (("a b.json", f" 'a b.json' {page}"), (kept, f" {page}"), (long, f" {long} --full")):
-        command = report_command(path, store.default_results_dir())
-        drawn = answer_screen(analysis, RenderOptions(command=command), saved=[path])
-        lines = ["".join(cell.text for cell in line) for line in drawn]
+        lines = drawn_lines(analysis, [path], command=report_command(path, store.default_results_dir()))
         assert (f"saved {path}" in lines, lines[-1]) == (True, f"all: gpubench report{last}")
 
 
@@ -128,12 +130,11 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
             found |= {row.id: row for row in shaped(op, shape, regime)}
     run = interrupted_answer(*found.values()) if interrupted else answer_run(list(found.values()))
     (analysis,) = analyse_runs([run])
-    options = RenderOptions(ascii_only=ascii_only, command=report_command(saved or None))
-    drawn = answer_screen(analysis, options, saved=[saved] if saved else [])
-    texts = ["".join(cell.text for cell in line) for line in drawn]
+    command = report_command(saved or None)
+    texts = drawn_lines(analysis, [saved] if saved else [], ascii_only=ascii_only, command=command)
     # Gains of 10000x at other sizes beside thresholds that are mixed: a table for each situation, else too wide.
     tables = sum("pays from" in text for text in texts)
-    assert len(drawn) <= 24 + 16 * (tables - 1)
+    assert len(texts) <= 24 + 16 * (tables - 1)
     # The name of a file is of no use without its end.
     assert max(cell_len(text) for text in texts if not saved or saved not in text) <= 80
     assert "\n".join(texts).isascii() or not ascii_only
@@ -305,8 +306,7 @@ def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
 def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width():
     (analysis,) = analyse_runs([contest(gpu=replace(GPU, name="NVIDIA H200"))])
     for width in range(60, 125):
-        drawn = answer_screen(analysis, RenderOptions(width=width))
-        lines = ["".join(cell.text for cell in line) for line in drawn]
+        lines = drawn_lines(analysis, width=width)
         assert max(map(len, lines)) <= width
         assert next(line for line in lines if "CPU thread" in line).startswith("NVIDIA H200 (CuPy) ")
         assert " 55 s." in " ".join(map(str.strip, lines))
@@ -337,8 +337,7 @@ COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seco
 
 def screen_text(run):
     (analysis,) = analyse_runs([run])
-    lines = answer_screen(analysis, RenderOptions(command=""))
-    return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
+    return " ".join(" ".join(drawn_lines(analysis, command="")).split())
 
 
 def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():

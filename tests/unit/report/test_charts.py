@@ -37,7 +37,6 @@ from tests.unit.report.builders import curve, failed, run_of
 from tests.unit.report.parts import THERE, of_machine
 from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
 
-RATIOS = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -47,21 +46,13 @@ def validate(spec):
     altair.Root.validate(spec)
 
 
-def rising_run():
-    return run_of(curve(RATIOS))
-
-
 def charts(make, sections=None):
     found = chart_set(analysed(make)[0], RenderOptions(sections=sections or usual()))
-    return found, {chart.id: chart for chart in found.charts}
-
-
-def rows_of(chart):
-    return [row for ours in chart.rows.values() for row in ours]
+    return {chart.id: chart for chart in found.charts}
 
 
 def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart():
-    points, fastest = rows_of(charts(full_run)[1]["time"]), {}
+    points, fastest = [row for rows in charts(full_run)["time"].rows.values() for row in rows], {}
     for row in analysed(full_run)[0].cases:
         if row.time and row.case.group != "overhead" and not row.case.variant:
             key = (row.case.workload, row.case.regime_id, row.case.device_id)
@@ -74,7 +65,7 @@ def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart()
     (full_run, ("roofline",), {"roofline"}), (lambda: run_of([]), None, set()), (cpu_run, None, {"time", "roofline"}),
 ])  # fmt: skip
 def test_sections_choose_charts(make, only, chosen):
-    assert {*charts(make, only)[1]} == chosen
+    assert {*charts(make, only)} == chosen
 
 
 @pytest.mark.slow  # all at once, since what draws them takes a second to start
@@ -98,7 +89,7 @@ def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
 
 @pytest.mark.slow
 def test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts():
-    rising = analysed(rising_run)
+    rising = analysed(lambda: run_of(curve({64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0})))
     pictures = plots.plots(rising * 2, "svg")
     again = {name: pictures.pop(name) for name in list(pictures) if name.startswith("2-")}
     assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(pictures)

@@ -16,6 +16,7 @@ from gpubench.analysis.findings import find_waiting, findings
 from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.thresholds import amortizations
+from gpubench.base.plugins.sections import TOOLS
 from gpubench.curves import stats
 from gpubench.report import draw_report, render
 from gpubench.report.charts import chart_cases
@@ -40,7 +41,6 @@ ON_GPU = measured(case(n=1000, device="cupy:0"), 1e-3)  # 2 TFLOP/s
 CARD = replace(GPU, gpu_id="GPU-a")
 VULKAN = replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
 LINK = Peak(device_id="cupy:0", upload_bytes_per_s=5e10, download_bytes_per_s=4e10)
-EVERY_WAIT = {"2": "throttled"}
 
 
 def row_of(*outcomes, peaks=None, session=None, **more):
@@ -117,7 +117,8 @@ LABELS = [
     *((label, scattered(width, noisy), {}) for noisy in ((0, 1, 2), (0, 1)) for width, label in (
         (0.04, "ok"), (0.0442, "ok"), (0.0443, "noisy"), (0.08, "noisy"), (0.1106, "noisy"), (0.1107, "unstable"))),
     # Samples that are too short, and load of others
-    ("too-short", measured(case(), 1e-5, repeat=1), {}), ("ok", measured(case(), 1e-5, repeat=10_000), {}),
+    ("too-short", measured(case(), 1e-5, repeat=1), {}), ("ok", measured(case(), 1e-5, repeat=10_000), {}), ("ok", measured(case(), 1e-3, repeat=10), {}),
+    ("too-short", replace(ONE, blocks=[replace(b, repeat=1, wall_s=[5e-4] * 11) if b.session == 2 else b for b in ONE.blocks]), {}),  # the shortest session
     ("ok", measured(case(regime="transfer-once", device="cupy:0"), 2e-4, repeat=10), {}),  # a sample is all its launches
     ("too-short", measured(case(regime="transfer-once", device="cupy:0"), 5e-5, repeat=10), {}),
     *((label, ONE, {"session": {field: share}}) for field in ("foreign_cpu_share", "steal_share")
@@ -211,13 +212,6 @@ def test_a_device_time_is_the_median_of_the_session_medians():
     assert (row.device_cold_s, row.device_hot_s) == (2e-4, 1e-4)
 
 
-def test_the_shortest_session_says_whether_samples_are_too_short():
-    what = measured(case(), 1e-3, repeat=10)
-    short = [replace(b, repeat=1, wall_s=[5e-4] * 11) if b.session == 2 else b for b in what.blocks]
-    assert "too-short" not in row_of(what).findings
-    assert "too-short" in row_of(replace(what, blocks=short)).findings
-
-
 def test_blocks_are_the_observations():
     """Ten samples in one block are one of them; in four blocks, four, whatever their number of samples."""
     one, four = row_of(in_blocks([[1.0]])), row_of(in_blocks([[1.0] * 4]))
@@ -238,7 +232,7 @@ def test_a_launch_that_costs_little_more_than_an_empty_one_has_a_wider_prior():
 
 
 def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
-    row = row_of(measured(case(), 1e-3, discarded=EVERY_WAIT))
+    row = row_of(measured(case(), 1e-3, discarded={"2": "throttled"}))
     assert (row.label, row.sample_count) == ("throttled", 30)
     run = run_of([measured(case(), 1e-3, factors=[*QUIET, 5.0], discarded={"11": "throttled"})])
     row = analyse(run).cases[0]
@@ -291,8 +285,6 @@ def test_findings_of_the_order_of_samples(factors, found):
 
 
 # ---------------------------------------------------------------- a number that cannot be true takes part in nothing
-STEP_S = 1.1e-5  # of the clock: a sample of one launch of a millisecond is shorter than a hundred of them
-TOOLS = ("gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark", "go")
 QUEUED = "resident-queued@cupy:0"
 
 
@@ -306,7 +298,7 @@ def doubtful(run, case_id):
         both = zip(outcome.blocks, short, strict=True)
         return replace(outcome, blocks=[replace(block, repeat=1, wall_s=wall_s) for block, wall_s in both])
 
-    workers = [replace(worker, clock_step_s=STEP_S) for worker in run.sessions[0].workers]
+    workers = [replace(worker, clock_step_s=1.1e-5) for worker in run.sessions[0].workers]
     sessions = [replace(session, workers=workers) for session in run.sessions]
     return replace(run, outcomes=[*map(spoiled, run.outcomes)], sessions=sessions)
 

@@ -17,7 +17,7 @@ from gpubench.base.installation import upgrade_command
 from gpubench.result import store
 from gpubench.result.machine import SCHEMA_VERSION as machine_version
 from gpubench.result.machine import Machine
-from gpubench.result.run import SCHEMA_VERSION, Device, Measurement, Peak, Run, RunWarning
+from gpubench.result.run import SCHEMA_VERSION, Device, Peak, Run, RunWarning
 from gpubench.result.store import document
 from tests.raising import raised
 from tests.unit.store.test_journal import with_sessions
@@ -34,8 +34,7 @@ def test_round_trip(make_run, samples, label):
     back = store.loads(data, "x")
     assert (data.count(b"\n"), data[-2:], store.dumps(back)) == (1, b"}\n", data)
     assert back.label == label
-    got = back.outcomes[0].blocks[0].wall_s  # type: ignore[union-attr]
-    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(got, samples, strict=True))
+    assert back.outcomes[0].blocks[0].wall_s == [float(f"{sample:.6g}") for sample in samples]  # type: ignore[union-attr]
     assert store.loads(store.dumps(back), "x") == back
 
 
@@ -147,11 +146,6 @@ def test_results_in_a_fleet_are_upgraded_too(run):
     assert "no longer read" in str(raised(TypeError, document.upgrade, fleet, "gpubench-fleet"))
 
 
-def test_floats_keep_six_significant_digits(run):
-    back = store.loads(store.dumps(run), "x")
-    assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
-
-
 def test_a_file_that_ends_in_the_middle_is_told_as_such(run):
     data = store.dumps(run)
     for end in (1, len(data) // 2, data.index(b'"outcomes"'), len(data) - 2):
@@ -161,14 +155,13 @@ def test_a_file_that_ends_in_the_middle_is_told_as_such(run):
 # ---------------------------------------------------------------- what a document may hold
 def with_blocks(run, count):
     """A run of one case with one block in each of so many sessions; each block has two samples."""
-    (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
+    measured, *_ = run.outcomes
     blocks = [replace(measured.blocks[0], session=i) for i in range(count)]
     return replace(run, outcomes=[replace(measured, blocks=blocks)])
 
 
 def with_cases(run, count):
-    (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
-    return replace(run, outcomes=[measured] * count)
+    return replace(run, outcomes=run.outcomes[:1] * count)
 
 
 DEVICE = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
@@ -198,7 +191,7 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
     ("MAX_TEXT_BYTES", lambda n: b'["' + b"a" * (n - 2) + b'","bb"]'),
     ("MAX_TEXT_BYTES", lambda n: b'["aa","' + b"b" * (n - 2) + b'"]'),
-    ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n)])  # fmt: skip
+    ("MAX_LARGE_INTEGERS", lambda n: b"[" + b",".join([b"9" + b"0" * 18] * (n + 1)) + b"]"), ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n)])  # fmt: skip
 def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, make):
     most = 8
     monkeypatch.setattr(document, name, most)
@@ -253,10 +246,3 @@ def test_lines_that_build_on_what_stands_cost_what_they_hold():
              b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}', b""]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]
-
-
-def test_so_many_large_integers_are_looked_at(monkeypatch):
-    monkeypatch.setattr(document, "MAX_LARGE_INTEGERS", 3)
-    large = b"9" + b"0" * 18
-    document.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
-    raised(InputError, document.require_json, b"[" + b",".join([large] * 5) + b"]", "a.json")
