@@ -33,7 +33,7 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.pci import ASLEEP, FREE_DRIVERS, name_of
+from gpubench.detect.pci import ASLEEP, CHIP_NODE, FREE_DRIVERS, name_of
 from gpubench.detect.recommend import Reader, apply_results, recommend, verify
 from gpubench.detect.vendors import NVIDIA_FOLDER
 from gpubench.result.machine import (
@@ -468,13 +468,15 @@ def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
         if own is None and shown:
             return make_fact("absent", f"{NVIDIA_FOLDER}/gpus")
         paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else [])
-    elif (name := first_field(device.records, "node")) and (
-        gpu.vendor.value != "nvidia" or driver in FREE_DRIVERS
-    ):
-        paths = [f"/dev/dri/{name}"]  # CUDA on a Jetson does not need it
+    elif driver and gpu.vendor.value == "nvidia" and driver not in FREE_DRIVERS:
+        paths = [CHIP_NODE] if device.bdf is None else []
+    elif name := first_field(device.records, "node"):
+        paths = [f"/dev/dri/{name}"]
     elif driver is None and node_status(WSL_NODE) != "absent":
         paths = [WSL_NODE]
     else:
+        paths = []
+    if not paths:
         return NOT_PROBED
     # The worst of them; of equally bad ones the first, of good ones the last.
     states = [make_fact(node_status(path), path) for path in paths]

@@ -42,11 +42,12 @@ from gpubench.result.machine import NOT_PROBED, Fact, LinkPath
 PCI_DEVICES = "/sys/bus/pci/devices"
 # Drivers that are only bound to GPUs, with the vendor. The driver tells the vendor if no file does.
 DRIVER_VENDORS = {
-    "nvidia": NVIDIA, "nouveau": NVIDIA, "nova": NVIDIA, "amdgpu": AMD, "radeon": AMD, "i915": INTEL,
+    "nvidia": NVIDIA, "nouveau": NVIDIA, "NovaCore": NVIDIA, "amdgpu": AMD, "radeon": AMD, "i915": INTEL,
     "xe": INTEL,
 }  # fmt: skip
 GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
-FREE_DRIVERS = ("nouveau", "nova", "radeon")  # there is no CUDA or ROCm on them
+FREE_DRIVERS = ("nouveau", "NovaCore", "radeon")  # there is no CUDA or ROCm on them
+CHIP_NODE = "/dev/nvmap"  # through which CUDA computes on a Jetson
 ASLEEP = ("suspended", "suspending")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODALIAS = re.compile(
@@ -421,7 +422,7 @@ _DISPLAY_BUSES = (
     "platform:amdgpu_xcp",
 )
 _GPU_NODE = re.compile(
-    r"(?:.*[.:,])?(gpu|mali|gk20a|gm20b|gp10b|gv11b|ga10b|v3d|sgx|kgsl-3d0|adreno|pvrsrvkm|sgpu)(\.[0-9]+)?"
+    r"(?:.*[.:,])?((?:img)?gpu(?:3d)?|mali|gk20a|gm20b|gp10b|gv11b|ga10b|v3d|sgx|kgsl-3d0|adreno|pvrsrvkm|sgpu)(\.[0-9]+)?"
 )
 
 

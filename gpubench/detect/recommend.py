@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpubench.base.errors import GpubenchError, suggest
 from gpubench.base.messages import DETECTION
 from gpubench.base.units import list_words
-from gpubench.detect.pci import ASLEEP, FREE_DRIVERS
+from gpubench.detect.pci import ASLEEP, CHIP_NODE, FREE_DRIVERS
 from gpubench.result.case import MAPPED, QUEUED, WAITED
 from gpubench.result.identity import Likeness, compare, measured_gpus
 from gpubench.result.machine import (
@@ -61,8 +61,8 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     # Largest first; equal ones keep address order, so the answer is stable.
     candidates = sorted((gpu for gpu, code in objections if code is None), key=_size, reverse=True)
     mode, chosen, reasons = _rule(machine, candidates)
-    # Where files list no GPU, libraries could: NVML under WSL, and wgpu too where there are no such files.
-    listing = {"nvml"} if machine.gpu_count.value is not None else {"nvml", "wgpu"}
+    # Where files list no GPU, NVML may; where no file can tell, as in WSL, each library may.
+    listing = {"nvml"} if machine.gpu_count.value is not None else {"nvml", "cuda", "wgpu"}
     late_gpus = [gpu for gpu, code in rejected if code == "SOURCE_LATE"]
     if mode == "cpu" and (late_gpus or (not machine.gpus and late & listing)):
         # The mode is never `cpu` for lateness.
@@ -113,7 +113,7 @@ def _size(gpu: Gpu) -> int:
 
 
 # The probes that show whether a vendor's GPU can be recommended. If one is late, only files describe the GPU.
-_SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "intel": frozenset({"drm"})}
+_SOURCES = {"nvidia": {"nvml", "cuda"}, "amd": {"drm", "cuda"}, "intel": {"drm"}}
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str], *, apple: bool) -> str | None:
@@ -122,16 +122,17 @@ def _objection(gpu: Gpu, late: AbstractSet[str], *, apple: bool) -> str | None:
     of x86 it may be Intel's."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
-    vendor = gpu.vendor.value or ""
+    vendor, units = gpu.vendor.value or "", gpu.compute.units.value
+    late = late & _SOURCES.get(vendor, set())
     listed = any("cuda" in api or ("metal" in api and apple) for api in gpu.apis)
-    proven = listed or (vendor == "amd" and (gpu.compute.units.value or 0) >= PROVEN_UNITS)
+    proven = listed or (vendor == "amd" and (units or 0) >= PROVEN_UNITS)
     if gpu.kind.value == "integrated" and not proven:
-        return "SOURCE_LATE" if vendor == "nvidia" and "cuda" in late else "INTEGRATED_UNMEASURED"
+        return "SOURCE_LATE" if units is None and "cuda" in late else "INTEGRATED_UNMEASURED"
     if gpu.memory.usable_bytes.value is not None:
         return None if at_least(_size(gpu), 2) else "VRAM_LT_2GIB"
     if gpu.power.state.value in ASLEEP:
         return "GPU_ASLEEP"
-    return "SOURCE_LATE" if late & _SOURCES.get(vendor, frozenset()) else "VRAM_UNKNOWN"
+    return "SOURCE_LATE" if late else "VRAM_UNKNOWN"
 
 
 def _rule(machine: Machine, candidates: list[Gpu]) -> tuple[Mode, list[Gpu], list[Reason]]:
@@ -410,7 +411,10 @@ def _read(path: Path, read: Reader) -> Measured | str:
 
 
 # The remedies that differ by vendor: how a container is given the devices, and how a missing driver is.
-_GIVE = {"nvidia": "--gpus all of Docker, --nv of Apptainer", "amd": "--device /dev/dri --device /dev/kfd"}
+_GIVE = {
+    "nvidia": "--gpus all of Docker, --nv of Apptainer", "amd": "--device /dev/dri --device /dev/kfd",
+    CHIP_NODE: "--runtime nvidia of Docker",
+}  # fmt: skip
 _FROM_KERNEL = "it comes with the kernel: a newer one, linux-firmware and a boot without nomodeset bring it"
 _DRIVERS = {
     "nvidia": "install NVIDIA's; if it is, `sudo modprobe nvidia` says why it does not load (Secure Boot)",
@@ -431,8 +435,12 @@ def about(code: str, gpu: Gpu) -> str:
             remedy = "ask for the GPU (--gpus 1 of Slurm, --gpus all of Docker), or restart its container"
         return f"This process may not open {path}: {remedy}."
     if code == "NOT_EXPOSED" and path.startswith("/dev/"):
-        more = "; outside of one, `sudo nvidia-modprobe -u -c 0` makes it" if vendor == "nvidia" else ""
-        give = _GIVE.get(vendor, "--device /dev/dri")
+        more = (
+            "; outside of one, `sudo nvidia-modprobe -u -c 0` makes it"
+            if path.startswith("/dev/nvidia")
+            else ""
+        )
+        give = _GIVE.get(path) or _GIVE.get(vendor, "--device /dev/dri")
         return f"{path} is not here; give the container the device ({give}){more}."
     if code == "NO_DRIVER" and vendor in _DRIVERS:
         return f"No driver that computes is bound to it; {_DRIVERS[vendor]}."

@@ -326,9 +326,13 @@ LIVE = {
        for name, status, codes, lack in (
            ("nvml", "mismatch", ["DRIVER_MISMATCH"], "DRIVER_MISMATCH"), ("nvml", "permission", [], None), ("nvml", "ok", [], None),
            ("cuda", "absent", [], "RUNTIME_MISSING"), ("cuda", "ok", [], "UNUSABLE"), ("cuda", "timeout", [], None))},
-    "nouveau, which no variable of CUDA's hides": (NOUVEAU, {MASK: ""}, {}, [], {WHY: []}, "NO_DRIVER"),
+    **{f"{name}, which no variable of CUDA's hides": (
+        HOST | pci("0000:01:00.0", "10de", "2684", name), {MASK: ""}, {}, [], {WHY: []}, "NO_DRIVER") for name in ("nouveau", "NovaCore")},
     "a chip's GPU in a container without its node": (
         HOST | {"/sys/class/drm/renderD128/device/uevent": "DRIVER=v3d"}, {"/dev/dri/renderD128": "absent"}, {}, [], {WHY: ["NOT_EXPOSED"]}, "number or vendor"),
+    **{f"a Jetson whose nodes are {state}": (
+        HOST | {"/sys/bus/platform/devices/17000000.gpu/uevent": "DRIVER=gk20a"}, {"/dev/nvmap": state}, {}, [], {WHY: codes, SOURCE: "/dev/nvmap"}, lack)
+       for state, codes, lack in (("present", [], None), ("absent", ["NOT_EXPOSED"], "--runtime nvidia"), ("no_permission", ["NO_PERMISSION"], "--group-add"))},
     "CuPy of ROCm": (HOST | pci("0000:01:00.0", "1002", "744c", "amdgpu"), {}, {}, [
         {"source": "hip", "bdf": "0000:01:00.0", "vendor_id": "1002"}], {WHY: []}, None),
     "every door is open": (HOST | FIRST, {}, {}, [], {WHY: [], "gpus.0.usable": True, SOURCE: "/dev/nvidiactl"}, None),

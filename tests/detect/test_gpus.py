@@ -245,6 +245,7 @@ OF_THE_TREE = {
     "host1x and nouveau": card(0, "drm", "drm") | card(1, "57000000.gpu", "nouveau", render=128, compatible="nvidia,gm20b"),
     "panfrost beside its display": card(0, "ff9a0000.gpu", "panfrost", render=128) | card(1, "display-subsystem", "rockchip-drm"),
     "panthor": PANTHOR, "lima": card(0, "1c40000.gpu", "lima", render=128),
+    "a PowerVR by its own driver": device("cac00000.imggpu", "pvrsrvkm", "img,rgx"), "Vivante's own": device("38000000.gpu3d", "galcore"),
     "Mali by its own driver": device("13000000.mali", "mali", "arm,mali-valhall"),
     "three cores of a Vivante": card(0, "etnaviv", "etnaviv", render=128) | device("130000.gpu", "etnaviv-gpu")
     | device("134000.gpu", "etnaviv-gpu"),

@@ -94,7 +94,7 @@ ADVICE = {
     **{f"{vendor} and a late {late}": (
         advise(card(None, vendor=vendor), card(None, 1, vendor=vendor), late=late),
         {MODE: "gpu", CODES: ["SOURCE_LATE"] * 2, IDS: ["g0", "g1"], "rejected": []})
-       for vendor, late in (("nvidia", "nvml"), ("nvidia", "cuda"), ("amd", "drm"), ("intel", "drm"))},
+       for vendor, late in (("nvidia", "nvml"), ("nvidia", "cuda"), ("amd", "drm"), ("amd", "cuda"), ("intel", "drm"))},
     **{f"{vendor} and a late {late}, which tells nothing of it": (
         advise(card(None, vendor=vendor), late=late), {MODE: "cpu", CODES: ["VRAM_UNKNOWN"], REJECTED: ["VRAM_UNKNOWN"]})
        for vendor, late in (("nvidia", "blas"), ("amd", "nvml"))},
@@ -102,12 +102,15 @@ ADVICE = {
     "late and asleep": (
         advise(card(None, vendor="nvidia", power=Power(state=make_fact("suspended", "t"))), late="nvml"), {"reasons.0.code": "GPU_ASLEEP"}),
     "an integrated GPU of NVIDIA": (advise(chip(vendor="nvidia")), {MODE: "cpu"}),
-    "which a late CUDA leaves in the race": (advise(chip(vendor="nvidia"), late="cuda"), {MODE: "gpu"}),
+    **{f"which a late CUDA leaves in the race, {vendor} with {units} units": (
+        advise(chip(vendor=vendor, compute=Compute(units=make_fact(units, "t"))), late="cuda"), {MODE: mode})
+       for vendor, units, mode in (("nvidia", None, "gpu"), ("amd", None, "gpu"), ("amd", 12, "cpu"), ("intel", None, "cpu"))},
     # Where files list no GPU, a late NVML leaves it open, as under WSL; a late wgpu does where nobody lists them, as on macOS.
     "no GPU and a late NVML": (advise(late="nvml"), {MODE: "gpu", IDS: [], "reasons.0.code": "SOURCE_LATE"}),
     "no GPU and a late wgpu": (advise(late="wgpu"), {MODE: "cpu"}),
-    "nobody lists GPUs": (
-        recommend.recommend(Machine(gpu_count=ABSENT, providers=[Provider(name="wgpu", status="timeout")])), {MODE: "gpu"})}  # fmt: skip
+    **{f"nobody lists GPUs, and a late {late}": (
+        recommend.recommend(Machine(gpu_count=ABSENT, providers=[Provider(name=late, status="timeout")])), {MODE: "gpu"})
+       for late in ("wgpu", "cuda")}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ADVICE)
@@ -153,6 +156,7 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
     (documents.Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
     (documents.Access(device_node=make_fact("absent", "/dev/dri/renderD128")), "NOT_EXPOSED", "/dev/dri/renderD128"),
     (documents.Access(device_node=make_fact("absent", "/dev/dri/renderD128")), "NOT_EXPOSED", "--device /dev/kfd"),
+    (documents.Access(device_node=make_fact("absent", "/dev/nvmap")), "NOT_EXPOSED", "--runtime nvidia"),
     (documents.Access(), "NO_DRIVER", "it comes with the kernel")])  # fmt: skip
 def test_a_reason_names_the_variable_or_the_node(access, code, named):
     gpu = card(8 * GIB, usable=make_fact(False, "t"), why_not=[code], access=access)

@@ -29,7 +29,7 @@ SIZE = "memory.dedicated_bytes"
 ERRORS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout", 9: "absent",
           12: "absent", 6: "absent", 15: "crashed", 16: "crashed", 999: "invalid"}  # fmt: skip
 BLOCKED = dict.fromkeys((4, 17, 999), "permission")
-REMEDIES = {9: "kernel module is not loaded", 12: "libnvidia-ml is not installed", 18: "reboot",
+REMEDIES = {9: "kernel module is not loaded", 15: "dmesg", 16: "dmesg", 12: "libnvidia-ml is not installed", 18: "reboot",
             **dict.fromkeys(BLOCKED, "restart the container")}  # fmt: skip
 
 

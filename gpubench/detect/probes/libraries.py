@@ -125,13 +125,15 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     hip = getattr(cupy.cuda.runtime, "is_hip", False)  # whether this CuPy was built for ROCm
     chip = text(table.get("gcnArchName")) or ""  # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up
     arch = chip.partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
+    # From RDNA on HIP counts pairs of compute units, unless this variable is 0.
+    paired = hip and arch.startswith("gfx1") and os.environ.get("GPU_ENABLE_WGP_MODE") != "0"
     record: dict[str, Any] = {
         "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": AMD if hip else NVIDIA,
         "version": str(cupy.cuda.runtime.runtimeGetVersion()),
         "name": text(table.get("name")),
         "memory_bytes": int(table["totalGlobalMem"]),
         "adapter_type": "integrated" if table.get("integrated") else "discrete",
-        "compute.units": int(table["multiProcessorCount"]), **({"compute.arch": arch} if arch else {}),
+        "compute.units": int(table["multiProcessorCount"]) * (1 + paired), **({"compute.arch": arch} if arch else {}),
         "memory.unified": bool(table.get("integrated")),
     }  # fmt: skip
     if not hip and isinstance(identity, bytes) and len(identity) == 16 and any(identity):

@@ -30,6 +30,7 @@ _HINTS = {
     12: "the NVIDIA driver's library libnvidia-ml is not installed: give it to the container (--gpus all, --nv of "
     "Apptainer, NVIDIA_DRIVER_CAPABILITIES=compute,utility), or install it in the driver's version",
     18: "reboot, or reload the NVIDIA kernel module: it differs from the library",
+    **dict.fromkeys(_LOST, "restart the machine: the driver does not reach a GPU, dmesg names it and says why"),
     **dict.fromkeys(
         _BLOCKED,
         "the driver refuses this process: restart the container, which may have lost its devices, or the machine",

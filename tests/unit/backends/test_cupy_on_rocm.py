@@ -69,9 +69,19 @@ def case(op="add", implementation="library", variant=None, n=8):
     return Case(op, "vector", {"n": n}, "float32", implementation, "resident-queued", "cupy:0", variant=variant)
 
 
-def test_the_probe_of_detection_calls_it_hip(rocm):
+@pytest.mark.parametrize(
+    ("chip", "mode", "units"), [("gfx942:sramecc+", "", 304), ("gfx1151", "", 608), ("gfx1151", "0", 304)]
+)
+def test_the_probe_of_detection_calls_it_hip(rocm, monkeypatch, chip, mode, units):
+    monkeypatch.setitem(PROPERTIES, "gcnArchName", chip.encode())
+    monkeypatch.setenv("GPU_ENABLE_WGP_MODE", mode)
     (record,) = last_answer(probe, rocm)["records"]
-    assert (record["source"], record["vendor_id"], record["compute.arch"]) == ("hip", AMD, "gfx942")
+    assert (record["source"], record["vendor_id"], record["compute.arch"]) == (
+        "hip",
+        AMD,
+        chip.partition(":")[0],
+    )
+    assert record["compute.units"] == units
     assert "uuid" not in record
     (gpu,) = detect.inspect(records=[record]).gpus
     assert (gpu.vendor.value, gpu.name.value) == ("amd", "AMD Instinct MI300X")
