@@ -149,12 +149,14 @@ def find_clash() -> tuple[str, str] | None:
 
     Two such distributions overwrite each other's files.
     """
+    import re
     from importlib import metadata
 
     for distribution in metadata.distributions():
         try:
             name, version = distribution.name, distribution.version
-            if _normalize(name) != DISTRIBUTION and _brings_gpubench(distribution):
+            # As the package index compares names.
+            if re.sub(r"[-_.]+", "-", name).lower() != DISTRIBUTION and _brings_gpubench(distribution):
                 return _harmless(name), _harmless(version)
         except Exception:  # the spoiled metadata of any package is no reason to fail
             continue
@@ -192,13 +194,6 @@ def _pip(arguments: str) -> str:
     ):
         return f"pip {arguments}"  # of the virtual environment that is active
     return f"{python} -m pip {arguments}"
-
-
-def _normalize(name: str) -> str:
-    """Return the name in the form in which the package index compares names."""
-    import re
-
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _harmless(text: str) -> str:

@@ -30,6 +30,7 @@ import msgspec
 from gpubench.base import BUSY_SHARE
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
+from gpubench.base.streams import printable
 
 # Seconds between asking a process to end and killing it.
 KILL_AFTER_S = 2.0
@@ -304,9 +305,8 @@ def foreign(text: str) -> str:
     """Describe output that is no message: its first line, and where it may come from. Returns an empty text for
     empty output."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    printable = "".join(letter for letter in first if letter.isprintable())[:80]
     return first and (
-        f"its output is not ours: {printable!r}; look for a .pth file, a sitecustomize or usercustomize, "
+        f"its output is not ours: {printable(first)[:80]!r}; look for a .pth file, a sitecustomize or usercustomize, "
         "or a library in LD_PRELOAD that prints"
     )
 

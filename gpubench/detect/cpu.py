@@ -150,9 +150,8 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
     """Return the fact with its set of CPUs written as a text such as "0-3,8"."""
-    if fact.value is None:
-        return cast("Fact[str]", fact)
-    return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
+    form: Any = fact if fact.value is None else replace(fact, value=list_form(fact.value))
+    return cast("Fact[str]", form)
 
 
 def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:

@@ -13,14 +13,13 @@ import errno
 import functools
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
-from gpubench.base import VENDOR_ALIASES
+from gpubench.base import VENDOR_ALIASES, disk
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import NOT_PROBED, Fact, Gpu, LinkPath, Partition, Status
 
@@ -77,21 +76,18 @@ class Root:
         if real is None:
             return FileText(path, None, "absent")
         try:
-            raw = _read_regular(self._host(real))
-            status: Status = "invalid" if raw is None else "ok"
+            raw = disk.read_regular(self._host(real), MOST_BYTES)
         except OSError as error:
-            raw = None
-            refused = error.errno in (errno.EACCES, errno.EPERM)
-            status = "absent" if error.errno in _ABSENT else "permission" if refused else "invalid"
-        text = None if raw is None else raw.decode("utf-8", "replace").replace("\0", "").strip()
-        # A recording gives the same answer: a refused file is one without rights, a broken one a folder.
-        if text is not None:
-            self.trace.files[real] = text
-        elif status == "permission":
-            self.trace.refused.add(real)
-        elif status == "invalid":
+            if error.errno in _ABSENT:
+                return FileText(path, None, "absent")
+            # A recording gives the same answer: a refused file is one without rights, a broken one a folder.
+            if error.errno in (errno.EACCES, errno.EPERM):
+                self.trace.refused.add(real)
+                return FileText(path, None, "permission")
             self.trace.folders.setdefault(real, [])
-        return FileText(path, text, status)
+            return FileText(path, None, "invalid")
+        text = self.trace.files[real] = raw.decode("utf-8", "replace").replace("\0", "").strip()
+        return FileText(path, text, "ok")
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
         return self.read(path).fact(parse)
@@ -110,12 +106,12 @@ class Root:
     def names(self, path: str) -> list[str] | None:
         """Return the sorted names in a folder. Return None if it cannot be listed."""
         real = self._real(path)
+        if real is None:
+            return None
         try:
-            names = None if real is None else sorted(os.listdir(self._host(real)))
+            names = self.trace.folders[real] = sorted(os.listdir(self._host(real)))
         except OSError:
             return None
-        if real is not None and names is not None:
-            self.trace.folders[real] = names
         return names
 
     def names_like(self, path: str, form: str) -> list[str]:
@@ -197,25 +193,6 @@ class Root:
         return target, True
 
 
-def _read_regular(path: str) -> bytes | None:
-    """Return up to 16 MiB of a regular file. Return None for a folder, pipe, socket or device. Raises
-    OSError."""
-    about = os.stat(path)
-    if not stat.S_ISREG(about.st_mode):
-        return None
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    try:
-        parts, room = [], MOST_BYTES
-        while room > 0 and (part := os.read(handle, min(room, 1 << 16))):
-            parts.append(part)
-            room -= len(part)
-            if len(part) == about.st_size:  # a file on a disk ends here; those of a kernel lie about their size
-                break
-        return b"".join(parts)
-    finally:
-        os.close(handle)
-
-
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
     """Return a parser that returns `read(match)` for a text that matches the whole pattern `form`. The parser
     raises ValueError for any other text. By default `read` returns the whole text."""
@@ -231,8 +208,7 @@ def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: mat
 
 def integer(text: str) -> int:
     """Parse a decimal number, which may be negative. Raises ValueError, also for "1_0" and "+1"."""
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+    if not re.fullmatch("-?[0-9]{1,20}", text):
         raise ValueError(f"not a number: {text[:20]!r}")
     return int(text)
 
@@ -279,11 +255,9 @@ def parse_mask(text: str) -> frozenset[int]:
     """Return the numbers of the bits that are set in a hexadecimal mask. The mask consists of groups of 32
     bits, highest first, such as "f,00000001". Raises ValueError for other texts."""
     head, *groups = text.split(",")
-    digits = head.removeprefix("0x") + "".join(group.rjust(8, "0") for group in groups)
-    whole = all(group and len(group) <= 8 and group.isascii() and group.isalnum() for group in groups)
-    if not whole or not digits.isalnum() or len(digits) * 4 > MOST_MEMBERS:
+    if not re.fullmatch("(0x)?[0-9a-fA-F]+(,[0-9a-fA-F]{1,8})*", text) or len(text) * 4 > MOST_MEMBERS:
         raise ValueError(f"not a mask: {text[:40]!r}")
-    value = int(digits, 16)
+    value = int(head + "".join(group.zfill(8) for group in groups), 16)
     return frozenset(n for n in range(value.bit_length()) if value >> n & 1)
 
 

@@ -324,11 +324,8 @@ def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, l
 
 
 def _cpus(root: Root, node: int) -> Fact[frozenset[int]]:
-    listed = root.fact(f"{NUMA_NODES}/node{node}/cpulist", parse_list)
-    if listed.value is not None:
-        return listed
-    mask = root.fact(f"{NUMA_NODES}/node{node}/cpumap", parse_mask)
-    return mask if mask.value is not None or listed.status == "absent" else listed
+    files = (("cpulist", parse_list), ("cpumap", parse_mask))
+    return first(*(root.fact(f"{NUMA_NODES}/node{node}/{name}", parse) for name, parse in files))
 
 
 def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[str]:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import UsageError, name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
+from gpubench.base.streams import inert_json, printable
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, DeviceRecord, Root, first_field, make_fact, missing, parse_record
 from gpubench.detect.gpu import (
@@ -152,8 +153,7 @@ def assemble(
 
 
 def to_json(machine: Machine) -> str:
-    from gpubench.base.streams import inert_json
-
+    """Return the document of the machine as JSON text, indented and without a line end."""
     return inert_json(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
 
@@ -375,7 +375,7 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
     lines = ended.errors.splitlines()
     if ended.status == 0 and ended.noise:
         lines = [ended.noise]
-    hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
+    hint = printable(lines[-1])[:300] if lines else None
     if ended.status is None:
         remedy = f"{LIMIT_VARIABLE}=2m waits longer"
         if request.name in ("nvml", "cuda"):

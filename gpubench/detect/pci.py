@@ -36,6 +36,7 @@ from gpubench.detect.facts import (
     missing,
     parse_list,
     parse_mask,
+    size,
 )
 from gpubench.result.machine import NOT_PROBED, Fact, LinkPath
 
@@ -199,27 +200,17 @@ def parse_uevent(reading: FileText) -> dict[str, str]:
     return {key: value for key, equals, value in lines if equals}
 
 
-def _node(text: str) -> int | None:
-    node = integer(text)
-    if node < -1:
-        raise ValueError("not a node")
-    return None if node == -1 else node
-
-
 def _local_cpus(root: Root, folder: str) -> Fact[str]:
-    listed = root.fact(f"{folder}/local_cpulist", lambda text: list_form(parse_list(text)) or None)
-    if listed.value is not None:
-        return listed
-    return first(root.fact(f"{folder}/local_cpus", lambda text: list_form(parse_mask(text)) or None), listed)
+    files = (("local_cpulist", parse_list), ("local_cpus", parse_mask))
+    return derive(
+        first(*(root.fact(f"{folder}/{name}", parse) for name, parse in files)),
+        lambda cpus: list_form(cpus) or None,
+    )
 
 
-def _generation(text: str) -> int | None:
-    if text.startswith("Unknown"):
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
-    if not match or float(match[1]) not in _SPEEDS:
-        raise ValueError("not a link speed")
-    return _SPEEDS[float(match[1])]
+_generation = matching(
+    r"Unknown.*|(\d+(?:\.\d+)?) GT/s(?: PCIe)?", lambda match: match[1] and _SPEEDS[float(match[1])]
+)
 
 
 def _width(text: str) -> int | None:
@@ -233,7 +224,7 @@ def _width(text: str) -> int | None:
 
 _FILES = {
     "revision": ("revision", matching(rf"0x({_HEX}{{2}})", lambda match: match[1].lower())),
-    "numa_node": ("numa_node", _node),
+    "numa_node": ("numa_node", lambda text: None if text == "-1" else size(text)),
 }
 _AWAKE_FILES = {
     "driver.version": ("driver/module/version", lambda text: text.split()[0] if text.isprintable() else None),

@@ -16,7 +16,7 @@ import msgspec
 from gpubench.base import group_by
 from gpubench.base.installation import installs, locate
 from gpubench.base.messages import DETECTION
-from gpubench.base.streams import escape, fill
+from gpubench.base.streams import escape, fill, visible
 from gpubench.base.table import (
     Cell,
     Column,
@@ -32,7 +32,7 @@ from gpubench.base.table import (
     paint,
     table_lines,
 )
-from gpubench.base.units import scale_size
+from gpubench.base.units import format_bytes, scale_size
 from gpubench.detect.cpu import misfits
 from gpubench.detect.facts import list_form
 from gpubench.detect.pci import ASLEEP
@@ -64,9 +64,9 @@ class MachinePart(NamedTuple):
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """Return a part of the overview. Empty lines are left out, and characters that cannot be printed are
-    replaced."""
-    return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
+    """Return a part of the overview. Lines that are None or empty are left out. In the other lines, a blank
+    replaces each character that cannot be printed."""
+    return MachinePart(title, headline, [visible(line) for line in lines if line], used, good)
 
 
 def machine_line(machine: Machine) -> str:
@@ -75,7 +75,7 @@ def machine_line(machine: Machine) -> str:
     cpu = machine.cpu
     gpus = [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
     parts = [
-        clean(cpu.model.value or "unknown CPU"), f"{_or(cpu.available.value)} of {_or(cpu.logical.value)} CPUs",
+        visible(cpu.model.value or "unknown CPU"), f"{_or(cpu.available.value)} of {_or(cpu.logical.value)} CPUs",
         f"{gib(machine.memory.total_bytes.value)} RAM",
         *(gpus or ["no GPU" if machine.gpu_count.value == 0 else "GPUs unknown"]),
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def advice(machine: Machine) -> str:
     chosen = _numbers(machine, recommended.device_ids)
     which = f" (GPU {chosen})" if chosen and len(machine.gpus) > 1 else ""
     reason = f" {recommended.reasons[0].text}" if recommended.reasons else ""
-    return clean(f"Recommended mode: {recommended.mode}, compute {where}{which}.{reason}")
+    return visible(f"Recommended mode: {recommended.mode}, compute {where}{which}.{reason}")
 
 
 def spell(text: str) -> str:
@@ -127,13 +127,13 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
     yield from _gpus(machine)
     *rows, legend = matrix(machine.gpus) or [""]
     others = [
-        *(f"{clean(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers),
+        *(f"{visible(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers),
         *(f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters),
         *(f"{a.bdf.value} accelerator {a.vendor_id.value}:{a.device_id.value}" for a in machine.accelerators),
     ]
     for name, lines in (("Links", [legend, *rows]), ("Other", others), ("Missing", _missing(machine))):
         if lines and lines[0]:
-            yield _part(name, clean(lines[0]), *lines[1:])
+            yield _part(name, visible(lines[0]), *lines[1:])
 
 
 def _missing(machine: Machine) -> list[str]:
@@ -158,9 +158,11 @@ def explain_facts(machine: Machine) -> Iterator[str]:
         line += f"  [{node['note']}]" if node.get("note") else ""
         for other in node.get("alternatives") or ():
             line += f"  (or {_short(other['value'])} <- {other['source']})"
-        yield clean(line)
+        yield visible(line)
     for reason in machine.recommendation.reasons:
-        yield clean(f"reason {reason.code}{f' {reason.device_id}' if reason.device_id else ''}: {reason.text}")
+        yield visible(
+            f"reason {reason.code}{f' {reason.device_id}' if reason.device_id else ''}: {reason.text}"
+        )
 
 
 def _facts(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,18 +186,13 @@ def title(gpu: Gpu) -> str:
     if gpu.name.value is None:
         vendor, device = gpu.vendor_id.value, gpu.device_id.value
         ids = f" {vendor}:{device}" if vendor and device else ""
-        return clean(f"{maker or gpu.driver.name.value or 'unknown'} GPU{ids}")
-    return clean(f"{maker} {gpu.name.value}" if maker and gpu.name_precision == "family" else gpu.name.value)
+        return visible(f"{maker or gpu.driver.name.value or 'unknown'} GPU{ids}")
+    return visible(f"{maker} {gpu.name.value}" if maker and gpu.name_precision == "family" else gpu.name.value)
 
 
 def gib(size: int | None) -> str:
     """Return a number of bytes as a text in GiB, with one decimal. Return `unknown` for None."""
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
-
-
-def clean(text: str) -> str:
-    """Return the text with `?` for each character that cannot be printed."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _or(value: object) -> str:
@@ -215,9 +212,9 @@ def _cpu(machine: Machine) -> MachinePart:
     caches: dict[int, list[str]] = {}
     for c in cpu.caches.value or ():
         if c.type != "instruction":
-            caches.setdefault(c.level, []).append(f"{_cache_size(c.size_bytes)} x{c.instances}")
+            caches.setdefault(c.level, []).append(f"{format_bytes(c.size_bytes)} x{c.instances}")
     return _part(
-        "CPU", clean(cpu.model.value or "unknown model"), counts,
+        "CPU", visible(cpu.model.value or "unknown model"), counts,
         "kinds: " + "; ".join(kinds) if len(kinds) > 1 else None,
         _clock(cpu.now_hz.value, cpu.max_hz.value, cpu.base_hz.value),
         f"governor {cpu.governor.value}" if cpu.governor.value else None,
@@ -231,10 +228,6 @@ def _clock(now: int | None, highest: int | None, base: int | None = None) -> str
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
-
-
-def _cache_size(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 and size % (1 << 20) == 0 else f"{size >> 10} KiB"
 
 
 def _blas_lines(machine: Machine) -> Iterator[str]:
@@ -419,7 +412,7 @@ def _variables(machine: Machine) -> dict[str, object]:
         "GPUBENCH_REASONS": ",".join(dict.fromkeys(reason.code for reason in advice.reasons)),
         "GPUBENCH_DEVICE_IDS": ",".join(advice.device_ids), "GPUBENCH_CPU_THREADS": advice.cpu_threads,
         "GPUBENCH_GPU_COUNT": machine.gpu_count.value,
-        "GPUBENCH_GPU_NAME": clean(best.name.value or "") if best else None,
+        "GPUBENCH_GPU_NAME": visible(best.name.value or "") if best else None,
         "GPUBENCH_GPU_USABLE_BYTES": best.memory.usable_bytes.value if best else None,
         "GPUBENCH_CPU_AVAILABLE": machine.cpu.available.value,
         "GPUBENCH_MEMORY_USABLE_BYTES": machine.memory.usable_bytes.value,

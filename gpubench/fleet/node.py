@@ -29,6 +29,7 @@ from gpubench import __version__
 from gpubench.base import disk, processes
 from gpubench.base.errors import GpubenchError, RequiredUnavailable
 from gpubench.base.installation import install_command
+from gpubench.base.plugins.containment import set_environment
 from gpubench.fleet.nodes import NodeReason
 from gpubench.measure.scratch import CLUSTER_PREFIX, Scratch
 from gpubench.result import store
@@ -281,9 +282,8 @@ class RayEngine:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_BACKEND_LOG_LEVEL": "error",
         }  # fmt: skip
-        before = {name: os.environ.get(name) for name in (*settings, "RAY_AUTH_TOKEN", "RAY_ADDRESS")}
-        self._ours.callback(_restore, before)
-        for name in before:
+        self._ours.callback(set_environment, dict(os.environ))
+        for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS"):
             os.environ.pop(name, None)
         os.environ.update(settings)
         # Never call init without an address: it may join somebody else's cluster.
@@ -358,14 +358,6 @@ class RayEngine:
         self._ours.close()
 
 
-def _restore(before: dict[str, str | None]) -> None:
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
 # The classes are listed by name, because another version of Ray may lack some of them.
 _REASONS: dict[str, NodeReason] = {
     "WorkerCrashedError": "died", "NodeDiedError": "died", "OutOfMemoryError": "died", "LocalRayletDiedError": "died",
@@ -380,6 +372,5 @@ def error_reason(error: Exception) -> NodeReason:
 
 
 def error_text(error: Exception) -> str:
-    """Return Ray's message as one line of at most 600 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:600] or type(error).__name__
+    """Return Ray's message as one line of at most 600 characters, or the error's type if it has no message."""
+    return " ".join(str(error).split())[:600] or type(error).__name__

@@ -109,7 +109,7 @@ def _restorers() -> list[Callable[[], Any]]:
         restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
     restorers += [
         partial(vars(builtins).update, dict(vars(builtins))),
-        partial(_set_environment, dict(os.environ)),
+        partial(set_environment, dict(os.environ)),
         partial(sys.setswitchinterval, sys.getswitchinterval()),
         gc.enable if gc.isenabled() else gc.disable,
         *_descriptors(),
@@ -130,7 +130,8 @@ def handler_restorers() -> list[Callable[[], Any]]:
     return [partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()]
 
 
-def _set_environment(environ: dict[str, str]) -> None:
+def set_environment(environ: dict[str, str]) -> None:
+    """Make the environment variables of this process those of `environ`. Other variables are removed."""
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
