@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def at_largest(items: Sequence[T], key: Callable[[T], Hashable], size: Callable[[T], int]) -> list[T]:
-    """Return, for each `key`, the items of the largest `size`."""
+    """Return, in their order, the items whose `size` is the largest of all items with the same `key`."""
     largest = {name: max(map(size, group)) for name, group in group_by(items, key).items()}
     return [item for item in items if size(item) == largest[key(item)]]
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items by their key. Keys are in the order of their first items, and the items of a key keep
+    """Return the items by their key. Keys are in the order of their first items. The items of each key keep
     their order."""
     groups: dict[K, list[T]] = {}
     for item in items:
@@ -28,7 +28,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 AMD, APPLE, INTEL, NVIDIA = 0x1002, 0x106B, 0x8086, 0x10DE
-# D3D12 spells the vendor Qualcomm in letters, Vulkan by its PCI id.
+# By an id of a vendor that is not its PCI id: its PCI id. (D3D12 has the letters QCOM for Qualcomm.)
 VENDOR_ALIASES: dict[int | None, int | None] = {0x4D4F4351: 0x5143}
 # The names of renderers that run on the CPU, as a pattern.
 SOFTWARE_NAMES = r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast|\bswr\b"

@@ -37,8 +37,8 @@ class Messages:
 
 
 def lines_of_parent() -> "queue.SimpleQueue[bytes]":
-    """Return a queue of the lines of standard input. When the input ends, the parent is gone and this process
-    exits."""
+    """Return a queue of the lines of standard input, each with its line end. A thread fills it. When the input
+    ends, the parent is gone, and the thread ends this process."""
     import queue
     import threading
 

@@ -46,7 +46,8 @@ class NotRegular(OSError):
 
 
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file with `flags` and return its descriptor. Raises OSError, including NotRegular."""
+    """Open a regular file with `flags`, as for os.open, and return its descriptor. An open descriptor of this
+    process (/dev/stdin, /dev/fd/3) and /dev/null are opened, too. Raises OSError, including NotRegular."""
     if _DESCRIPTOR.fullmatch(os.fspath(path)):
         return os.open(path, flags | _ALWAYS)
     with contextlib.suppress(FileNotFoundError):  # `flags` may create it
@@ -66,8 +67,8 @@ def open_regular(path: StrPath) -> BinaryIO:
 
 
 def read_regular(path: StrPath, most: int | None = None) -> bytes:
-    """Return the first `most` bytes of a regular file, or all for None. A large `most` takes no memory for a
-    small file. Raises OSError, including NotRegular."""
+    """Return the first `most` bytes of a regular file, or all of them if `most` is None. A large `most` takes no
+    memory for a small file. Raises OSError, including NotRegular."""
     descriptor = open_descriptor(path)
     try:
         parts: list[bytes] = []
@@ -85,8 +86,8 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def read_text(path: StrPath, most: int) -> bytes:
-    """Return a text file in UTF-8 without a byte order mark. Of a file with more than `most` bytes, the first
-    `most` + 1 are read. Raises OSError, including NotRegular."""
+    """Return the bytes of a text file, as `as_utf8` does. Of a file with more than `most` bytes, the first
+    `most` + 1 are read, so that the caller sees that it is too long. Raises OSError, including NotRegular."""
     return as_utf8(read_regular(path, most + 1))
 
 
@@ -100,7 +101,8 @@ def as_utf8(text: bytes) -> bytes:
 
 
 def append(path: StrPath, data: bytes) -> None:
-    """Append to a regular file, or create it. Raises OSError, including NotRegular."""
+    """Append `data` to a regular file, which is created if it does not exist. Raises OSError, including
+    NotRegular."""
     with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
         file.write(data)
 

@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """The documented exit codes (docs/cli.md)."""
+    """The exit codes of all commands, as in docs/cli.md."""
 
     OK = 0
-    FAILED = 1
-    USAGE = 2
-    GATE = 3
-    INPUT = 4
-    UNAVAILABLE = 5
-    BUDGET = 124
-    INTERRUPTED = 130
-    TERMINATED = 143
+    FAILED = 1  # an error, a wrong result, a failed case, or nothing was measured
+    USAGE = 2  # a wrong command line or configuration
+    GATE = 3  # a gate failed: a limit of the user, such as --min-speedup or --fail-on
+    INPUT = 4  # a given file cannot be used
+    UNAVAILABLE = 5  # a backend or device that the user named is not available
+    BUDGET = 124  # the time of --budget was over too early
+    INTERRUPTED = 130  # ended by Ctrl-C
+    TERMINATED = 143  # ended by SIGTERM
 
 
 class GpubenchError(Exception):
     """An expected problem, which is reported to the user in three lines.
 
-    `code` is a key of the list of messages, on which scripts may rely. `message` says what happened, `why` is
-    the reason, and `hint` is what to do next. If the message is empty or the hint is None, the text in the list
-    of messages is used.
+    `code` is a key of `messages.ERRORS`, on which scripts may rely. `message` says what happened; if it is
+    empty, the sentence of that entry is used. `why` is the reason, or "" if there is nothing to add. `hint` is
+    what to do next; None means the remedy of that entry, and "" means no remedy.
     """
 
     exit_code = ExitCode.FAILED
@@ -55,7 +55,7 @@ class GpubenchError(Exception):
 
 
 class UsageError(GpubenchError):
-    """Error: the command line asks for something that does not exist or makes no sense."""
+    """Error: the command line, or a call from Python, asks for something that does not exist or makes no sense."""
 
     exit_code = ExitCode.USAGE
 
@@ -77,14 +77,15 @@ class RequiredUnavailable(GpubenchError):
 
 
 class BadPlugin(GpubenchError):
-    """Error: an op, a backend or another part of an installed package is broken. It is left out. A command that
-    asks only for it fails."""
+    """Error: an op, a backend or another part of an installed package is broken. gpubench works without that
+    part. Only a command that needs it fails."""
 
 
 class BackendError(Exception):
     """Base class of the errors that a backend raises in place of the vendor's exceptions.
 
-    `reason` is a code of the result file, `detail` is one sentence, and `hint` is the remedy if one is known.
+    `reason` is a key of `messages.REASONS`; None means the class's own. `detail` says in one sentence what
+    happened. `hint` is the remedy, or "" if none is known.
     """
 
     reason: Reason = "error"
@@ -146,7 +147,7 @@ _WORDS = {
 
 
 def find_limit(error: BaseException) -> str:
-    """Return a text about the system limit that caused this exception, or an empty text if none did."""
+    """Return which limit of the system caused this exception, and where to see it. Return "" if none did."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NO_MEMORY
@@ -158,7 +159,7 @@ def find_limit(error: BaseException) -> str:
 
 
 def name_limit(text: str) -> str:
-    """Return a text about the system limit that the output of a library mentions, or an empty text if it
+    """Return which limit of the system the output of a library mentions, and where to see it. Return "" if it
     mentions none."""
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 
@@ -180,7 +181,8 @@ MOST_CHOICES = 20  # most names that a message lists
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
-    as "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names."""
+    as "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names, which
+    the error names in place of more than MOST_CHOICES names; "" means that there is no such command."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

@@ -49,7 +49,8 @@ def install_command(extra: str = "") -> str:
 
 
 def cupy_commands() -> str:
-    """Return the command that installs CuPy for CUDA 13, and the extra for CUDA 12."""
+    """Return a text with the command that installs CuPy for CUDA 13, and with the name of the extra for CUDA
+    12."""
     return f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
 
 
@@ -92,7 +93,7 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 def torch_command(vendor: str, platform: str = sys.platform) -> str:
     """Return the command that installs PyTorch for the GPUs of a vendor: "nvidia", "amd", "intel" or "apple".
-    `platform` is a value of sys.platform."""
+    `platform` is a value of sys.platform. For AMD on Windows, return a text that says where AMD has wheels."""
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
         return f"AMD's own wheels, as {_AMD_ON_WINDOWS} tells"
@@ -102,8 +103,8 @@ def torch_command(vendor: str, platform: str = sys.platform) -> str:
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """Return how to install PyTorch on this system: the usual wheel, and the wheels for GPUs that it does not
-    drive."""
+    """Return the commands that install PyTorch on this system, as one text: for the usual wheel, then for the
+    GPUs of each vendor that this wheel does not drive."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
@@ -128,15 +129,16 @@ def quote(text: str, platform: str = sys.platform) -> str:
 
 
 def upgrade_command() -> str:
-    """Return how to get a newer gpubench, ready to paste. For a checkout the source is updated first."""
+    """Return the command that installs the newest gpubench, ready to paste. For a checkout, a text that first tells
+    to update the source."""
     if not checkout():
         return _pip(f"install --upgrade {DISTRIBUTION}")
     return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
 
 
 def repair_command(clash: str = "") -> str:
-    """Return the command that reinstalls all files of gpubench. `clash` is the name of a distribution to
-    uninstall before that, or ""."""
+    """Return the command that reinstalls all files of gpubench, ready to paste. `clash` is the name of a
+    distribution to uninstall before that; "" means none."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
     then = ", then" if sys.platform == "win32" else " &&"
@@ -252,9 +254,10 @@ CACHE = FolderRules("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache"
 
 
 def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) -> Path | None:
-    """Return gpubench's folder for this kind of file, without creating it, or None if the environment names
-    none. `platform` is a value of sys.platform. Windows uses the variable of `kind`, macOS the home folder,
-    and other systems the variable or else the home folder."""
+    """Return gpubench's folder for one kind of file, without creating it. `environ` are the environment
+    variables, `platform` is a value of sys.platform. On Windows the folder is in that of the variable of
+    `kind`, on macOS in the home folder, and elsewhere in that of the variable or else in the home folder.
+    Returns None if the environment does not have what is needed."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -267,9 +270,7 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
     """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise gpubench's cache folder on
-    this system.
-
-    Returns None if the environment names none.
+    this system. The folder may not exist yet. Returns None if the environment names none.
     """
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 class Entry(NamedTuple):
     """A message of the list."""
 
-    sentence: str  # meaning of its code
-    remedy: str  # remedy, unless the code that reports the problem knows a better one
+    sentence: str  # what has happened
+    remedy: str  # what to do about it, unless whoever reports the message names a better remedy
 
 
 # fmt: off

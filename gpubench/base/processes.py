@@ -82,7 +82,7 @@ def ending(status: int) -> str:
 
 
 class Excerpt:
-    """The first and the last `most` bytes of a stream, and the number of bytes between them."""
+    """The first and the last `most` bytes of a stream. The bytes between them are dropped and counted."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -245,7 +245,9 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 class Child(_Process):
     """A child that sends and receives lines.
 
-    The queue `lines` has its messages, or all lines if `framed` is false, and None at the end of its output.
+    The queue `lines` has the child's messages, each with its line end, and None at the end of its output. If
+    `framed` is false, it has all lines of the output. `env` None means `environment()`. With `own_session`, the
+    child leads a session and a process group of its own.
     """
 
     def __init__(
@@ -260,7 +262,7 @@ class Child(_Process):
         super().__init__(command, env, subprocess.PIPE, self._read, own_session)
 
     def write(self, line: bytes) -> None:
-        """Send one line. Raises OSError if the child no longer reads."""
+        """Send one line, which has its line end. Raises OSError if the child no longer reads."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line)
@@ -269,7 +271,7 @@ class Child(_Process):
             raise BrokenPipeError(errno.EPIPE, str(error)) from error
 
     def stderr_tail(self) -> str:
-        """Return the end of the child's stderr."""
+        """Return the last STDERR_TAIL characters of the child's stderr."""
         return self.errors.text()[-STDERR_TAIL:]
 
     def noise(self) -> str:
@@ -302,8 +304,8 @@ class Child(_Process):
 
 
 def foreign(text: str) -> str:
-    """Describe output that is no message: its first line, and where it may come from. Returns an empty text for
-    empty output."""
+    """Return a text about output that is no message: its first line that is not blank, and where it may come
+    from. Return "" for blank output."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return first and (
         f"its output is not ours: {printable(first)[:80]!r}; look for a .pth file, a sitecustomize or usercustomize, "
@@ -430,7 +432,7 @@ LONG_ENOUGH_S = 2.0
 class CpuTimes(NamedTuple):
     """A reading of CPU time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
 
-    at_s: float  # time of the reading, by the host's clock
+    at_s: float  # time of the reading, by time.perf_counter()
     total_s: float  # time in all states
     busy_s: float  # time spent computing
     steal_s: float  # time taken by the hypervisor
@@ -446,7 +448,7 @@ class Share(NamedTuple):
 
 
 def read_cpu_times() -> CpuTimes | None:
-    """Read the counters. Returns None if they cannot be read on this system."""
+    """Read the CPU time counters of the system. Return None if they cannot be read."""
     try:
         import psutil
 

@@ -84,12 +84,13 @@ class Stream:
 
 
 def in_ci(environ: Mapping[str, str]) -> bool:
-    """Return whether this is a continuous integration: CI is set, but not to 0 or false."""
+    """Return whether this process runs in continuous integration: CI is set, but not to 0 or false."""
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def in_runner(environ: Mapping[str, str]) -> bool:
-    """Return whether a CI runner may interpret the output of this process."""
+    """Return whether a CI runner may execute commands in the output of this process: a variable of RUNNERS is
+    set."""
     return any(environ.get(name) for name in RUNNERS)
 
 
@@ -154,7 +155,7 @@ def put(text: str) -> None:
 
 
 class Output:
-    """Standard output as an object to which callers write text."""
+    """Standard output as an object to which callers write text, in UTF-8 and in any locale."""
 
     name = "standard output"
 
@@ -318,10 +319,11 @@ def printable(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """Return `text` wrapped to lines of at most `width` columns. All lines except the first are indented."""
+    """Return `text` wrapped to lines of at most `width` columns, but not narrower than NARROWEST_WRAP. All lines
+    except the first are indented."""
     return "\n".join(fill(text, width))
 
 
 def shorten(text: str, length: int = 40) -> str:
-    """Return `text` on one line, cut to `length` columns."""
+    """Return `text` on one line and without control characters, cut to `length` columns."""
     return cut(printable(text), length)

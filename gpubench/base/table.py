@@ -33,19 +33,20 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # whether the column is aligned to the right, as for numbers
     rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
-    # width to which the first column is cut and the last one is wrapped before columns are dropped; 0: neither
+    # In the first column, the width to which its texts may be cut; in the last one, that to which they may be
+    # wrapped. This happens before any column is dropped. 0 means that it does not.
     least: int = 0
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A text with a tone, which says whether it is good or bad, or which side wins. Colour may show the tone,
-    but never is the only sign of a meaning."""
+    """A text with a tone, such as "good", "bad", "gpu" or "cpu". A colour shows the tone, but it is never the only
+    sign of a meaning."""
 
     text: str  # one line of text
-    tone: Tone = "plain"  # meaning of the text
+    tone: Tone = "plain"  # meaning of the text, which a colour may show
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
     again: bool = False  # whether the cell repeats the one above and is therefore blank in text
-    brief: str = ""  # shorter text, which is shown if the table is too wide; empty: none
+    brief: str = ""  # shorter text, which is shown if the table is too wide; empty: there is none
 
 
 Line = tuple[Cell, ...]  # a line of a terminal, without gaps between the cells
@@ -69,7 +70,8 @@ class Table(msgspec.Struct, frozen=True):
         return [(label, run[0], run[-1] + 1) for label, run in places if label]
 
     def headings(self) -> list[str]:
-        """Return one heading for each column, such as `group: name`."""
+        """Return one heading for each column: its name, with that of its group before it (`group: name`). A column
+        without a name has the heading of its group if it is the first of the group, else an empty one."""
         first = {start for _, start, _ in self.groups()}
         return [
             f"{column.group}: {column.name}" if column.group and column.name
@@ -86,13 +88,13 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def number(name: str, rank: int = 0) -> Column:
-    """Return a right-aligned column for numbers."""
+    """Return a right-aligned column for numbers. `rank` is as in Column."""
     return Column(name, right=True, rank=rank)
 
 
 def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
-    """Return the columns of a table. A text becomes a plain column. A bool is left out, which allows `condition
-    and column`."""
+    """Return the columns of a table. A text becomes a plain column. A bool is left out, so that a caller may write
+    `condition and column`."""
     return tuple(
         Column(column) if isinstance(column, str) else column
         for column in columns
@@ -101,8 +103,8 @@ def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
 
 
 def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
-    """Return the cells of a row. A text becomes a plain cell. A bool is left out, which allows `condition and
-    cell`."""
+    """Return the cells of a row. A text becomes a plain cell. A bool is left out, so that a caller may write
+    `condition and cell`."""
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
 
 
@@ -266,8 +268,8 @@ def line_text(line: Line) -> str:
 
 
 def paint(line: Line, *, color: int) -> str:
-    """Return the line with a terminal's colour codes. `color` is 0, FEW or MANY. Cells with only blanks get no
-    codes."""
+    """Return the line as text, with a terminal's codes for its tones. `color` is the number of colours: 0 (no
+    codes), FEW or MANY. Cells of blanks get no codes."""
     if not color:
         return line_text(line)
     codes = _FEW_CODES if color == FEW else _CODES

@@ -133,8 +133,8 @@ class _Part(NamedTuple):
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return an ISO 8601 time in UTC. A time without an offset counts as UTC. Returns None for any other
-    text."""
+    """Parse an ISO 8601 time and return it in UTC. A time without an offset counts as UTC. Return None for any
+    other text."""
     try:
         time = datetime.fromisoformat(text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
@@ -225,8 +225,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
     """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us or ns. With "auto"
-    it is the unit in which the number is from 1 to 1000, or as near to that as possible. Raises ValueError for
-    another unit."""
+    it is the unit in which the number is from 1 to 1000, or as near to that as possible. With "auto", 0 is
+    `0 ns`. A number that is not finite has no unit. Raises ValueError for another unit."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)
@@ -238,12 +238,13 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
 
 
 def format_joules(joules: float) -> str:
-    """Return an energy such as `1.23 mJ`, with the prefixes of `format_seconds`."""
+    """Return an energy with three significant digits, such as `1.23 mJ`: in J, mJ, uJ or nJ."""
     return f"{format_seconds(joules)[:-1]}J"
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`."""
+    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`. It has three significant
+    digits, or four from 1000 on."""
     index, value = 0, float(count)
     while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, 4)) >= 1024:
         value /= 1024
@@ -254,7 +255,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_rate(per_second: float, unit: str) -> str:
-    """Return a rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
+    """Return a rate in SI units, with three significant digits: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
     index, value = 0, float(per_second)
     while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, 3)) >= 1000:
         value /= 1000
@@ -263,7 +264,7 @@ def format_rate(per_second: float, unit: str) -> str:
 
 
 def format_size(n: int) -> str:
-    """Return a size as an integer. From 16 K on, exact multiples of a unit become `64 K`, `16 M` or `2 G`."""
+    """Return a size exactly. From 16 K on, multiples of 1024, 1024^2 or 1024^3 become `64 K`, `16 M` or `2 G`."""
     if n >= 2**14:
         for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
@@ -317,6 +318,6 @@ def split_words(text: str | None) -> list[str]:
 
 
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
-    """Return the first `most` texts, joined, and the number of the other ones: `a, b and 3 more`."""
+    """Return the first `most` texts, joined by `between`, and the number of the other ones: `a, b and 3 more`."""
     rest = len(texts) - most
     return between.join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")

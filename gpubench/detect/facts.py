@@ -40,9 +40,9 @@ class FileText(NamedTuple):
     status: Status  # "ok", or the reason why the file cannot be read
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """Return the fact that `parse` makes of the text. If `parse` raises ValueError (a damaged file), the
-        fact is invalid. If `parse` returns None (the file says that there is no such thing), the fact is
-        absent."""
+        """Return the fact whose value `parse` makes of the text. If the file cannot be read, the fact has the
+        status of the file. If `parse` raises ValueError or LookupError (a damaged file), the fact is invalid. If
+        `parse` returns None (the file says that there is no such thing), the fact is absent."""
         if self.text is None:
             return missing(self.status, self.path)
         try:
@@ -62,7 +62,8 @@ class TouchedFiles(NamedTuple):
 
 
 class Root:
-    """The file system of a machine: "/" is that of this machine, any other folder that of a recorded one."""
+    """The file system of a machine: that of this machine, or of a machine that is recorded in the folder `base`.
+    `trace` collects everything that is read or looked up, for a recording. Missing files raise no error."""
 
     def __init__(self, base: str = "/", trace: TouchedFiles | None = None) -> None:
         self.base = base
@@ -71,7 +72,7 @@ class Root:
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
-        """Read a regular file. NUL bytes and outer white space are removed. Never raises."""
+        """Read at most 16 MiB of a regular file. NUL bytes and outer white space are removed. Never raises."""
         real = self._real(path)
         if real is None:
             return FileText(path, None, "absent")
@@ -90,6 +91,7 @@ class Root:
         return FileText(path, text, "ok")
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
+        """Return the fact whose value `parse` makes of the text of a file (`FileText.fact`)."""
         return self.read(path).fact(parse)
 
     def facts(
@@ -194,8 +196,8 @@ class Root:
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
-    """Return a parser that returns `read(match)` for a text that matches the whole pattern `form`. The parser
-    raises ValueError for any other text. By default `read` returns the whole text."""
+    """Return a parser for texts that match the whole pattern `form`: it returns `read(match)`, by default the text
+    itself, and raises ValueError for any other text."""
 
     def parse(text: str) -> Any:
         match = re.fullmatch(form, text)
@@ -207,7 +209,8 @@ def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: mat
 
 
 def integer(text: str) -> int:
-    """Parse a decimal number, which may be negative. Raises ValueError, also for "1_0" and "+1"."""
+    """Parse a decimal number of at most 20 digits, which may be negative. Raises ValueError for any other text,
+    such as "1_0" and "+1"."""
     if not re.fullmatch("-?[0-9]{1,20}", text):
         raise ValueError(f"not a number: {text[:20]!r}")
     return int(text)
@@ -252,8 +255,8 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """Return the numbers of the bits that are set in a hexadecimal mask. The mask consists of groups of 32
-    bits, highest first, such as "f,00000001". Raises ValueError for other texts."""
+    """Return the numbers of the bits that are set in a hexadecimal mask. A comma separates groups of 32 bits, the
+    highest group first: "2,00000001" has the bits 33 and 0. Raises ValueError for other texts."""
     head, *groups = text.split(",")
     if not re.fullmatch("(0x)?[0-9a-fA-F]+(,[0-9a-fA-F]{1,8})*", text) or len(text) * 4 > MOST_MEMBERS:
         raise ValueError(f"not a mask: {text[:40]!r}")
@@ -281,11 +284,13 @@ _TELLING: tuple[Status, ...] = (
 
 
 def make_fact(value: T | None, source: str | None, note: str | None = None) -> Fact[T]:
-    """Return the fact of a value. The value None gives a fact with the status "absent"."""
+    """Return the fact of a value with the status "ok", or for None a fact with the status "absent". `source` is the
+    file, library or command that states the value."""
     return Fact(value, "absent" if value is None else "ok", source, UNSET if note is None else note)
 
 
 def missing(status: Status, source: str | None = None, note: str | None = None) -> Fact[Any]:
+    """Return a fact without a value. `status` is the reason, and `note` explains it."""
     return Fact(None, status, source, UNSET if note is None else note)
 
 
@@ -328,8 +333,8 @@ class Address(NamedTuple):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling. A fact
-    is None if the source does not state it."""
+    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling. A field
+    is None or empty if the source does not state it."""
 
     source: str  # the source that lists the device: `pci-sysfs`, `nvml`, `wgpu:vulkan`
     driver: str | None = None  # the driver of the API
@@ -356,7 +361,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enumeration(self) -> tuple[str, str]:
-        """The list in which the source found the device. Two records of one list are never one device."""
+        """The list in which the source found the device: the source and the driver. Two records of one list are two
+        devices, or two partitions or PCI functions of one device."""
         return (self.source, self.driver or "")
 
     def value(self, path: str) -> Any:
@@ -378,8 +384,8 @@ def address(text: object) -> Address | None:
 
 
 def uuid(text: object) -> str | None:
-    """Return a uuid in one spelling: the prefix in capitals, the digits in lower case. Return None for anything
-    else, and for a uuid of zeros."""
+    """Return a uuid in one spelling, "GPU-" or "MIG-" and then digits in lower case. A uuid without a prefix gets
+    "GPU-". Return None for anything else, and for a uuid of zeros."""
     form = r"(?:(GPU|MIG)-)?([0-9a-f][0-9a-f/-]{6,80})"
     match = re.fullmatch(form, text.strip(), re.I) if isinstance(text, str) else None
     if not match or not set(match[2]) - set("0-/"):
@@ -388,7 +394,8 @@ def uuid(text: object) -> str | None:
 
 
 def uuid_key(text: str) -> str:
-    """Return the uuid without `GPU-` and dashes, which is equal for all spellings of one uuid."""
+    """Return the uuid of a GPU without `GPU-` and dashes, so that two spellings of it are equal. That of a MIG
+    instance keeps its prefix."""
     return text.removeprefix("GPU-").replace("-", "")
 
 

@@ -84,6 +84,7 @@ def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu
 
 
 def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
+    """Return the description of one GPU, without paths to others. `gpu_id` is its id in the document."""
     vendor = GPU_VENDORS.get(device.vendor) if device.vendor is not None else None
     soc = context.soc or device.device_id in SOC_DEVICES
     groups: dict[str, dict[str, Any]] = {}  # facts
@@ -156,7 +157,8 @@ def _source(device: MergedDevice) -> str:
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
-    """Return the uuid in the spelling of the vendor's own tools. The uuids of MIG instances do not count."""
+    """Return the uuid in the spelling of the vendor's own tools. The uuids of MIG instances do not count. The fact
+    has no value if no source states a uuid."""
     whole = [(r.uuid, r.source) for r in _rank(device, "uuid") if r.uuid and not r.uuid.startswith("MIG-")]
     whole.sort(key=lambda pair: -len(uuid_key(pair[0])))
     return first(*_facts_of(device, "uuid"), *(make_fact(*pair) for pair in whole), NOT_PROBED)
@@ -355,6 +357,7 @@ def ids(devices: Sequence[MergedDevice]) -> list[str]:
 
 
 def accelerators(merged: Merged) -> list[Accelerator]:
+    """Return the accelerators that are no GPUs, sorted by address."""
     return [Accelerator(**_describe(*entry)) for entry in merged.sorted.accelerators.items()]
 
 
@@ -392,9 +395,9 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> list[int | str]:
     """Parse a list of visible devices, such as CUDA_VISIBLE_DEVICES, and return their numbers or their full
-    uuids. An item is a number below `count`, or one of `uuids`, which may be shortened if only one of them begins
-    with it. Numbers and uuids cannot be mixed. The list ends at its first invalid item, and a duplicate makes it
-    empty."""
+    uuids. An item is a number below `count`, the number of GPUs, or one of `uuids`, which may be shortened if only
+    one of them begins with it. Numbers and uuids cannot be mixed. The list ends at its first invalid item, and a
+    duplicate makes it empty."""
     seen: list[int | str] = []
     for token in (part.strip() for part in text.split(",")):
         fitting: list[int | str] = [

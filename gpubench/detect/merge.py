@@ -2,8 +2,8 @@
 joined by uuid or by address. If a source states neither, they are joined by vendor and device id. They are
 never joined by name.
 
-The records of one source describe different devices, so identical GPUs remain two devices. The result does not
-depend on the order of the records.
+Records of one list of a source describe different devices, or different parts of one, so identical GPUs remain
+two devices. The result does not depend on the order of the records.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class MergedDevice:
 
     @property
     def bdf(self) -> Address | None:
+        """The PCI address. None if no record states it."""
         return cast("Address | None", first_field(self.records, "bdf"))
 
     @property
@@ -56,10 +57,12 @@ class MergedDevice:
 
     @property
     def vendor(self) -> int | None:
+        """The PCI id of the vendor, as `vendor_of` finds it. None if no record tells it."""
         return next((v for r in self.records if (v := vendor_of(r)) is not None), None)
 
     @property
     def device_id(self) -> int | None:
+        """The id of the device. None if no record states it."""
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
@@ -78,7 +81,8 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
-    """Merge the records of several sources into one device for each GPU, with the warnings."""
+    """Merge the records of several sources. Return one device for each GPU, all records by the kind of device, and
+    warnings about records that belong to no known device."""
     sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []
@@ -126,8 +130,9 @@ def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
     """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. `api` is the backend's
-    interface to the GPU. Return None if the match is not certain. Some APIs and drivers state no PCI ids, such as
-    Metal and those of Adreno. Then, if `api` lists only one GPU of the machine, that GPU is the match."""
+    interface to the GPU, such as "cuda" or "vulkan". Some APIs and drivers state no PCI ids, such as Metal and
+    those of Adreno. Then, if `api` lists only one GPU of the machine, that GPU is the match. Return None if the
+    match is not certain."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
@@ -494,7 +499,7 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
 
 
 def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
-    """Return the role of a display adapter: bmc, virtual or other."""
+    """Return the role of a display adapter: bmc (of a management controller), virtual (emulated) or other."""
     for table, name in ((_BMC, "bmc"), (_VIRTUAL, "virtual")):
         if (vendor_id, device_id) in table or (vendor_id, None) in table:
             return name

@@ -143,7 +143,8 @@ _VEGA_PORTS = ((0x1022, 0x1471), (0x1022, 0x14A1))
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """Return the name of the driver that is bound to the device, from the link `driver` or else from uevent."""
+    """Return the name of the driver that is bound to the device, from the link `driver` in its `folder` or else from
+    its `uevent`. The fact is absent if no driver is bound."""
     name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
     return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 

@@ -85,7 +85,7 @@ def machine_line(machine: Machine) -> str:
 def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
     """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). Except for `env`, the
     recommendation comes first, and `explain` lists every fact instead of the overview. `color` is the number of
-    colours of the terminal, and `ascii` replaces all signs beyond ASCII."""
+    colours of the terminal: 0, 16 or 256. `ascii` replaces all signs beyond ASCII."""
     if format == "env":
         return "\n".join(
             f"{key}={shlex.quote('' if value is None else str(value))}"
@@ -115,6 +115,7 @@ def advice(machine: Machine) -> str:
 
 
 def spell(text: str) -> str:
+    """Return the text with `+` and `!` in place of the two signs that are not ASCII."""
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
@@ -383,8 +384,8 @@ _REGIMES: dict[str, str] = {
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """Return a line for each op, with its params and dtype, such as "matmul float32: GPU from n = 320 copied at
-    every call"."""
+    """Return a line for each op, params and dtype of the measured break-evens `points`, such as "matmul float32: GPU
+    from n = 320 copied at every call"."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
@@ -421,7 +422,7 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
     """Return the recommendation and the parts as text, as wide as the terminal. `bars` shows the used memory as
-    bars, `color` is the number of colours, and `ascii` replaces all signs beyond ASCII."""
+    bars, `color` is the number of colours (0, 16 or 256), and `ascii` replaces all signs beyond ASCII."""
     import shutil
 
     ascii = ascii or not _unicode()

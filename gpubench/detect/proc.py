@@ -283,8 +283,8 @@ def parse_own(text: str) -> dict[str, str]:
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
     """Return the number of CPUs that may be used on average: the smallest quota of the group and all groups
-    above it. The fact is absent if no group has a quota. If a file cannot be read, the fact has no value
-    either."""
+    above it. The fact is absent if no group has a quota. If a file cannot be read, the fact has no value and the
+    status of the file."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
     facts = [
@@ -315,7 +315,7 @@ class MemoryBounds(NamedTuple):
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
     """Return the memory limits that apply to this process: those of its control group and of all groups above
-    it. Both facts are absent if there is no limit. A fact that needs an unreadable file is not known."""
+    it. Both facts are absent if there is no limit. A fact that needs an unreadable file has no value."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []

@@ -35,7 +35,7 @@ from gpubench.result.machine import (
 if TYPE_CHECKING:
     from gpubench.result.run import Run  # costs start-up, and only measured results need it
 
-# Returns the evidence of a run for a mode, or the reason why there is none.
+# A function that returns the evidence of a run for a mode, or the reason why there is none.
 Reader = Callable[["Run"], Measured | str]
 GIB = 1 << 30
 # Sizes are nominal: a 4 GiB card reports 4080 MiB, and ECC takes a sixteenth of the memory.

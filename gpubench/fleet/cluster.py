@@ -182,6 +182,7 @@ def _ask(
 
 
 def tell_end(end: NodeEnd) -> None:
+    """Print in one line on standard error how the run of a node ended."""
     words = f"{end.reason}: {end.error}" if end.reason else "done"
     print(f"{end.name}: {' '.join(words.split())[:300]}", file=sys.stderr, flush=True)
 

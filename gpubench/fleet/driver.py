@@ -416,6 +416,7 @@ class FleetJournal:
             raise store.cannot_save(log, error) from error
 
     def close(self) -> None:
+        """Close the log. The files stay."""
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
@@ -431,6 +432,8 @@ class FleetJournal:
         return " ".join(str(event[name])[:200] for name in ("reason", "id") if name in event)
 
     def note_end(self, node: str, reason: str, error: str | None) -> None:
+        """Write to the log how the run of a node ended: `reason` is "ok" or why there is no complete result, and
+        `error` is that in words."""
         self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:

@@ -212,11 +212,20 @@ class Engine(Protocol):
     name: str
     version: str
 
-    def nodes(self) -> Sequence[EngineNode]: ...
-    def start(self, node: EngineNode, arguments: Sequence[str]) -> None: ...
-    def poll(self, timeout_s: float) -> Sequence[Arrival]: ...
-    def cancel(self, node: str) -> None: ...
-    def close(self) -> None: ...
+    def nodes(self) -> Sequence[EngineNode]:
+        """Return the nodes of the cluster that can run a task."""
+
+    def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
+        """Start a task on the node, which runs `gpubench` with these arguments."""
+
+    def poll(self, timeout_s: float) -> Sequence[Arrival]:
+        """Return the messages that have arrived. Wait for the first one. The list is empty if none came."""
+
+    def cancel(self, node: str) -> None:
+        """End and forget the task of the node with this id. Do nothing if it has none."""
+
+    def close(self) -> None:
+        """End all tasks and leave the cluster."""
 
 
 # ---------------------------------------------------------------- Ray
@@ -367,6 +376,7 @@ _REASONS: dict[str, NodeReason] = {
 
 
 def error_reason(error: Exception) -> NodeReason:
+    """Return why a node has no result, as the class of Ray's error tells it. An unknown class is `failed`."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return next((_REASONS[name] for name in names if name in _REASONS), "failed")
 

@@ -114,6 +114,8 @@ class FleetReportOptions(ReportOptions):
 
 
 class MergeOptions(CommonOptions):
+    """The options of `merge`."""
+
     module = "gpubench.fleet.options"
     files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
     output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)

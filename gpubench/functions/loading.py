@@ -519,6 +519,7 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
 
 
 def short_digest(text: bytes) -> str:
+    """Return the first twelve hexadecimal digits of the SHA-256 digest."""
     return hashlib.sha256(text).hexdigest()[:12]
 
 

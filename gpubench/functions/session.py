@@ -73,6 +73,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._inner.lacks
 
     def core_hz(self) -> float | None:
+        """Return the clock of the device's cores in hertz, or None if the session of the device does not tell it."""
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -99,6 +100,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> ObjectBuffer:
+        """Return an empty buffer, for an object of any shape and dtype."""
         return self._idle.pop() if self._idle else ObjectBuffer()
 
     def free(self, buffer: ObjectBuffer) -> None:
@@ -455,6 +457,7 @@ class Discrepancy(NamedTuple):
 
     @property
     def right(self) -> bool:
+        """Whether the result is as expected, up to the allowed error."""
         return not self.words and self.error <= self.limit
 
 

@@ -29,8 +29,8 @@ class PluginError(Exception):
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
-    """Return the entry points of a group, or only those with this name. They are in the order in which their
-    packages were found."""
+    """Return the entry points of a group (OPS, BACKENDS, WINGS or SECTIONS) in the order in which their packages
+    were found. `name` leaves only those with this name; None leaves all."""
     return [
         entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
@@ -56,7 +56,7 @@ def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin
 
 
 def names(group: str) -> list[str]:
-    """Return the sorted names of a group's entry points, without importing any."""
+    """Return the sorted names of a group's entry points, each once. No entry point is imported."""
     return sorted({entry.name for entry in entries(group)})
 
 

@@ -74,7 +74,8 @@ def new_threads(before: list[threading.Thread]) -> list[threading.Thread]:
 
 
 def lasting_state() -> dict[str, Any]:
-    """Return those parts of the state that `contain` may be unable to restore, by their names."""
+    """Return the parts of this process's state that `contain` may be unable to restore, by their names. A part that
+    differs before and after an import was changed by it."""
     state: dict[str, Any] = {"the standard streams": [_identity(number) for number in _STREAMS]}
     for what, call in (("the process group", "getpgrp"), ("the user", "getuid")):
         if hasattr(os, call):

@@ -107,7 +107,7 @@ class Maker(NamedTuple):
     key: str  # name of the section
     order: int  # sorts the sections of a report
     make: Callable[..., Any]  # function
-    help: str = ""  # title of a table without a section
+    help: str = ""  # title of the section if the function returns a Table alone; empty for a chart
     together: bool = False  # whether the function draws several files together, as `make(analyses, options)`
 
 

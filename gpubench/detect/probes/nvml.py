@@ -93,6 +93,7 @@ class Handle:
 
     @property
     def uuid(self) -> str | None:
+        """The uuid with its prefix. None if NVML does not give it."""
         return text(self.value("nvmlDeviceGetUUID"))
 
     @property
@@ -371,8 +372,9 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """Return, by device id, a function that reads the present state of the target's GPU. If NVML does not find
-    a device, the reason is stored in `absent`, by the device id."""
+    """Return, by device id, a function that reads the present state of the target's GPU: a mapping with the names
+    and units of `measure.monitor.Reading`, in which None is unknown. If NVML does not find a device, the reason
+    is stored in `absent`, by the device id. `nvml` is the binding; None imports it."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
