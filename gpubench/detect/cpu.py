@@ -53,7 +53,8 @@ def read_cpu(
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
     if info is not None and cpus.renumbered and info.cpus.keys() == listed.online.value:
-        info = proc.drop_numbers(info)
+        # It is unknown which CPU each block describes.
+        info = info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
     blind = lost(cpus.online) if cpus.online.value is None else None
     online = cpus.online.value or frozenset()
     cores = blind or read_cores(root, online)

@@ -293,11 +293,13 @@ def partitions(device: MergedDevice) -> list[Partition]:
             size = make_fact(record.memory_bytes, record.source)
         name = record.uuid or f"{record.source}:{record.ordinal if record.ordinal is not None else len(own)}"
         own[name] = Partition(id=name, units=record.facts.get("compute.units", NOT_PROBED), memory_bytes=size)
-    return [own[key] for key in sorted(own, key=_natural)]
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(len(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text)]
+    # A shorter number comes first.
+    return [
+        own[key]
+        for key in sorted(
+            own, key=lambda key: [(part.isdecimal() * len(part), part) for part in re.split(r"(\d+)", key)]
+        )
+    ]
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:

@@ -436,11 +436,7 @@ def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
     return make_fact(value, blocks.source)
 
 
-def _kernel(text: str) -> str:
-    match = re.match(r"Linux version (\S{1,128})", text)
-    if not match:
-        raise ValueError("not a kernel version")
-    return match[1]
+_kernel = matching(r"Linux version (\S{1,128})(?s:.*)", lambda match: match[1])
 
 
 def _dmi(root: Root, name: str) -> Fact[str]:

@@ -399,7 +399,8 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()
     for record in records:
-        if proves_virtio(record):
+        # A Vulkan adapter that represents a virtio GPU and has computed.
+        if record.checked and "vulkan" in record.source and stands_for_virtio(record):
             proofs[record.enumeration] += 1
         if is_software(record):
             sorts.software.append(record)
@@ -444,15 +445,9 @@ def _names(record: DeviceRecord) -> str:
     return f"{record.name or ''} {record.driver or ''}"
 
 
-def proves_virtio(record: DeviceRecord) -> bool:
-    """Tell whether the record is a Vulkan adapter that represents a virtio GPU and has computed. An adapter
-    that runs on the host's CPU does not count."""
-    return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
-
-
 def stands_for_virtio(record: DeviceRecord) -> bool:
     """Tell whether the adapter belongs to the driver of virtio GPUs. Its ids are those of the host's GPU, or
-    virtio's own."""
+    virtio's own. An adapter that runs on the CPU does not count."""
     if is_software(record):
         return False
     return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))

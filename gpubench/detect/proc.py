@@ -161,12 +161,6 @@ def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
     return table if all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in table.values()) else {}
 
 
-def drop_numbers(info: CpuInfo) -> CpuInfo:
-    """Return `info` with negative numbers in place of the CPU numbers, so that no block is taken for a certain
-    CPU. This is needed if it is unknown which CPU each block describes."""
-    return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
-
-
 def clock_hz(info: CpuInfo) -> int | None:
     """Return the highest present clock, in hertz, that the file shows for any CPU. Return None if it shows no
     clock."""

@@ -210,13 +210,8 @@ def read_gpus(root: Root) -> list[DeviceRecord] | None:
     return [_read_gpu(root, name, version) for name in names if address(name) is not None]
 
 
-def driver_version(text: str) -> str:
-    """Return the driver version, such as "535.183.01", in the NVRM line. Raises ValueError if it has
-    none."""
-    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    if not match:
-        raise ValueError("no version")
-    return match[1]
+# Parses the driver version in the line NVRM, such as "535.183.01".
+driver_version = matching(r"(?s:.*)NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s(?s:.*)", lambda match: match[1])
 
 
 def parse_information(text: str) -> dict[str, str]:

@@ -118,7 +118,14 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
 def _renumber(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with their sessions numbered as they are in the merged run."""
     listed = [(i, session) for i, run in enumerate(runs) for session in _sessions(run)]
-    listed.sort(key=lambda pair: (pair[1].started_at, _content(pair[1]), pair[0]))
+    # Sessions of one start are sorted by their content.
+    listed.sort(
+        key=lambda pair: (
+            pair[1].started_at,
+            msgspec.json.encode(replace(pair[1], index=0, repeats=None)),
+            pair[0],
+        )
+    )
     numbers: list[dict[int, int]] = [{} for _ in runs]
     for number, (i, session) in enumerate(listed):
         numbers[i][session.index] = number
@@ -126,10 +133,6 @@ def _renumber(runs: Sequence[Run]) -> list[Run]:
         _with_numbers(run, [session for j, session in listed if j == i], numbers[i])
         for i, run in enumerate(runs)
     ]
-
-
-def _content(session: SessionRecord) -> bytes:
-    return msgspec.json.encode(replace(session, index=0, repeats=None))
 
 
 def _sessions(run: Run) -> list[SessionRecord]:

@@ -81,19 +81,15 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 def _may_have_ours(folder: str) -> bool:
     """Return whether a package in the folder may have entry points for gpubench. An archive always may."""
-    files = (os.path.join(folder, name, "entry_points.txt") for name in _metadata_folders(folder))
-    for file in files:
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(folder or ".")
+    for name in names:
         with contextlib.suppress(OSError):
-            if b"[gpubench." in disk.read_regular(file):
+            file = os.path.join(folder, name, "entry_points.txt")
+            if name.lower().endswith("-info") and b"[gpubench." in disk.read_regular(file):
                 return True
     return os.path.isfile(folder)
-
-
-def _metadata_folders(folder: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder or ".") if name.lower().endswith("-info")]
-    except OSError:
-        return []
 
 
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
