@@ -18,11 +18,12 @@ from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Selection
+from tests.examples import CHARACTERS
 
 OP = kernels.load("tokenise")
 WHOLE = tokens.TEXT.read_bytes()
 own_words = st.lists(st.sampled_from(tokens.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode())
-texts = st.one_of(st.text(max_size=60), own_words)
+texts = st.one_of(st.text(CHARACTERS, max_size=60), own_words)
 
 
 @given(texts)

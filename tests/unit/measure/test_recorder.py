@@ -19,6 +19,7 @@ from gpubench.result import run as results
 from gpubench.result import store
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import Failure, Measurement, Planned, Selection, SessionRecord, Settings, Skip, Stop
+from tests.examples import CHARACTERS
 from tests.unit.measure import builders
 
 DEVICE = results.Device(
@@ -49,7 +50,7 @@ def test_a_gpu_without_a_clock_has_a_derived_one(kind, backend, clock, so):
     assert (kept.clock and kept.clock.kind, kept.identity) == (so, None)
 
 
-names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True)
+names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True, alphabet=CHARACTERS)
 paths = st.lists(names, min_size=2, max_size=5).map(lambda parts: "/".join(["", *parts]))
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from gpubench.result.machine import Fact
 from gpubench.result.run import Blas, Ci, Environment, Git, RunWarning
+from tests.examples import CHARACTERS
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
 
 # Each of them means something to some reader of ours.
@@ -18,7 +19,7 @@ NAMES = (
     "\u2028line\u2029", "\x85next", "\x0b\x0c", "🔥👩\u200d🚀", "ＧＰＵ", "עברית", "e\u0301" * 20, "x" * 200, "a b  c", " ", "NaN", "null", "True", "1e9", "::error::x", "%0A", "$(id)", "';--",
 )  # fmt: skip
 JOINED = st.lists(st.sampled_from(NAMES), min_size=2, max_size=4).map("".join)
-TEXTS = st.one_of(st.sampled_from(NAMES), st.text(min_size=1, max_size=200), JOINED)
+TEXTS = st.one_of(st.sampled_from(NAMES), st.text(CHARACTERS, min_size=1, max_size=200), JOINED)
 
 
 def hostile_run(texts, *, ids=False):

@@ -43,7 +43,7 @@ from gpubench.result.machine import Fact
 from gpubench.result.run import Measurement
 from gpubench.result.store.document import schema
 from tests import golden
-from tests.examples import examples
+from tests.examples import CHARACTERS, examples
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.hostile import NAMES, TEXTS, hostile_run
@@ -143,7 +143,7 @@ def test_a_low_end_above_zero_is_not_printed_as_zero():
 # ---------------------------------------------------------------- no line is longer than the terminal
 MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
 LONGEST = ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
-LONG = st.text(min_size=1, max_size=200) | st.sampled_from(LONGEST)
+LONG = st.text(CHARACTERS, min_size=1, max_size=200) | st.sampled_from(LONGEST)
 
 
 def named(run, text):
@@ -213,7 +213,7 @@ def test_every_line_is_an_event_of_the_schema(make):
 
 
 @settings(max_examples=examples(20))
-@given(st.lists(st.sampled_from(sorted(OUTCOMES)), max_size=8), st.text(max_size=200))
+@given(st.lists(st.sampled_from(sorted(OUTCOMES)), max_size=8), st.text(CHARACTERS, max_size=200))
 def test_each_case_completes_once_and_says_what_is_known(kinds, detail):
     outcomes = [OUTCOMES[kind](case(n=64 * (i + 1), device="cupy:0")) for i, kind in enumerate(kinds)]
     outcomes = [replace(one, detail=detail) if hasattr(one, "detail") else one for one in outcomes]

@@ -19,6 +19,7 @@ from gpubench.result.machine import SCHEMA_VERSION as machine_version
 from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Device, Peak, Run, RunWarning
 from gpubench.result.store import document
+from tests.examples import CHARACTERS
 from tests.raising import raised
 from tests.unit.store.test_journal import with_sessions
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "pools").glob("*.json.gz")])
 
 
-@given(samples=st.lists(st.floats(1e-12, 1e6), max_size=20), label=st.none() | st.text(max_size=20))
+@given(samples=st.lists(st.floats(1e-12, 1e6), max_size=20), label=st.none() | st.text(CHARACTERS, max_size=20))
 def test_round_trip(make_run, samples, label):
     if label is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in label):
         return  # no text of an operating system that says UTF-8
