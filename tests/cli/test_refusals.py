@@ -181,6 +181,8 @@ def test_refusals(folder, words, code, part, monkeypatch, capsys):
     ("run --devices fake:cpu --ops add --sizes 1k --threads 100000", ExitCode.USAGE, "CPUs that may be used"),
     ("run --devices fake:cpu --ops add --sizes 1k --min-speedup matmul=2", ExitCode.USAGE, "matmul=2"),
     ("run --devices group:numpy:2 --ops add --sizes 1k", ExitCode.USAGE, "a device group runs collectives"),
+    ("run --devices fake:cpu --ops add --sizes 1k -o gone/r.jsonl", ExitCode.USAGE, "gone/r.jsonl"),
+    ("run --devices fake:gpu --ops add --sizes 1k --baseline cupy:0", ExitCode.USAGE, "choose one of: library@fake:gpu"),
     ("detect --results none.json", ExitCode.INPUT, "none.json"), (f"detect --results {NO_FILE_HAS_THIS}", ExitCode.INPUT, ""),
 ])  # fmt: skip
 def test_a_refusal_of_the_real_program(gpubench, tmp_path, words, code, part):

@@ -235,19 +235,23 @@ def run(*programs, limit=3.0):
     return inspection.run_probes([ProbeRequest(f"p{n}", limit, {}, own) for n, own in enumerate(commands)])
 
 
-@pytest.mark.parametrize(("code", "status", "reported"), [
+# Programs, how they end, and what is told of that.
+BROKEN = [
     ("import os; os.abort()", "crashed", "signal 6"),
     ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
     ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
     ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
-    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON")])  # fmt: skip
-def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
-    broken, good = run(code, GOOD)
-    assert (broken.provider.status, broken.records) == (status, [])
-    assert reported in (broken.provider.error_code or "")
+    ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON")]  # fmt: skip
+
+
+def test_a_broken_provider_is_marked_and_costs_nothing_else():
+    *answers, good = run(*(code for code, *_ in BROKEN), GOOD, limit=60.0)
     assert (good.provider.status, [record.source for record in good.records]) == ("ok", ["nvml"])
-    assert ("ulimit -u" in (broken.provider.hint or "")) == ("thread" in code), "a limit of the system is named"
-    assert broken.provider.hint == "no such library" or "no such library" not in code
+    for (code, status, reported), broken in zip(BROKEN, answers, strict=True):
+        told, hint = broken.provider, broken.provider.hint or ""
+        assert (told.status, broken.records, reported in told.error_code) == (status, [], True)
+        assert ("ulimit -u" in hint) == ("thread" in code), "a limit of the system is named"
+        assert hint == "no such library" or "no such library" not in code
 
 
 @pytest.mark.serial
@@ -405,14 +409,15 @@ STEP = (
 )
 
 
-@pytest.mark.parametrize(("code", "status"), [
-    ("tell(True); os.abort()", "crashed"), ("tell(True); time.sleep(60)", "timeout"),
-    ("tell(True); tell(False); os.abort()", "ok"), ("tell(True); tell(False); time.sleep(60)", "ok"),
-    ("tell(True)", "invalid")])  # fmt: skip
-def test_what_a_probe_said_stands_however_it_ended(code, status):
-    request = ProbeRequest("wgpu", 3.0, {}, (sys.executable, "-c", STEP.format(code)))
-    (answer,) = inspection.run_probes([request])
-    assert (answer.provider.status, [record.source for record in answer.records]) == (status, ["nvml"])
+ENDINGS = {
+    "tell(True); os.abort()": "crashed", "tell(True); time.sleep(60)": "timeout", "tell(True)": "invalid",
+    "tell(True); tell(False); os.abort()": "ok", "tell(True); tell(False); time.sleep(60)": "ok"}  # fmt: skip
+
+
+def test_what_a_probe_said_stands_however_it_ended():
+    answers = run(*map(STEP.format, ENDINGS))
+    assert [answer.provider.status for answer in answers] == [*ENDINGS.values()]
+    assert [[record.source for record in answer.records] for answer in answers] == [["nvml"]] * len(ENDINGS)
 
 
 def test_a_backend_that_breaks_costs_its_own_devices_alone(monkeypatch):

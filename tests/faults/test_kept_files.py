@@ -144,9 +144,6 @@ def test_what_is_named_and_is_no_file_is_refused_at_once(in_process, tmp_path, c
 # ---------------------------------------------------------------------- two runs that write one file
 
 
-SHARED_PLAN = "--devices fake:cpu,fake:gpu --ops add --sizes 1k --regimes resident-queued --quick --min-samples 5 --max-samples 5".split()  # fmt: skip
-
-
 @pytest.fixture
 def start(tmp_path, starter):
     def begin(*arguments):
@@ -157,7 +154,7 @@ def start(tmp_path, starter):
 
 
 def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start):
-    assert gpubench("run", *SHARED_PLAN, "-o", "ap.json", "-q").returncode == 0
+    assert gpubench("run", *PLAN, "-o", "ap.json", "-q").returncode == 0
     first = start("--append", "ap.json", "--sessions", "8")
     while not (tmp_path / "ap.json.part").exists():
         assert first.poll() is None
@@ -170,10 +167,10 @@ def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start)
 
 
 def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
-    first = start(*SHARED_PLAN, "--sessions", "500", "--append", "r.json")
+    first = start(*PLAN, "--sessions", "500", "--append", "r.json")
     while not (tmp_path / "r.json.part").exists():
         assert first.poll() is None
-    second = gpubench("run", *SHARED_PLAN, "--append", "./r.json", "--lock-timeout", "100ms")
+    second = gpubench("run", *PLAN, "--append", "./r.json", "--lock-timeout", "100ms")
     assert (second.returncode, second.stdout) == (4, "")
     for told in (f"process {first.pid} on ", f"run {PLAN[0]} {PLAN[1]}", "--lock-timeout"):
         assert told in second.stderr
@@ -184,22 +181,22 @@ def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
 
 
 def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):
-    first = start(*SHARED_PLAN, "--sessions", "500", "-o", "r.json")
+    first = start(*PLAN, "--sessions", "500", "-o", "r.json")
     while not (tmp_path / "r.json.part").exists():
         assert first.poll() is None
     first.kill()
     first.communicate()
-    gpubench("run", *SHARED_PLAN, "-o", "r.json", "-q", "--lock-timeout", "10s", status=0)
+    gpubench("run", *PLAN, "-o", "r.json", "-q", "--lock-timeout", "10s", status=0)
 
 
 def test_a_run_does_not_wait_for_itself(tmp_path, gpubench):
     both = ("-o", "r.json", "-o", str(tmp_path / "r.json"))
-    gpubench("run", *SHARED_PLAN, *both, "-q", "--lock-timeout", "100ms", status=0)
+    gpubench("run", *PLAN, *both, "-q", "--lock-timeout", "100ms", status=0)
 
 
 @pytest.mark.check
 def test_a_file_of_somebody_else_beside_the_result_is_not_touched(tmp_path, gpubench, start):
     (tmp_path / "r.json.part").write_text("half a download")
-    ended = gpubench("run", *SHARED_PLAN, "-o", "r.json")
+    ended = gpubench("run", *PLAN, "-o", "r.json")
     assert (ended.returncode, "r.json.part" in ended.stderr) == (2, True), ended.stderr
     assert (tmp_path / "r.json.part").read_text() == "half a download"

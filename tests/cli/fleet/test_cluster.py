@@ -224,15 +224,6 @@ def test_enough_nodes_are_enough_and_a_named_one_that_is_absent_is_told():
         ask({"a": answer()}, nodes="a,c")
 
 
-def test_the_deadline_ends_the_fleet_with_its_code():
-    beats = [step for _ in range(9999) for step in (wire.HEARTBEAT, 0.001)]
-    limits = FleetLimits(queue_s=9, silence_s=9, deadline_s=0.2)
-    cluster = Cluster({"a": answer(), "b": [HELLO, *beats]})
-    found, asked = detect_nodes(ClusterDetectOptions(cluster="local", quiet=True), cluster, limits)
-    assert [(node.name, node.reason) for node in found.nodes] == [("b", "failed"), ("a", None)]
-    assert int(fleet_code(found, asked.ends, None)) == 124
-
-
 def test_an_interrupt_tells_who_answered_until_then():
     cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
     cluster.interrupt_at = 9
