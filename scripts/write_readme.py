@@ -26,6 +26,7 @@ from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.thresholds import ALWAYS, cell_text, size_text
 from gpubench.base.units import list_words
 from gpubench.report import plots
+from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer_text import factor_text
 from gpubench.result import store
 from gpubench.result.case import WAITED
@@ -80,7 +81,9 @@ def stages_picture() -> bytes:
 
     The workload's name is the beginning of the table's filter.
     """
-    drawn = plots.plots([analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", sections=("stages",))
+    drawn = plots.plots(
+        [analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", RenderOptions(sections=("stages",))
+    )
     name_match = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
     assert name_match is not None
     return next(picture for name, picture in drawn.items() if name_match[1] in name)
@@ -213,7 +216,9 @@ def main() -> None:
     _take(roles)
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
-    MAP.write_bytes(plots.plots([analyse(store.load(default_result()))], "svg", sections=("map",))["map.svg"])
+    MAP.write_bytes(
+        plots.plots([analyse(store.load(default_result()))], "svg", RenderOptions(sections=("map",)))["map.svg"]
+    )
     STAGES.write_bytes(stages_picture())
     sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")
     if roles["default"] is not None:

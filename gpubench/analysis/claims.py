@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -416,7 +416,7 @@ def load(name: str) -> tuple[Claim, ...]:
 
 def _read(name: str) -> bytes:
     if name == BUILTIN:
-        return (resources.files("gpubench.analysis") / "data" / "claims.toml").read_bytes()
+        return (Path(__file__).parent / "data" / "claims.toml").read_bytes()
     return disk.read_text(name, document.MAX_BYTES)
 
 

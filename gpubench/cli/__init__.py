@@ -39,15 +39,17 @@ def _main(argv: Sequence[str] | None) -> int:
             failed = output_code(error)
             return 1 if failed is None else failed
         return 0
+    from gpubench.cli.exit import guard
+
     if argv is not None:
-        return _run(arguments)
+        return guard(arguments)
     if sys.platform == "win32":
         arguments = _expand_wildcards(arguments)
     # Loading modules makes no garbage, and a process that ends need not look for any: together these
     # searches cost a sixth of a short command. `command` switches them on for the command's own work.
     gc.disable()
     try:
-        code = _run(arguments)
+        code = guard(arguments)
     finally:
         gc.freeze()
     foreign = sys.modules.get("gpubench.base.plugins.containment")
@@ -79,9 +81,3 @@ def _takes_value(word: str) -> bool:
     every = (declared for options in commands().values() for declared in options.declared.values())
     switches = {x.key for x in every if x.switch}
     return word == "-o" or (word.startswith("--") and "=" not in word and word[2:] not in switches)
-
-
-def _run(arguments: list[str]) -> int:
-    from gpubench.cli.exit import guard
-
-    return guard(arguments)

@@ -18,6 +18,7 @@ import msgspec
 from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError, require_choice
 from gpubench.base.installation import quote
+from gpubench.base.plugins.sections import PICTURES
 from gpubench.base.table import FEW, MANY
 from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
@@ -361,9 +362,7 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 
     terminal = output in (None, "-") and sys.stdout.isatty()
     format = options.format
-    name = require_choice(
-        chosen_format(format, output, terminal), [*report.FORMATS, *report.PICTURES], "--format"
-    )
+    name = require_choice(chosen_format(format, output, terminal), [*report.FORMATS, *PICTURES], "--format")
     check_picture(name, to_terminal=terminal)
     style = render_options(options, to_terminal=terminal)
     report.require_look(name, style)
@@ -506,7 +505,7 @@ def check_plots(options: PlotOptions) -> None:
     """
     if options.plots is None:
         return
-    from gpubench.report import PICTURES, plots
+    from gpubench.report import plots
 
     require_choice(options.plot_format, PICTURES, "--plot-format")
     plots.require_library("--plots")
@@ -521,9 +520,7 @@ def write_plots(analyses: Sequence[Analysis], options: RunOptions | ReportOption
     from gpubench.report import plots
 
     try:
-        count = plots.write(
-            analyses, options.plots, options.plot_format, sections=look.sections, time_unit=look.time_unit
-        )
+        count = plots.write(analyses, options.plots, options.plot_format, look)
     except OSError as error:
         raise cannot_write(f"the charts into {options.plots}", error) from error
     if not options.quiet:
@@ -533,10 +530,10 @@ def write_plots(analyses: Sequence[Analysis], options: RunOptions | ReportOption
 def check_picture(format: str, *, to_terminal: bool) -> None:
     """Check the format of a picture before anything is measured or read. Raises UsageError if it cannot be
     drawn or shown here."""
-    from gpubench.report import PICTURES, plots
-
     if format not in PICTURES:
         return
+    from gpubench.report import plots
+
     plots.require_library(f"--format {format}")
     if to_terminal and format == "png":
         raise UsageError(
@@ -551,11 +548,10 @@ def write_report(
 ) -> None:  # fmt: skip
     """Write a picture or text to the file `output`, or to standard output. Raises GpubenchError if the file
     cannot be written."""
-    from gpubench.report import PICTURES, plots
-
     if format in PICTURES:
-        sections, unit = style.options.sections, style.options.time_unit
-        write(plots.picture(analyses, format, sections=sections, time_unit=unit), output, quiet=style.quiet)
+        from gpubench.report import plots
+
+        write(plots.picture(analyses, format, style.options), output, quiet=style.quiet)
         return
     text = style.render(analyses, format)
     write(channels.comment(text, format) if channels else text, output, quiet=style.quiet)

@@ -20,7 +20,7 @@ def noise(options: NoiseOptions) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
     from gpubench.cli import delivery
-    from gpubench.compare.two_runs import ALLOWED_SHARE
+    from gpubench.compare.comparison import ALLOWED_SHARE
     from gpubench.compare.two_runs import noise as noise_of
     from gpubench.report.comparison import render_noise
     from gpubench.report.renderers import DOCUMENT_FORMATS
@@ -39,7 +39,7 @@ def noise(options: NoiseOptions) -> int:
             return run.exit_code
         document, ending = judge_sessions(run, options.sessions), run.exit_code
     if options.output != "-":
-        delivery.write(render_noise(document, name, style, allowed_share=ALLOWED_SHARE), None)
+        delivery.write(render_noise(document, name, style), None)
     if options.output is not None:
         _save(document, options.output)
     if ending:  # what went wrong while measuring outweighs the gate

@@ -10,7 +10,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
@@ -175,14 +175,11 @@ def display(
     return _Lines(stream)
 
 
-@contextlib.contextmanager
-def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
-    """Provide a display for the `with` block, and close it at the end, also after an error."""
-    live = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
-    try:
-        yield live
-    finally:
-        live.close()
+def show(
+    options: RunOptions | NoiseOptions, environ: Mapping[str, str]
+) -> contextlib.AbstractContextManager[Display]:
+    """Return the display of a run for a `with` block, which closes it at the end, also after an error."""
+    return contextlib.closing(display(quiet=options.quiet, no_progress=options.no_progress, environ=environ))
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:

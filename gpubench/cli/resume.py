@@ -26,6 +26,8 @@ from gpubench.result.case import IMPLEMENTATIONS, ORDERED, Case, selector
 from gpubench.result.identity import compare, foreign_fields, foreign_gpus, measured_gpus
 from gpubench.result.run import Measurement, Run, RunWarning, Selection, Settings, warning
 
+_PROTOCOL = Settings().protocol
+
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
     """Return the plan of a run, with the sessions to add if --append or --like names a file. `began` and `tell`
@@ -43,10 +45,10 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
     require_words(plan, f"{option} {source}")
     if stored is not None and like is not None:
         _refuse_another_plan(stored, store.load(like), f"--append {append}", f"--like {like}")
-    if stored is not None and stored.settings.protocol != words.PROTOCOL:
+    if stored is not None and stored.settings.protocol != _PROTOCOL:
         raise InputError(
             "not-comparable", f"{option} {source}: the file was measured in another way",
-            why=f"it has protocol {stored.settings.protocol}, and this version measures by protocol {words.PROTOCOL}",
+            why=f"it has protocol {stored.settings.protocol}, and this version measures by protocol {_PROTOCOL}",
             hint="start another file: --like FILE measures the plan of a file again",
         )  # fmt: skip
     _refuse_contradictions(options, plan, f"{option} {source}")
@@ -99,7 +101,7 @@ def _on_same_devices(
 
     If `again` is true, all cases of the file are measured from the beginning.
     """
-    settings = msgspec.structs.replace(plan.settings, protocol=words.PROTOCOL)
+    settings = msgspec.structs.replace(plan.settings, protocol=_PROTOCOL)
     if options.budget is not None:
         settings = msgspec.structs.replace(
             settings, budget_s=units.parse_duration(options.budget, option="--budget")

@@ -69,8 +69,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sample_s": 0.005,
     },
 }  # fmt: skip
-# Version of the way of measuring (docs/measuring.md). Results of different versions are not compared.
-PROTOCOL = 4
 
 
 def words(text: str, option: str) -> list[str]:
@@ -236,7 +234,7 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
     contradict each other or cannot be read.
     """
     name = preset or ("default" if every_size_given else "quick")
-    values: dict[str, Any] = {"protocol": PROTOCOL, "preset": name, **PRESETS[name]}
+    values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
         values["budget_s"] = DEFAULT_BUDGET_S * (2 if more else 1)
         values.update(SUITE if preset is None else {})

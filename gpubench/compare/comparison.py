@@ -187,6 +187,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 INTERLEAVED, APART = 0.05, 0.10  # default thresholds, as shares: files that took turns, and all others
+ALLOWED_SHARE = 0.05  # the share of permutations with a false alarm that `gpubench noise --check` allows
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):

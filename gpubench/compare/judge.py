@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
@@ -261,7 +262,7 @@ def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) 
     ]
     between = math.fsum(square / count for square, count in zip(common, sessions, strict=True))
     expected = stats.USUAL.block**2 * 2
-    mean = math.fsum(means) / len(means)
+    mean = fmean(means)
     squared = stats.squared_margin(
         math.fsum((value - mean) ** 2 for value in means), len(means) - 1, expected
     ) / len(means)
@@ -284,7 +285,7 @@ def spread(pair: CasePair) -> float | None:
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
         return None
-    means = [math.fsum(side) / len(side) for side in sides]
+    means = list(map(fmean, sides))
     squares = [(x - mean) ** 2 for side, mean in zip(sides, means, strict=True) for x in side]
     return math.sqrt(math.fsum(squares) / degrees)
 
@@ -401,14 +402,14 @@ MOST_RUNS = 20  # only the newest runs are searched: for more, the permutations 
 
 
 def find_steps(
-    histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
+    histories: Mapping[str, Sequence[float | None]], threshold: float
 ) -> dict[str, list[StepChange]]:
     """Return the lasting changes ("steps") of each case over the runs of one machine, by case, oldest first.
     Cases without a step are left out. `histories` holds, by case, the seconds in each run, oldest first (None:
     no time).
 
     The test is that of `judge`, with a run in place of a session: the same permutations test all cases
-    together. A step may lie between any two runs, so the level `alpha` is divided by the number of these places
+    together. A step may lie between any two runs, so the level ALPHA is divided by the number of these places
     (Bonferroni). A step changes the time by more than the factor 1 + `threshold` and has at least STEP_LEAST
     runs on either side. Only the newest MOST_RUNS runs of a case are searched.
     """
@@ -420,7 +421,7 @@ def find_steps(
         recent = runs[-MOST_RUNS:]
         seconds = {name: [histories[name][i] or 0.0 for i in recent] for name in names}
         places = range(STEP_LEAST, len(recent) - STEP_LEAST + 1)
-        level = alpha / len(groups) / max(1, len(places))
+        level = stats.ALPHA / len(groups) / max(1, len(places))
         candidates = [place for i in places for place in _steps_at(seconds, i, threshold, level)]
         for _, name, step in sorted(candidates, reverse=True):
             own = steps.setdefault(name, [])
@@ -459,7 +460,7 @@ def _division(side: SessionValues) -> float:
     """Return the distance between the mean logarithms of the two sides, scaled: its square is the decrease of
     the sum of squared deviations if each side has a mean of its own instead of one common mean."""
     base, new = side.logs()
-    distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
+    distance = abs(fmean(new) - fmean(base))
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
 
 
@@ -491,7 +492,7 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
     ]
     largest, smallest, seen = [-math.inf] * len(sides), [math.inf] * len(sides), []
     for case in zip(*(values for values, _ in columns), strict=True):
-        centre = math.fsum(case) / len(case)
+        centre = fmean(case)
         values = [value - centre for value in case]
         squares = [value * value for value in values]
         t = [

@@ -354,7 +354,6 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
 
 SESSIONS = 5  # sessions a side, as many as the tests of a comparison need
 MARGIN = 1.2  # a measured threshold exceeds the spread by this factor
-ALLOWED_SHARE = 0.05  # the share of permutations with a false alarm that `--check` allows
 
 
 class _Seen(NamedTuple):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.base.errors import UsageError, require_choice
 from gpubench.base.plugins.sections import FORMATS as OWN_FORMATS
-from gpubench.base.plugins.sections import PICTURES as PICTURES
 from gpubench.base.plugins.sections import TIME_UNITS, TOOLS, require
 from gpubench.result.case import Case
 from gpubench.result.run import Run

@@ -23,6 +23,7 @@ from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun
 from gpubench.compare.comparison import (
+    ALLOWED_SHARE,
     INTERLEAVED,
     AbsentCase,
     Comparison,
@@ -430,32 +431,29 @@ def _csv_text(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def render_noise(noise: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
+def render_noise(noise: Noise, format: str, options: RenderOptions) -> str:
     """Return the noise as text with one trailing newline. The same document gives the same bytes. `format` is
-    one of DOCUMENT_FORMATS, and `allowed_share` is the share of false alarms that a suite may have."""
-    return drawing.render_documents(
-        noise, lambda: [noise_document(noise, allowed_share)], format, options, "gpubench noise"
-    )
+    one of DOCUMENT_FORMATS."""
+    return drawing.render_documents(noise, lambda: [_noise_document(noise)], format, options, "gpubench noise")
 
 
-def noise_document(noise: Noise, allowed_share: float) -> TextDocument:
-    """Return the noise as a document. `allowed_share` is the share of false alarms that a suite may have."""
+def _noise_document(noise: Noise) -> TextDocument:
     left_out = tuple(map(printable, noise.left_out))
     title = "Left out: too few sessions, or no number that can be true"
     sections = [
-        Section(key="verdict", title="Verdict", lines=_noise_verdict(noise, allowed_share)),
+        Section(key="verdict", title="Verdict", lines=_noise_verdict(noise)),
         Section(key="noise", title="Noise of each case", tables=(_noise_table(noise),)),
         *([Section(key="left-out", title=title, lines=left_out, folded=True)] if left_out else []),
     ]
     return TextDocument(headings=(f"Machine: {printable(noise.machine)}",), sections=tuple(sections))
 
 
-def _noise_verdict(noise: Noise, allowed_share: float) -> tuple[str, ...]:
-    state = "more than" if noise.false_alarm_share > allowed_share else "at most"
+def _noise_verdict(noise: Noise) -> tuple[str, ...]:
+    state = "more than" if noise.false_alarm_share > ALLOWED_SHARE else "at most"
     cases = count_noun(len(noise.cases), "case")
     text = (
         f"Unchanged work was called SLOWER in {_percent(noise.false_alarm_share)} of {noise.permutations} comparisons "
-        f"of {cases}, {noise.sessions} sessions a side: {state} the {_percent(allowed_share)} that a suite may have."
+        f"of {cases}, {noise.sessions} sessions a side: {state} the {_percent(ALLOWED_SHARE)} that a suite may have."
     )
     lines = [text]
     if any(case.threshold > INTERLEAVED for case in noise.cases):

@@ -23,11 +23,10 @@ from gpubench.base.streams import printable
 from gpubench.base.units import count_noun
 from gpubench.curves.stats import IntervalLike, median
 from gpubench.report.layout import CsvValue, RenderOptions, csv_text, json_text
+from gpubench.report.wording import computes
 from gpubench.result.run import Run
 
 NS = 1e9
-# If a case has more operations per byte than this, its rate is in operations, else in bytes.
-COMPUTE_INTENSITY = 4
 
 
 class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +109,7 @@ def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
 def rate_of(case: CaseResult, seconds: float) -> Rate | None:
     """Return the work of one launch divided by `seconds`: in GFLOP/s if the case mainly computes, else in GB/s.
     Return None if the op declares no work."""
-    if case.flops > COMPUTE_INTENSITY * case.bytes:
+    if computes(case):
         return Rate(case.flops / seconds / 1e9, "GFLOP/s")
     return Rate(case.bytes / seconds / 1e9, "GB/s") if case.bytes else None
 

@@ -17,6 +17,7 @@ from gpubench.base.errors import require_choice
 from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import inert_json, printable
 from gpubench.base.table import Line, Table
+from gpubench.result.store.document import SIGNIFICANT_DIGITS
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,6 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------- values as text
 
-SIGNIFICANT_DIGITS = 6
 T = TypeVar("T", bound=msgspec.Struct)
 
 

@@ -138,12 +138,10 @@ def require_library(option: str) -> None:
         )  # fmt: skip
 
 
-def plots(
-    analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
-) -> dict[str, bytes]:
+def plots(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> dict[str, bytes]:
     """Return pictures of the map and of every chart of every series, by file name. The same files give the same
-    bytes. `format` is one of `report.PICTURES`, and `sections` are the keys of the sections (None: the usual
-    ones). Raises GpubenchError if the library cannot draw.
+    bytes. `format` is `svg` or `png`. Of `options`, the sections and the time unit count. Raises GpubenchError if
+    the library cannot draw.
 
     If there are several runs, file names from the second run on begin with the number of the run. If several
     machines have a map, one more picture shows their maps together.
@@ -152,12 +150,12 @@ def plots(
     specs: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):
         before = f"{i + 1}-" if i else ""
-        maps |= {f"{before}map.{format}": spec for spec in _map(analysis, sections)}
-        for chart in _charts(analysis, sections, time_unit).charts:
+        maps |= {f"{before}map.{format}": spec for spec in _map(analysis, options)}
+        for chart in chart_set(analysis, options).charts:
             for name in chart.rows:
                 file = _NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}")
                 specs[f"{file}.{format}"] = draw_spec(chart, name, origin(analysis))
-    maps |= {f"machines.{format}": spec for spec in _overlay(analyses, sections)}
+    maps |= {f"machines.{format}": spec for spec in _overlay(analyses, options)}
     specs = maps | specs
     if format == "png":
         pictures = results([("vegalite_to_png", [spec], {"scale": SCALE}) for spec in specs.values()])
@@ -168,15 +166,12 @@ def plots(
     }
 
 
-def picture(
-    analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
-) -> bytes:
+def picture(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> bytes:
     """Return one picture of all runs. Each run has its map and, below it, the charts of the series with the
-    most break-evens. The same files give the same bytes. `format` is one of `report.PICTURES`. Raises
-    InputError if there is nothing to draw, and GpubenchError if the library cannot draw."""
+    most break-evens. Otherwise it is like `plots`. Raises InputError if there is nothing to draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
-        maps, charts = _map(analysis, sections), _charts(analysis, sections, time_unit)
+        maps, charts = _map(analysis, options), chart_set(analysis, options)
         # Below a map, which names the sides, they need not say it again.
         lines = () if maps else origin(analysis)
         names = (charts.chosen, charts.chosen.split(" ")[1] if charts.chosen else "")
@@ -190,20 +185,16 @@ def picture(
     return results([("svg_to_png", [whole], {"scale": SCALE})])[0] if format == "png" else whole.encode()
 
 
-def _wants_map(sections: Sequence[str] | None) -> bool:
-    return sections is None or tuple(sections) == usual() or "map" in sections
+def _wants_map(options: RenderOptions) -> bool:
+    return tuple(options.sections) == usual() or "map" in options.sections
 
 
-def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) -> ChartSet:
-    return chart_set(analysis, RenderOptions(sections=sections or usual(), time_unit=time_unit))
-
-
-def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
+def _map(analysis: Analysis, options: RenderOptions) -> list[ChartRow]:
     """Return a list with the spec of the map. The list is empty if the map was not requested, or if no GPU was
     compared with a CPU."""
     from gpubench.report.sections.map import map_picture, map_view
 
-    view = map_view(analysis) if _wants_map(sections) else None
+    view = map_view(analysis) if _wants_map(options) else None
     return [] if view is None else [_alone(map_picture(view))]
 
 
@@ -211,14 +202,14 @@ def _alone(spec: ChartRow) -> ChartRow:
     return spec | {"padding": PADDING, "config": theme() | {"background": "#ffffff"}}
 
 
-def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
+def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[ChartRow]:
     """Return a list with the spec of one map of several machines. The list is empty if the map was not
     requested, or if fewer than two machines have a map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
 
-    if not _wants_map(sections) or len(analyses) < 2:
+    if not _wants_map(options) or len(analyses) < 2:
         return []
     sides = machine_runs(analyses)
     view = overlay_view([side.newest for side in sides], names(sides))
@@ -239,13 +230,10 @@ def origin(analysis: Analysis) -> list[str]:
     return [line for text in texts for line in fill(text, _LETTERS, "")]
 
 
-def write(
-    analyses: Sequence[Analysis], folder: Path, format: str, *, sections: Sequence[str] | None = None,
-    time_unit: str = "auto",
-) -> int:  # fmt: skip
-    """Draw the charts and write them into `folder`, which is created if needed. Return the number of files.
-    Raises OSError, and GpubenchError if the library cannot draw."""
-    pictures = plots(analyses, format, sections=sections, time_unit=time_unit)
+def write(analyses: Sequence[Analysis], folder: Path, format: str, options: RenderOptions) -> int:
+    """Write the pictures of `plots` into `folder`, which is created if needed. Return their number. Raises
+    OSError if one cannot be written, and GpubenchError if the library cannot draw."""
+    pictures = plots(analyses, format, options)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
         disk.write_whole(folder / name, content)

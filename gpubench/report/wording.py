@@ -231,6 +231,14 @@ def where_legend(rows: Iterable[Case]) -> str:
     )
 
 
+COMPUTE_INTENSITY = 4
+
+
+def computes(case: CaseResult) -> bool:
+    """Tell whether a launch has more than COMPUTE_INTENSITY FLOPs per byte, so that its rate is shown in FLOPs."""
+    return case.flops > COMPUTE_INTENSITY * case.bytes
+
+
 _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
@@ -270,28 +278,14 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """Return the winner and its factor, such as `GPU 33.7x [33.2, 34.1]` or `CPU 2.1x`. Within 15 % it is
-    `about equal`. If the interval leaves the winner open, ` ?` follows. `style` is the function that writes the
-    factor."""
-    split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
-    against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
-    return winner_text(
-        entry.interval, style, _FASTER.get(entry.case.device_kind, entry.case.case.device_id), against
-    )
-
-
-def winner_text(
-    ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
-) -> str:
-    """Return the winner and its factor. `ratio` is the time of the device called `slower` divided by that of
-    the device called `faster`; if it is below 1, `slower` is the winner. `style` writes the factor.
-
-    If the interval leaves the winner open, ` ?` follows. Within 15 % of 1 the text is `about equal`, with the
-    interval if `style` writes one.
-    """
-    side, shown = faster, ratio
-    if ratio.estimate < 1:
-        side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
+    """Return the winner and its factor, as `style` writes it: `GPU 33.7x` or `GPU 33.7x [33.2, 34.1]`. Within 15 %
+    it is `about equal`, with the interval if `style` writes one. If the interval leaves the winner open, ` ?`
+    follows."""
+    kind, other = entry.case.device_kind, entry.baseline.device_kind
+    side, shown = _FASTER.get(kind, entry.case.case.device_id), entry.interval
+    if shown.estimate < 1:
+        side = "CPU" if other == "cpu" else "GPU" if (kind, other) == ("hybrid", "gpu") else "baseline"
+        shown = Interval(1 / shown.high, 1 / shown.estimate, 1 / shown.low, "prior")
     text = style(shown)
     if about_equal(shown.estimate):
         return f"about equal{text[text.index(' ') :] if ' ' in text else ''}"

@@ -35,8 +35,8 @@ class Fact(msgspec.Struct, Generic[T], frozen=True):
     value: T | None  # the value; None unless `status` is "ok" or "conflict"
     status: Status  # "ok", "conflict" (sources differ), or the reason why there is no value
     source: str | None  # the source of the value
-    note: str | msgspec.UnsetType = msgspec.UNSET  # a remark on the value
-    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # the different values of other sources
+    note: str | UnsetType = UNSET  # a remark on the value
+    alternatives: list[Alternative] | UnsetType = UNSET  # the different values of other sources
 
 
 SCHEMA_VERSION = 2
@@ -177,7 +177,7 @@ class Numa(msgspec.Struct, frozen=True, kw_only=True):
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel driver that is bound to a device."""
 
-    name: StrFact = NOT_PROBED  # the kernel's name of the driver
+    name: StrFact = NOT_PROBED  # the name of the driver in the kernel
     version: StrFact = NOT_PROBED  # the version that the driver reports
     cuda: StrFact = NOT_PROBED  # the newest CUDA version that the driver supports, such as 13.0
 
@@ -188,7 +188,7 @@ class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
     dedicated_bytes: IntFact = NOT_PROBED  # the memory on the card
     reserved_bytes: IntFact = NOT_PROBED  # the memory that driver and firmware reserve
     free_bytes: IntFact = NOT_PROBED  # the memory that is free at present
-    visible_bytes: IntFact = NOT_PROBED  # the memory that the CPU can map
+    visible_bytes: IntFact = NOT_PROBED  # the part of the card's memory that the CPU can map
     shared_limit_bytes: IntFact = NOT_PROBED  # the host memory that the GPU can map (GTT)
     usable_bytes: IntFact = NOT_PROBED  # the memory that one process can expect to get
     unified: BoolFact = NOT_PROBED  # whether the GPU uses the host's memory as its own
@@ -225,7 +225,7 @@ class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
     lanes: IntFact = NOT_PROBED  # the number of active links
     version: IntFact = NOT_PROBED  # the version of the link
     via: StrFact = NOT_PROBED  # direct or switch
-    common: StrFact = NOT_PROBED  # the deepest part that both share: switch, host-bridge, numa-node or system
+    common: StrFact = NOT_PROBED  # the nearest part above both: switch, host-bridge, numa-node or system
     read: BoolFact = NOT_PROBED  # whether the driver lets each GPU read the other's memory
     write: BoolFact = NOT_PROBED  # whether the driver lets each GPU write to the other's memory
     atomics: BoolFact = NOT_PROBED  # whether the driver lets each GPU use atomics on the other's memory
@@ -263,7 +263,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of the device in the list of one API."""
 
-    ordinal: int | str | None = None  # the index in its list
+    ordinal: int | str | None = None  # the index in that list, such as 0, or "0:1" for a MIG instance
     version: str | None = None  # the version of the API on this device
 
 
@@ -400,11 +400,11 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence for or against a mode that a result file of this machine gives."""
+    """The evidence of one result file of this machine for or against a mode."""
 
     file: str | None = None  # the name of the file; null if the document that contains this names it
     date: str  # the time of the run's start, in UTC
-    # GPU time / CPU time over the ops, for waited calls on data on the GPU; null: not measured
+    # GPU time / CPU time, the geometric mean over the ops, for waited calls on data on the GPU; null: unknown
     s: float | None = None
     # the GPU's share of the split that decided for the mode hybrid; null if none did
     gpu_share: float | None = None
@@ -417,7 +417,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """The recommended mode, with the reasons."""
 
     mode: Mode = "cpu"  # the sides on which to compute
-    # the evidence: a rule alone, a test kernel on each device, or a result of this machine
+    # provisional: by a rule alone; verified: a test kernel ran on each device; measured: by a result of this
+    # machine
     confidence: Confidence = "provisional"
     device_ids: list[str] = []  # the ids of the recommended GPUs
     cpu_threads: int | None = None  # the number of CPUs that the process may use; null: unknown

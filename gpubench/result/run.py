@@ -18,17 +18,17 @@ from gpubench.result.machine import Machine
 
 
 class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Some seconds in which a device only ran calls of one case, and the readings of its energy counter."""
+    """Some seconds in which a device ran only calls of one case, and the energy that a counter showed."""
 
     session: int  # the index of the session
     source: str  # the counter: "nvml" or "hwmon" of the GPU's board, "rapl" of the CPU packages
     window_s: float = 0.0  # the seconds that the calls took
     calls: int = 0  # the number of calls in the window
-    power_w: float | None = None  # the mean power between the counter's first and last step in the window
-    steps: int = 0  # the number of steps of the counter in the window, after its first one
+    power_w: float | None = None  # the mean power between the first and the last step of the counter
+    steps: int = 0  # the number of steps (changes) of the counter in the window, after its first one
     idle_w: list[float] = []  # the power of the device without calls, before and after the window
-    sensor_w: float | None = None  # the mean reading of the power sensor in the window
-    reason: str | None = None  # the reason why there is no power
+    sensor_w: float | None = None  # the mean reading of the power sensor in the window; None: no sensor
+    reason: str | None = None  # the reason why `power_w` is None
 
     @property
     def joules(self) -> float | None:
@@ -37,7 +37,7 @@ class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The base of the parts of a result: immutable. (kw_only is not inherited, so each class states it.)"""
+    """The base of the parts of a result, which are immutable."""
 
 
 class Blas(Record, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Blas(Record, frozen=True, kw_only=True):
 
 
 class WorkerRecord(Record, frozen=True, kw_only=True):
-    """One worker process, and the costs of its device without any work."""
+    """One worker process, and what its clock and its device cost without any work."""
 
     device_id: str  # the id of the device
     threads: int | None = None  # the number of CPU threads that compute; None: no CPU takes part
@@ -62,7 +62,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
 
 
 class Peak(Record, frozen=True, kw_only=True):
-    """The peak of one device in one session, measured by a kernel that does nothing else."""
+    """The peak rates of one device in one session. A rate is None if it was not measured."""
 
     device_id: str  # the id of the device
     dtype: str | None = None  # the dtype of the arithmetic; None: the peak holds for all dtypes
@@ -70,13 +70,13 @@ class Peak(Record, frozen=True, kw_only=True):
     flops_per_s: float | None = None  # the rate of arithmetic
     upload_bytes_per_s: float | None = None  # the rate of the link from page-locked memory
     download_bytes_per_s: float | None = None  # the rate of the link to page-locked memory
-    own: bool = False  # whether the peak is this backend's alone: others may use the device's tensor cores
+    own: bool = False  # whether it is not a peak of other backends, which may use the device's tensor cores
     reason: str | None = None  # the reason why there is no peak
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
-    """Clocks, temperature, power and link of one device, sampled beside the blocks. Older files lack the
-    link."""
+    """Clocks, temperature, power and link of one device, read beside the blocks. Each list has one value for
+    each time in `t_s` (None: unknown), but the lists of the link are empty in older files."""
 
     device_id: str  # the id of the device
     t_s: list[float] = []  # the times of the readings, from the start of the session
@@ -84,7 +84,7 @@ class Telemetry(Record, frozen=True, kw_only=True):
     memory_clock_hz: list[float | None] = []  # the clock of the memory
     temperature_c: list[float | None] = []  # the temperature of the chip
     power_w: list[float | None] = []  # the power of the board
-    throttle: list[list[str]] = []  # the reasons for a lowered clock
+    throttle: list[list[str]] = []  # the reasons for a lowered clock; empty: it is not lowered
     pcie_generation: list[int | None] = []  # the present generation of the link
     pcie_width: list[int | None] = []  # the present number of lanes
 
@@ -94,7 +94,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     index: int  # the index of the session, from 0 on
     started_at: str  # the time of its start, in UTC
-    superseded: bool = False  # whether the session is kept in the file but not used
+    superseded: bool = False  # whether reports ignore it: a quieter repetition counts, or nothing is left of it
     repeats: int | None = None  # the index of the disturbed session that this one repeats, if any
     foreign_cpu_share: float | None = None  # the share of the CPUs' time that other processes took
     steal_share: float | None = None  # the share of the CPUs' time that the hypervisor took
@@ -104,31 +104,31 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     @property
     def planned_index(self) -> int:
-        """The index of the session in the plan. For a repetition it is the index of the session that was
-        repeated."""
+        """The session's index in the plan: its own, or that of the session which it repeats."""
         return self.index if self.repeats is None else self.repeats
 
     @property
     def disturbance(self) -> float:
-        """The larger of the CPU shares that other processes and the hypervisor took; unknown shares count as
-        0."""
+        """The larger of `foreign_cpu_share` and `steal_share`, where an unknown share counts as 0."""
         return max(self.foreign_cpu_share or 0.0, self.steal_share or 0.0)
 
     @property
     def contended(self) -> bool:
-        """Whether other processes or the hypervisor took so much CPU time that the times may have suffered."""
+        """Whether `disturbance` exceeds BUSY_SHARE, so that the times may be too long."""
         return self.disturbance > BUSY_SHARE
 
 
 SCHEMA_VERSION = 4
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
+# In this order: precise enough, most samples, most time, the case's deadline, the run's budget.
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
-# How data reaches the device: from ordinary memory by the library's own call, through page-locked memory,
-# through staging buffers that stay mapped, or not at all, because the device computes in host memory.
+# How data reaches the device. pageable: from ordinary memory, by the library's own call; pinned: through
+# page-locked memory; mapped: through staging buffers that stay mapped; in-place: not at all, because the device
+# computes in host memory.
 Staging = Literal["pageable", "pinned", "mapped", "in-place"]
-# Why the GPU's share of a split moves in one piece: several pieces were not faster; the device cannot copy
-# while it computes; the caller's arrays are ordinary; a piece needs more than some rows of an operand; little
-# is sent.
+# Why the GPU's share of a split moves in one piece. no-gain: several pieces were not faster; no-streams: the
+# device cannot copy while it computes; ordinary-arrays: the caller's arrays are not page-locked; uncut: a
+# piece needs more than some rows of an operand; small: little is sent.
 OnePiece = Literal["no-gain", "no-streams", "ordinary-arrays", "uncut", "small"]
 # The steps of a copying call, in order.
 PipelineStage = Literal["upload", "kernel", "download"]
@@ -157,7 +157,7 @@ class Theoretical(Record, frozen=True, kw_only=True):
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """The facts by which detection recognises a device. The device's name is not among them."""
+    """The facts by which detection recognises a device. Its name is not one, as drivers name it differently."""
 
     uuid: str | None = None  # the UUID as the driver reports it
     pci: str | None = None  # the PCI address, such as "0000:09:00.0"
@@ -167,7 +167,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class Device(Record, frozen=True, kw_only=True):
-    """One device as one backend sees it."""
+    """A device of a backend. A GPU that two backends drive is two of them."""
 
     id: str  # the id, such as `cupy:0`
     backend: str  # the name of the backend
@@ -203,16 +203,16 @@ class Device(Record, frozen=True, kw_only=True):
 
 
 class Block(Record, frozen=True, kw_only=True):
-    """The samples of one case in one round. Each value is in seconds per launch."""
+    """The samples of one case in one round. Every time in them is in seconds per launch."""
 
     session: int  # the index of the session
     round: int  # the index of the round in the session
     position: int  # the place of the block in the round
-    phase: Literal["main", "sweep"] = "main"  # `sweep`: shares or stage assignments are tried
+    phase: Literal["main", "sweep"] = "main"  # sweep: one of the shares or stage assignments that are tried
     gpu_share: float | None = None  # the GPU's share of a split, from 0 to 1
-    gpu_pieces: int | UnsetType = UNSET  # the number of pieces of the GPU's work, also in `beside_s`
+    gpu_pieces: int | UnsetType = UNSET  # in how many pieces the GPU's work moves, also in `beside_s`
     assignment: str | UnsetType = UNSET  # the side of each stage of an assigned workload, as letters c and g
-    repeat: int  # the number of launches in a sample; for transfer-once: copies * calls per copy
+    repeat: int  # the number of launches in a sample; in transfer-once: copies times calls per copy
     hot_repeat: int | None = None  # the number of launches in a sample of `device_hot_s`
     warmup: int = 0  # the number of warm-up samples at the start of `wall_s`
     t_s: float = 0.0  # the start of the block, from the start of the session
@@ -220,7 +220,7 @@ class Block(Record, frozen=True, kw_only=True):
     device_cold_s: list[float] | None = None  # the samples by the device's clock, with flushed caches
     device_hot_s: list[float] | None = None  # the samples by the device's clock, for launches in a row
     clock_hz: list[float] | None = None  # the clock rate of the device at each sample after the warm-up
-    beside_s: dict[str, float] | UnsetType = UNSET  # by side, `cpu` or `gpu`: one call on it alone
+    beside_s: dict[str, float] | UnsetType = UNSET  # by side, `cpu` or `gpu`: the time of a call on it alone
     throttle: list[str] = []  # the reasons for a lowered clock during the block
     discarded: dict[str, str] = {}  # by the index of a discarded sample in `wall_s`: the reason
 
@@ -231,12 +231,8 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """The time breakdown of one case in one session, in seconds. A list has one value for each time the part
-    was timed.
-
-    If `result_s` has values, the parts are steps of the timed calls. If `download_s` has values, each part is a
-    sample of its own, with a wait before and after it.
-    """
+    """The time breakdown of one case in one session, in seconds. The parts are either steps of timed calls, and
+    `result_s` has values, or timed alone, with a wait before and after each, and `download_s` has values."""
 
     session: int  # the index of the session
     compile_s: float | None = None  # the compilation, paid once
@@ -253,9 +249,9 @@ class Parts(Record, frozen=True, kw_only=True):
     stage_s: dict[str, list[float]] = {}  # the times of the sides, or of the stages of a pipeline, by name
 
 
-# The clock that times the stages of a workload: the host's clock around calls that end when they return, events
-# of a stream, or timestamps of passes. If a device has none of these, the host's clock is used with a submit
-# and a wait for each stage.
+# The clock that times the stages of a workload. host: the host's, around calls that end when they return; event:
+# events of a stream; pass-timestamp: timestamps of passes; waited: the host's, with a submit and a wait for each
+# stage, for a device without a clock.
 StageClock = Literal["host", "event", "pass-timestamp", "waited"]
 
 
@@ -270,15 +266,17 @@ class StageTimes(Record, frozen=True, kw_only=True):
     span_s: list[float]  # the time from the start of the first stage to the end of the last
     wall_s: list[float]  # one call of the chain without clock readings, and its wait
     empty_s: list[float]  # an empty launch and its wait
-    stamping_s: list[float] = []  # the cost of the clock readings; empty for the host's clock
-    first_recording_s: list[float] = []  # recording of the first commands, less an empty launch's
-    recording_s: list[float] = []  # recording of all commands, less an empty launch's; may be empty
-    tokens: dict[str, int] = {}  # tokens read or written, by the first word of the stages' names
+    stamping_s: list[float] = []  # what the clock readings cost; empty for the host's clock
+    first_recording_s: list[
+        float
+    ] = []  # the host's time to record the first commands, beyond an empty launch's
+    recording_s: list[float] = []  # likewise for all commands; empty: no commands are recorded
+    tokens: dict[str, int] = {}  # the tokens read or written, by the first word of the stages' names
 
 
 class AssignmentTimes(Record, frozen=True, kw_only=True):
-    """The times by which one session assigned a workload's stages to two sides, in seconds, one for each
-    round."""
+    """The times by which one session assigned a workload's stages to CPU and GPU, in seconds. Each list of
+    times has one value for each round."""
 
     session: int  # the index of the session
     clock: StageClock  # the clock that times the stages
@@ -290,19 +288,19 @@ class AssignmentTimes(Record, frozen=True, kw_only=True):
     up_s: dict[str, list[float]]  # one copy to the GPU, by the name of the copied value
     down_s: dict[str, list[float]]  # one copy to the host, by the name of the copied value
     enter_s: list[float]  # an empty launch on the GPU and its wait
-    predicted_s: dict[str, float]  # the predictions for each side alone and for the assignments that were tried
-    free_s: float  # the least prediction if copies took no time
+    predicted_s: dict[str, float]  # the predicted time by assignment: each side alone, and those tried
+    free_s: float  # the least predicted time if copies took none
 
 
 class Check(Record, frozen=True, kw_only=True):
     """The verdict of the correctness gate. It passes if `max_error` <= `limit`."""
 
     ok: bool  # whether the output passed
-    max_error: float | None  # the largest |output - reference| / scale
+    max_error: float | None  # the largest |output - reference| / scale; None: it is not finite
     limit: float  # the largest allowed `max_error`
-    scale: Literal["value", "terms"]  # the scale by which errors are divided
-    index: list[int] = []  # the index of the element with the largest error
-    differing: int | None = None  # choices (tokens, ...) that differ from float64; None: no choices
+    scale: Literal["value", "terms"]  # the scale: |reference|, or the size of the terms that it sums up
+    index: list[int] = []  # the index of the element with the largest error, along each axis
+    differing: int | None = None  # choices (tokens, ...) other than float64's; None: the op makes none
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -334,12 +332,12 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     input_bytes: int | None = None  # the bytes that a copying call uploads; None: the rest of `bytes`
     op_hash: str  # the hash of the op's declaration
     kernel_hash: str | None = None  # the hash of the kernel's source text
-    kernel: str | None = None  # the candidate kernel that the device chose
+    kernel: str | None = None  # the kernel chosen among several, or the library of a user's program
     blas: bool | None = None  # whether the backend's BLAS does most of the work; None: unknown
     check: Check  # the check of the outputs
-    answer: list[float] | UnsetType = UNSET  # some elements of the float64 result of a user's function
+    answer: list[float] | UnsetType = UNSET  # some elements of the reference; for a user's function
     staging: Staging = "pageable"  # how data reaches the device
-    sets: int | UnsetType = UNSET  # the number of sets of buffers of a pipeline
+    sets: int | UnsetType = UNSET  # the number of sets of buffers in flight, for streamed calls
     one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's share of a split moves in one piece
     blocks: list[Block] = []  # the samples
     parts: list[Parts] = []  # the time breakdown of each session
@@ -356,8 +354,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
 
     @property
     def moved(self) -> tuple[int | None, int | None]:
-        """The bytes that a copying call moves, as (up, down). Both are None if the file does not state the
-        directions."""
+        """The bytes that a copying call moves, as (up, down). Both are None if the file does not state them."""
         if self.output_bytes is None:
             return None, None
         up = self.bytes - self.output_bytes if self.input_bytes is None else self.input_bytes
@@ -448,19 +445,21 @@ class Settings(Record, frozen=True, kw_only=True):
     """The settings of the measurement (docs/measuring.md)."""
 
     protocol: int = 4  # the meaning of a time; results of different protocols are never compared
-    preset: Literal["quick", "default", "rigorous"] = "default"  # the defaults of the others
+    preset: Literal["quick", "default", "rigorous"] = "default"  # the source of the other defaults
     sessions: int = 3  # the number of sessions
     min_samples: int = 10  # the least number of samples of a case in a session
     max_samples: int = 100  # the largest number of samples of a case in a session
     max_time_s: float = 2.0  # the longest time for the samples of a case in a session
-    precision: float = 0.02  # sampling ends when the half-width of the interval is this share of the time
+    precision: float = 0.02  # sampling ends when the 95 % interval's half-width is this share of the time
     warmup_s: float = 0.25  # the warm-up before the samples of a block
     sample_s: float = 5e-3  # the least duration of a sample
     case_timeout_s: float = 60.0  # the time after which a case is given up
     budget_s: float | None = None  # the time for the whole run; None: no limit
-    order: Literal["interleave", "sequential"] = "interleave"  # whether the cases of a workload take turns
+    order: Literal["interleave", "sequential"] = (
+        "interleave"  # whether a workload's cases take turns, by blocks
+    )
     inputs: Literal["random", "zeros", "ones"] = "random"  # the values of the inputs
-    cache: Literal["warm", "cold"] = "warm"  # the state of the caches of CPU and device before a sample
+    cache: Literal["warm", "cold"] = "warm"  # cold: the caches of CPU and device are flushed before each sample
     threads: int | None = None  # the number of CPU threads; None: all
     seed: int = 1  # the seed of the inputs and of the order
     autotune: bool = True  # whether a backend may time its kernels once to choose among them
@@ -544,11 +543,11 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
     device_id: str  # the id of the device
     gpu_id: str | None = None  # the id of the GPU in `machine.gpus`
     phase: Literal["alone", "together"] = "alone"  # `alone`: only this GPU works
-    gpus: int = 1  # the number of GPUs that work at once
+    gpus: int = 1  # the number of GPUs that work at once; 1 in the phase `alone`
     repeat: int = 1  # the number of launches in a sample
     at_s: float | None = None  # the moment at which all GPUs were to start, from the start of the session
-    begin_s: float = 0.0  # the start of the first sample, from that moment
-    ends_s: list[float] = []  # the end of each sample, from that moment
+    begin_s: float = 0.0  # the start of the first sample, from `at_s`
+    ends_s: list[float] = []  # the end of each sample, from `at_s`
     reason: str | None = None  # the reason for a failure
 
 
@@ -565,7 +564,7 @@ class Run(Record, frozen=True, kw_only=True):
     argv: list[str] = []  # the command line, without paths
     started_at: str  # the time of its start, in UTC
     finished_at: str | None = None  # the time of its end, in UTC; None if the run was interrupted
-    paused_s: float | UnsetType = UNSET  # seconds between the commands that added sessions
+    paused_s: float | UnsetType = UNSET  # the seconds in which nothing was measured, before sessions were added
     complete: bool = False  # whether the run reached its own end, even if that was the end of its budget
     exit_code: int = 0  # the exit code of the command
     exit_reason: str = "ok"  # one word that explains the exit code

@@ -46,7 +46,7 @@ ABSENT = {
     "--help": {"msgspec", "psutil", "gpubench.result", MEASURE, "tomllib"},
     "ops": {"psutil", "msgspec", "gpubench.result", MEASURE, DETECT, "gpubench.kernels.contract"},
     "schema": {"psutil", MEASURE, DETECT, TEMPLATES},
-    "report base.json --format markdown": {*OTHERS, MEASURE}, "report base.json --format json": {*OTHERS, MEASURE},
+    **{f"report base.json --format {name}": {*OTHERS, MEASURE, "json", "gpubench.report.plots"} for name in ("markdown", "json")},
     "detect --sysroot . --format json": {MEASURE}, "merge base.json new.json -o all.json": {"psutil", MEASURE},
     "noise base.json": {"psutil"},
     "advise matmul --size 64 --from base.json": {*OTHERS, MEASURE, "gpubench.analysis.policy"},

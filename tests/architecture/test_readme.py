@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.report import analyse_runs, plots
+from gpubench.report.layout import RenderOptions
 from gpubench.result import store
 from tests.scripts import script
 
@@ -27,7 +28,7 @@ def test_the_map_is_that_of_the_answer_below_it_and_asks_nobody_for_anything():
     answer = re.search(r"^<!-- gpubench report (\S+) --sections answer -->", text, re.M)
     assert answer is not None
     drawn = (ROOT / "docs" / "images" / "map.svg").read_bytes()
-    made = plots.plots(analyse_runs([store.load(ROOT / answer[1])]), "svg", sections=("map",))
+    made = plots.plots(analyse_runs([store.load(ROOT / answer[1])]), "svg", RenderOptions(sections=("map",)))
     assert made["map.svg"] == drawn, "docs/images/map.svg is stale: scripts/write_readme.py"
     asked = set(re.findall(rb"https?://[^\"' )]+", drawn))
     assert asked <= {b"http://www.w3.org/2000/svg", b"http://www.w3.org/1999/xlink"}

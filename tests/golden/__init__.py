@@ -228,8 +228,8 @@ OTHER = re.compile(r"(?s)<style>.*?</style>|(<script[^>]*>).*?</script>|<svg.*?<
 PAGES = {name: (lambda make=make: OTHER.sub(r"\1", make())) for name, make in {
     "of a run": lambda: draw_report(_analyses(tool_run), "html"), "in a notebook": lambda: html.notebook(_analyses(one_op_run)[0]),
     "of three machines": lambda: draw_report(analyse_runs([HERE, THERE, *days_of((1e-3, 2e-3))[1:]]), "html"),
-    "of noise": lambda: render_noise(noise(with_first(pair(k=10, sigma=0.06, seed=3)[0], failed(SIDES[0]))), "html", RenderOptions(), allowed_share=0.05),
-    "of little noise": lambda: render_noise(noise(pair(k=10, sigma=0.001)[0]), "html", RenderOptions(), allowed_share=0.05),
+    "of noise": lambda: render_noise(noise(with_first(pair(k=10, sigma=0.06, seed=3)[0], failed(SIDES[0]))), "html", RenderOptions()),
+    "of little noise": lambda: render_noise(noise(pair(k=10, sigma=0.001)[0]), "html", RenderOptions()),
     "of a comparison": lambda: draw_comparison(COMPARISONS["a change"][0](), "html", RenderOptions()),
 }.items()}  # fmt: skip
 

@@ -30,6 +30,7 @@ from gpubench.report.charts import (
 )
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
+    computes,
     mark,
     rate_text,
     seconds_text,
@@ -87,7 +88,7 @@ def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = [
         cells(
             time_text(result.time, unit) + mark(result.label), time_interval_text(result.time, unit),
-            seconds_text(result.device_cold_s, unit), _rate(result),
+            seconds_text(result.device_cold_s, unit), rate_text(result.rates, flops=computes(result)),
             f"{len(result.sessions)} x {min(map(len, result.sessions.values()))}",
             result.id,
             chosen and printable(result.kernel or "-"),
@@ -98,13 +99,6 @@ def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
     rate = "rate: by the device's cold clock where it has one; bytes: each input read once, the output written once"
     tables = (Table(columns, tuple(rows), legend=rate),) if rows else ()
     return Section(title="All cases", tables=tables, folded=True)
-
-
-def _rate(result: CaseResult) -> str:
-    compute = (
-        result.rates is not None and result.rates.flops_per_s is not None and result.flops > 4 * result.bytes
-    )
-    return rate_text(result.rates, flops=compute)
 
 
 COLUMNS = (

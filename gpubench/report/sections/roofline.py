@@ -19,6 +19,7 @@ from gpubench.report.charts import Chart, ChartRow, ChartRows, chart_cases, shor
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     IMPLEMENTATIONS,
+    computes,
     devices_text,
     join_texts,
     mark,
@@ -91,7 +92,7 @@ def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
 def rate(point: PeakShare) -> str:
     """Return the rate of a case as text, in the unit of the peak that limits it, such as `4.05 TB/s` or
     `51.2 TFLOP/s`."""
-    compute = point.bound == "compute" or (point.bound is None and point.case.flops > 4 * point.case.bytes)
+    compute = point.bound == "compute" or (point.bound is None and computes(point.case))
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
 

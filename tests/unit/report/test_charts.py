@@ -76,7 +76,7 @@ def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
         for chart in chart_set(analysis, RenderOptions()).charts:
             validate(chart.spec)
             specs += [(chart.id, plots.draw_spec(chart, name)) for name in chart.rows]
-    drawn = plots.plots(analyses, "svg")
+    drawn = plots.plots(analyses, "svg", RenderOptions())
     for (chart_id, spec), (name, svg) in zip(specs, [*drawn.items()][-len(specs) :], strict=True):
         assert re.match(rf"(\d-)?{chart_id}-", name)
         assert len(ElementTree.fromstring(svg).findall(f".//{SVG}path")) >= len(spec["datasets"]["rows"]), name
@@ -90,14 +90,14 @@ def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
 @pytest.mark.slow
 def test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts():
     rising = analysed(lambda: run_of(curve({64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0})))
-    pictures = plots.plots(rising * 2, "svg")
+    pictures = plots.plots(rising * 2, "svg", RenderOptions())
     again = {name: pictures.pop(name) for name in list(pictures) if name.startswith("2-")}
     assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(pictures)
     for name in pictures.keys() - {"map.svg"}:  # gradients are numbered from the first map on
         assert again[f"2-{name}"] == pictures[name], "the same bytes again"
-    for name, picture in plots.plots(rising, "png", sections=["roofline"]).items():
+    for name, picture in plots.plots(rising, "png", RenderOptions(sections=["roofline"])).items():
         assert (name.partition("-")[0], picture[:4]) == ("roofline", b"\x89PNG")
-    whole = ElementTree.fromstring(plots.picture(rising, "svg"))
+    whole = ElementTree.fromstring(plots.picture(rising, "svg", RenderOptions()))
     inner = whole.findall(f"{SVG}svg")
     assert len(inner) == len({name.split("-")[0] for name in pictures})
     assert "queued on the GPU" in "".join(inner[0].itertext())
@@ -109,7 +109,7 @@ def test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts():
     names = [one.get("id") for one in whole.iter() if one.get("id")]
     assert len(names) == len(set(names)), "no chart is clipped by another's frame"
     with pytest.raises(InputError, match="nothing to draw"):
-        plots.picture(rising, "svg", sections=["warnings"])
+        plots.picture(rising, "svg", RenderOptions(sections=["warnings"]))
 
 
 @pytest.mark.slow

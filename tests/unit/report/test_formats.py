@@ -25,6 +25,7 @@ from gpubench.analysis.contenders import Key
 from gpubench.analysis.findings import Gates
 from gpubench.base.errors import UsageError
 from gpubench.base.plugins import sections
+from gpubench.base.plugins.sections import PICTURES
 from gpubench.base.streams import escape
 from gpubench.cli.ci import messages, of_reports, outputs
 from gpubench.cli.options import FORMAT_NAMES
@@ -32,7 +33,7 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.curves.stats import Interval
 from gpubench.detect import picture
-from gpubench.report import FORMATS, PICTURES, analyse_runs, draw_report, render
+from gpubench.report import FORMATS, analyse_runs, draw_report, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
