@@ -35,7 +35,8 @@ class Version(NamedTuple):
     result: Path  # the result file of the version
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `gpubench run` of this version. Raises UsageError if the program cannot be started.
+        """Run `gpubench run` of this version, and return the ended process with its output. Raises UsageError if
+        the program cannot be started.
 
         The run does not get GITHUB_OUTPUT, because only the final comparison writes outputs for continuous
         integration.

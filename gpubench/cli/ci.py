@@ -145,7 +145,8 @@ TITLE = "gpubench"
 
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
-    """Yield the messages as lines without newlines, errors first."""
+    """Yield the messages for the log of a CI runner as lines without newlines, errors first. There are at most
+    MOST + 1 of each kind."""
     for kind, texts in (("error", outcome.errors), ("warning", outcome.warnings)):
         for text in texts[:MOST]:
             yield f"::{kind} title={TITLE}::{escape_command(text)}"
@@ -206,7 +207,8 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
-        """Write summary, outputs and messages, after the report. Only what the user asked for is computed."""
+        """Write summary, outputs and messages, after the report. Only what the user asked for is computed. Raises
+        GpubenchError if a file cannot be written."""
         if self.summary is not None:
             _append(self.summary, _below_limit(self.summary, markdown()))
         if self.outputs is not None:
@@ -218,7 +220,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
 
 def channels(options: CiOptions, environ: Mapping[str, str]) -> CiChannels:
     """Return the places to write to, from the options and the variables of a CI runner. Raises UsageError if an
-    option is wrong."""
+    option is wrong, and GpubenchError if the file of the summary cannot be written."""
     annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
     if marker is not None and not _MARKER.fullmatch(marker):
         raise UsageError(
@@ -346,7 +348,8 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
     """Raise UsageError for a gate that selects none of `cases`, which come from files or a plan. Such a gate
-    never fails, so renaming an op would switch the gate off. `on_cpu` returns whether a device id is a CPU.
+    never fails, so renaming an op would switch the gate off. `on_cpu` returns whether a device id is a CPU, and
+    `hint` is the remedy in the error.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:

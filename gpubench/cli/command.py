@@ -361,8 +361,9 @@ def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return every configured value for `command`, by the name of the option's field. Raises ConfigError if a
-    file or a variable is wrong."""
+    """Return every configured value for `command`, by the name of the option's field. `file` is the only file to
+    read; if it is None, these are the user's file and the project's, searched from `folder` (None: nowhere) up.
+    If `files_wanted` is False, no file is read. Raises ConfigError if a file or a variable is wrong."""
     if file is not None and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     if file is None and files_wanted:

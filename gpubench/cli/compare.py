@@ -40,9 +40,7 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
     output = options.output
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = require_choice(delivery.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
-    style = delivery.look(
-        options, to_terminal=to_terminal, time_unit=options.time_unit, full=options.full
-    )  # fmt: skip
+    style = delivery.look(options, to_terminal=to_terminal, time_unit=options.time_unit, full=options.full)
     plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
     if [*map(_path, (options.base, *options.new)), options.thresholds].count("-") > 1:
         raise UsageError("stdin-twice", why="standard input holds one result")
@@ -57,7 +55,9 @@ def compare(options: ComparisonOptions) -> int:
 
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
-    """Compare the files that the options name, according to the plan. Returns the exit code."""
+    """Compare the files that the options name, according to the plan, and write the report. Returns the exit code.
+    Raises InputError for files that cannot be compared and for a requested gate that could not have failed,
+    UsageError for a selector that selects no case, and GpubenchError if the report cannot be written."""
     from gpubench.cli import ci, delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render

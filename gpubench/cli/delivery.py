@@ -22,7 +22,7 @@ from gpubench.base.plugins.sections import PICTURES
 from gpubench.base.table import FEW, MANY
 from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
-from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOptions, SavingOptions
+from gpubench.cli.options import CommonOptions, PlotOptions, ReportOptions, RunOptions, SavingOptions
 from gpubench.result import store
 from gpubench.result.run import Measurement, Run
 
@@ -396,7 +396,7 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
     )  # fmt: skip
 
 
-def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOptions:
+def look(options: CommonOptions, *, to_terminal: bool, **more: Any) -> RenderOptions:
     """Return the look of any document: its width, its colour and the fields in `more`."""
     from gpubench.report.layout import RenderOptions
 
@@ -425,7 +425,8 @@ def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> 
 
 
 def format_of(path: str, option: str = "", *, hint: str = "give the file one of these suffixes") -> str:
-    """Return the format of a report file by its suffix. Raises UsageError for an unknown suffix."""
+    """Return the format of a report file by its suffix. Raises UsageError for an unknown suffix; `option` begins
+    its message, and `hint` is its remedy."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(
@@ -546,8 +547,8 @@ def write_report(
     analyses: Sequence[Analysis], style: ReportStyle, format: str, output: str | None,
     channels: CiChannels | None = None,
 ) -> None:  # fmt: skip
-    """Write a picture or text to the file `output`, or to standard output. Raises GpubenchError if the file
-    cannot be written."""
+    """Write a picture or text to the file `output`, or to standard output for None and `-`. `channels` gives
+    Markdown its marker and its limit. Raises GpubenchError if the file cannot be written."""
     if format in PICTURES:
         from gpubench.report import plots
 

@@ -121,10 +121,10 @@ def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], d
 
 
 class Listed(NamedTuple):
-    """A backend as a column of the list."""
+    """A backend, which is a column of the list."""
 
     name: str  # name of the backend
-    implementations: tuple[str, ...]  # the implementations of the op
+    implementations: tuple[str, ...]  # the implementations that it can have of an op
     brought: Mapping[str, tuple[Kernel, ...]]  # the kernels that the backend brings, by op
     kind: str  # `cpu` if all of its devices are CPUs, else `gpu`
 

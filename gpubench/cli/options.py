@@ -55,26 +55,17 @@ def _installed_backends() -> str:
 
 # ---------------------------------------------------------------- of every command
 
-COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
-ASCII = option(None, OUTPUT, "No box drawing and no block characters.")
 JSON = option(None, OUTPUT, "Same as --format json.", long_name="json")
-
-
-class ColorOptions(CommandOptions):
-    """The options of commands that use colour."""
-
-    color: str = COLOR
-    ascii: bool = ASCII
 
 
 class CommonOptions(CommandOptions):
     """The options of every command. A command accepts them even if it does not need them, so that scripts may
     always add them."""
 
+    color: str = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
+    ascii: bool = option(None, OUTPUT, "No box drawing and no block characters.")
     quiet: bool = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
     verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v")
-    color: str = COLOR
-    ascii: bool = ASCII
     no_progress: bool = option(None, OUTPUT, "No progress on stderr.")
     config: Path | None = option("FILE", RARE, "Read this configuration file and no other.",
         configurable=False)
@@ -270,7 +261,7 @@ class DetectedOptions(CommandOptions):
         "gpubench.")
 
 
-class DetectOptions(DetectedOptions, ColorOptions, CommonOptions):
+class DetectOptions(DetectedOptions, CommonOptions):
     purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
     examples = (
         "gpubench detect",
@@ -295,7 +286,7 @@ OPEN = option(None, OUTPUT, "Show the report as a page in the browser.", long_na
 
 class RunOptions(
     SelectionOptions, SamplingOptions, ConditionOptions, ResultOptions,
-    RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, CommonOptions,
+    RowOptions, GateOptions, CiOptions, PlotOptions, CommonOptions,
 ):
     functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
         "function of a file: options.py:pairwise. Default: the ops of --ops.")
@@ -333,7 +324,7 @@ class RunOptions(
 
 class NoiseOptions(
     SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions,
-    ColorOptions, CommonOptions,
+    CommonOptions,
 ):
     """The options of `gpubench noise`: its own, and those of `run` that choose cases and say how to measure
     them."""
@@ -358,7 +349,7 @@ class NoiseOptions(
     )
 
 
-class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
+class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, CommonOptions):
     files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
         "the newest result.")
     format: str | None = option("NAME", OUTPUT,
@@ -396,7 +387,7 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
     )
 
 
-class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
+class JudgingOptions(CiOptions, CommonOptions):
     """The options for what counts as a regression, and for how a comparison is written."""
 
     as_json: bool = JSON

@@ -30,7 +30,6 @@ def report(options: ReportOptions) -> int:
     """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
     from gpubench.cli import ci, delivery
-    from gpubench.cli.ci import of_reports
     from gpubench.result import store
     from gpubench.result.case import select_cases
 
@@ -68,7 +67,7 @@ def report(options: ReportOptions) -> int:
         delivery.open_page(analyses, style, [options.output or ""])
     delivery.write_plots(analyses, options, style.options)
     code = ExitCode.INPUT if damaged else ci.exit_code(analyses)
-    channels.tell(lambda: of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
+    channels.tell(lambda: ci.of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code
 
 

@@ -72,7 +72,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def words(text: str, option: str) -> list[str]:
-    """Return the items of a comma-separated list, without duplicates. Raises UsageError if it is empty."""
+    """Return the items of a comma-separated list, without duplicates. Raises UsageError, which names `option`, if
+    it is empty."""
     items = units.split_words(text)
     if not items:
         raise UsageError(
@@ -192,8 +193,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
         name = word.removesuffix("?")
-        if name != "auto" and not backends.has(name):
-            _require_backend(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
+        _require_backend(name, "--backends", "auto")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
     if "auto" in words(backend_text, "--backends") and required + optional:
@@ -201,8 +201,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")
-        if not backends.has(name):
-            _require_backend(name, [*backends.names(), *backends.foreign()], "--devices")
+        _require_backend(name, "--devices")
         if not colon or not index:
             raise UsageError(
                 "bad-device", f"--devices: {device!r} is not a device id",
@@ -215,9 +214,11 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
 _DRIVEN_BY = {"cuda": "cupy", "hip": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
 
 
-def _require_backend(name: str, possible: Sequence[str], option: str) -> None:
-    backend = _DRIVEN_BY.get(name.lower())
-    require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
+def _require_backend(name: str, option: str, *others: str) -> None:
+    """Raise UsageError for a name that is neither a backend nor one of `others`."""
+    if not backends.has(name):
+        backend, possible = _DRIVEN_BY.get(name.lower()), [*backends.names(), *backends.foreign(), *others]
+        require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
 
 
 # Options whose values are settings without conversion.
@@ -229,9 +230,9 @@ GIVEN = (
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
     """Return the settings: the values of the preset, replaced by the given options.
 
-    Without a preset it is `default` if every size is given, else `quick`, and then the budget decides. `more`
-    doubles the default budget, for work after a search (overheads, splits). Raises UsageError for values that
-    contradict each other or cannot be read.
+    If `preset` is None, it is `default` if every size is given. Otherwise it is `quick` with the values of SUITE,
+    and the budget decides the number of sessions. `more` doubles the default budget, for work after a search
+    (overheads, splits). Raises UsageError for values that contradict each other or cannot be read.
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}

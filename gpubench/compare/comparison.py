@@ -2,9 +2,6 @@
 
 One base file is compared with one or several new files. Times are in seconds, and ratios are new / base. The
 field `new` of a row is an index into the list of new files.
-
-In version 2, `ratio` became `new_s` / `base_s`. The value that `ratio` had in version 1 is now in
-`low_end_ratio`.
 """
 
 from __future__ import annotations

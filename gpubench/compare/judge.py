@@ -133,9 +133,14 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
         return stats.quotient(self.new.case.time, self.base.case.time)
 
     @property
+    def sessions(self) -> tuple[int, int]:
+        """The numbers of sessions with a time: (base, new)."""
+        return len(self.base.low), len(self.new.low)
+
+    @property
     def testable(self) -> bool:
         """Whether both sides have enough sessions for a rank test."""
-        return min(len(self.base.low), len(self.new.low)) >= MIN_SESSIONS
+        return min(self.sessions) >= MIN_SESSIONS
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -232,7 +237,7 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
     """Return the mean change of the cases of each device, sorted by device. Muted and throttled cases are left
-    out. Each op is one observation.
+    out. Each op is one observation. `runs` holds the base and the new run.
 
     A shift that all cases of a session share cannot be measured with few sessions. So the interval includes the
     usual size of such a shift, from the prior. Other programs widen the interval, too: if they took a share of
@@ -301,7 +306,7 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
         return None
-    own, others = len(pair.base.low), len(pair.new.low)
+    own, others = pair.sessions
     error = deviation * math.sqrt(1 / own + 1 / others) * TRIMMING
     beyond = stats.student_quantile(POWER, own + others - 4)
     tested = error * (stats.student_quantile(1 - alpha / family, own + others - 4) + beyond)
@@ -311,7 +316,7 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 def _least_p(pair: CasePair) -> float:
     """Return the smallest p-value that the test can give with these numbers of sessions: 1 / the number of
     permutations that it uses."""
-    own, others = len(pair.base.low), len(pair.new.low)
+    own, others = pair.sessions
     return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
 
@@ -378,7 +383,7 @@ def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int |
     `inner` is the present interval as (low, ratio, high); its width falls with the square root of the number of
     sessions. Returns None if the ratio lies at the threshold, or if more than MOST_SESSIONS sessions would be
     needed."""
-    sessions, (low, ratio, high) = min(len(pair.base.low), len(pair.new.low)), inner
+    sessions, (low, ratio, high) = min(pair.sessions), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
     if distance <= 0:
         return None

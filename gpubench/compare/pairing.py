@@ -124,16 +124,12 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
     that the run of `side` chose by itself and that `other` did not choose or had no time for. `other` must have
     measured the same op on the same device at another size."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
-    lacking = {
-        case_id
-        for case_id in side.rows
-        if (case := other.rows.get(case_id)) is None or (not case.sessions and case.reason == "budget")
-    }
     return {
         case_id
         for case_id, case in side.rows.items()
         if case.sessions and case.case.op not in side.run.selection.sizes
-        and case_id in lacking and (case.case.cell, case.case.implementation_id) in common
+        and ((twin := other.rows.get(case_id)) is None or (not twin.sessions and twin.reason == "budget"))
+        and (case.case.cell, case.case.implementation_id) in common
     }  # fmt: skip
 
 
@@ -225,7 +221,8 @@ def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
     """Return the differences of one case in the definition of its op, the threads of its device, its kernel and
-    its results. An unknown number of threads is no difference."""
+    its results. `before` and `after` are the case in the base and in the new file. An unknown number of threads
+    is no difference. `index` is the index of the new file."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
@@ -304,8 +301,8 @@ def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError if `differences` say that `base` and `new` are from different machines, unless the
-    options allow this. The error names the properties that differ."""
+    """Raise InputError if `differences` say that the files named `base` and `new` are from different machines,
+    unless the options allow this. The error names the properties that differ, and `hint` is its remedy."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
@@ -330,8 +327,9 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
 def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """Raise InputError if a new file has no case that can be compared with the base. A file in which common
-    cases failed is accepted, because the comparison reports them."""
+    """Raise InputError if the file named `new` has no case that can be compared with the file named `base`. A
+    file in which common cases failed is accepted, because the comparison reports them. `cases` holds the judged
+    and the refused cases of `part`, and `differences` those of the files and of their cases."""
     if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):

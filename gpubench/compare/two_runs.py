@@ -365,7 +365,7 @@ class _Seen(NamedTuple):
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
     """Return the false alarms and the spread of `run`. Consecutive sessions form pairs, and each side gets
-    `sessions` sessions.
+    `sessions` sessions. `alpha` is the significance level of the tests.
 
     A longer run gives more permutations: one set for each stretch of `sessions` pairs. Raises InputError if the
     run has too few sessions, or if no case was measured in enough of them.

@@ -213,8 +213,8 @@ def banded_curves(
     analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]
 ) -> list[ChartRow]:
     """Return the layers of the field `value` over the size. There is one curve for each device and regime, with
-    a band from the field `low` to the field `high`. `title` and `label` belong to the vertical axis. `columns`
-    are the fields of a tooltip, as pairs of field and title."""
+    a band from the field `low` to the field `high`. `title` and `label` are those of the vertical axis (see
+    `log_axis`). `columns` are the fields of a tooltip, as pairs of field and title."""
     sides = devices(analysis)
     base = {"x": size_axis(), "y": log_axis("value", title, label)}
     shared = {"x": size_axis(), "color": accent(sides)}

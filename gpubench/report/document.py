@@ -4,13 +4,6 @@ sizes are plain numbers.
 Every list is present even if it is empty. A field that does not apply is null. `source` is an index into
 `sources`. The rows are those of the analysis without their `aside` fields.
 
-Version 2 took over the regimes of result version 2. The verdict of a break-even became `at`, `all-sizes`,
-`no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text` the cell of
-a table. `verdicts` got the machine's sentence for each dtype and the sentences on splits (before: one sentence
-for each op). In version 3, `estimate_s` and `ratio` became means of logarithms, and the former `estimate_s`
-became `median_s`. `ci_kind` became `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for
-example `form` to `implementation`.
-
 This module also defines the events of a run (one JSON object a line, whose kind is its `reason`) and the JSON
 that `ops` and `run --dry-run` write. gpubench reads none of them back.
 """
@@ -220,12 +213,14 @@ class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
 
     id: str  # the id of the case
     baseline_id: str  # the id of the baseline's case
-    kind: SpeedupKind  # the implementations that are compared
+    # headline: the fastest implementation of either side; library: `library` of both; case: any other against the
+    # baseline of the headline
+    kind: SpeedupKind
     ratio: float  # the speedup
     lo: float  # the low end of its interval
     hi: float  # the high end of its interval
-    label: Label  # the graver label of both sides
-    headline: bool  # whether the speedup may be a headline
+    label: Label  # the graver of both sides' labels
+    headline: bool  # whether it may stand for the device: neither a software adapter nor a doubtful time
 
 
 class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):

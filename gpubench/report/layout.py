@@ -29,7 +29,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()  # the tables, in order
     folded: bool = False  # whether the section is a detail, which is closed if the format allows it
-    asked: bool = False  # whether the section answers a request of the user, who has to act on it
+    # whether the user asked for it and has to act on it, as for gates and claims; a page has it above the details
+    asked: bool = False
     # a drawing of characters, whose lines are not wrapped; for a page and Markdown
     picture: tuple[Line, ...] = ()
     screen: tuple[Line, ...] = ()  # in terminals and plain text these lines replace the section with its title
@@ -107,8 +108,8 @@ def visible(part: Any, *, ascii_only: bool = False) -> Any:
 
 
 def each_text(part: Any, change: Callable[[str], str]) -> Any:
-    """Return `part` with `change` applied to each text in it. `part` may nest texts, lists, tuples and
-    structs."""
+    """Return `part` with `change` applied to each text in it. `part` may nest texts, lists, tuples and structs;
+    lists become tuples."""
     if isinstance(part, str):
         return change(part)
     if isinstance(part, tuple | list):
@@ -132,7 +133,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     color: int = 0  # the number of colours to use; 0: none
     ascii_only: bool = False  # whether only ASCII characters are used
     sections: Sequence[str] = msgspec.field(default_factory=usual)  # the keys of the sections, in any order
-    full: bool = False  # whether wide tables show every number, for other media than terminals
+    full: bool = False  # whether sections have all their numbers and sizes, for other media than terminals
     time_unit: str = "auto"  # one of TIME_UNITS
     columns: tuple[str, ...] = ()  # the columns of tables (and CSV); empty: all
     # one of `analyse.KEYS`, with `-` in front for the largest first; None: as in the file
@@ -173,8 +174,8 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """Return a struct of type `kind` with the fields that it shares with `struct`. `fields` replace these or
-    add others."""
+    """Return a struct of type `kind`, with `fields` and, for all its other fields, those of `struct` of the same
+    name."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )

@@ -62,9 +62,8 @@ def measured_gpus(devices: Iterable[Device]) -> list[str]:
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. `measured` holds the ids of those GPUs of `there` that must also be in `here`. If
-    `there` has none of these ids, all of its GPUs must be in `here`. A missing GPU is a difference only if the
-    GPUs of `here` are known."""
+    """Compare two machines. The GPUs of `there` whose ids are in `measured` must also be in `here`; if none has
+    such an id, all of them must. A missing GPU is a difference only if the GPUs of `here` are known."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -90,8 +89,8 @@ ForeignField = tuple[Literal["machine", "device"], str, str, str]
 
 
 def foreign_fields(here: Fingerprints, there: Fingerprints) -> Iterator[ForeignField]:
-    """Yield the fields of the machine and of its devices that contradict each other, sorted by name. A field or
-    a device that only one side knows does not."""
+    """Yield the fields of the machine, then those of its devices, that contradict each other, sorted by name. A
+    field or a device that only one side knows is left out."""
     scopes: tuple[Literal["machine", "device"], ...] = ("machine", "device")
     for scope in scopes:
         fields, others = getattr(here, scope).known, getattr(there, scope).known

@@ -299,25 +299,25 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     records: list[dict[str, Any]] | UnsetType = UNSET  # the facts of each source; only with --debug
 
 
-class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
-    """A PCI device of the class "processing accelerator" that is not a GPU."""
+class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """The PCI ids of a device that is not a GPU."""
 
     id: str  # `pci:BDF`
     bdf: StrFact = NOT_PROBED  # the PCI address
     vendor_id: StrFact = NOT_PROBED  # the PCI id of the vendor
     device_id: StrFact = NOT_PROBED  # the PCI id of the device
     pci_class: StrFact = NOT_PROBED  # the PCI class
+
+
+class Accelerator(PciDevice, frozen=True, kw_only=True):
+    """A PCI device of the class "processing accelerator" that is not a GPU."""
+
     driver: Driver = Driver()  # the kernel driver
 
 
-class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
+class DisplayAdapter(PciDevice, frozen=True, kw_only=True):
     """A device that shows pictures and cannot compute."""
 
-    id: str  # `pci:BDF`
-    bdf: StrFact = NOT_PROBED  # the PCI address
-    vendor_id: StrFact = NOT_PROBED  # the PCI id of the vendor
-    device_id: StrFact = NOT_PROBED  # the PCI id of the device
-    pci_class: StrFact = NOT_PROBED  # the PCI class
     role: StrFact = NOT_PROBED  # bmc, virtual or other
     driver: Driver = Driver()  # the kernel driver
 

@@ -267,9 +267,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
     wall_s: list[float]  # one call of the chain without clock readings, and its wait
     empty_s: list[float]  # an empty launch and its wait
     stamping_s: list[float] = []  # what the clock readings cost; empty for the host's clock
-    first_recording_s: list[
-        float
-    ] = []  # the host's time to record the first commands, beyond an empty launch's
+    first_recording_s: list[float] = []  # recording the first commands takes so much beyond an empty launch's
     recording_s: list[float] = []  # likewise for all commands; empty: no commands are recorded
     tokens: dict[str, int] = {}  # the tokens read or written, by the first word of the stages' names
 
@@ -398,7 +396,7 @@ Outcome = Measurement | Skip | Failure | Planned
 
 def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
     """Return the failures of a case in its sessions. The list is empty if there is none, or no outcome."""
-    return (getattr(outcome, "failures", None) or []) if outcome is not None else []
+    return getattr(outcome, "failures", None) or []
 
 
 class RunWarning(Record, frozen=True, kw_only=True):
@@ -455,9 +453,7 @@ class Settings(Record, frozen=True, kw_only=True):
     sample_s: float = 5e-3  # the least duration of a sample
     case_timeout_s: float = 60.0  # the time after which a case is given up
     budget_s: float | None = None  # the time for the whole run; None: no limit
-    order: Literal["interleave", "sequential"] = (
-        "interleave"  # whether a workload's cases take turns, by blocks
-    )
+    order: Literal["interleave", "sequential"] = "interleave"  # whether a workload's blocks take turns
     inputs: Literal["random", "zeros", "ones"] = "random"  # the values of the inputs
     cache: Literal["warm", "cold"] = "warm"  # cold: the caches of CPU and device are flushed before each sample
     threads: int | None = None  # the number of CPU threads; None: all

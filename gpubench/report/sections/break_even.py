@@ -259,9 +259,9 @@ def _gain_cell(ratio: Speedup, *, brief: bool = False) -> Cell:
 
 
 COLUMNS = (
-    ("who", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("baseline",
-    "baseline"),
-    ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
+    ("who", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"),
+    ("baseline", "baseline"), ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"),
+    ("label", "label"),
 )  # fmt: skip
 MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
 AXIS_TITLE, AXIS_LABEL = "baseline time / device time", "format(datum.value, '~r') + '\\u00d7'"

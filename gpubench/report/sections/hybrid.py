@@ -152,9 +152,8 @@ def _sentence(call: SharedCall) -> str:
 
 
 COLUMNS = (
-    ("device", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("share",
-    "on the GPU"),
-    ("time", "wall time"), ("gain", "gain over the better side alone"),
+    ("device", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"),
+    ("share", "on the GPU"), ("time", "wall time"), ("gain", "gain over the better side alone"),
 )  # fmt: skip
 CAPTION = (
     "Wall time of one call against the share of the work on the GPU, at the largest size: 0 % is the CPU alone, "

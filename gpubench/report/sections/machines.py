@@ -138,7 +138,14 @@ def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
     winner against the CPU of the same machine and its factor stand in brackets."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
-        compared = [_at(side.newest, name, n) for side in sides]
+        compared = [
+            [
+                entry
+                for entry in headlines(side.newest)
+                if (entry.case.case.series, entry.case.case.n) == (name, n)
+            ]
+            for side in sides
+        ]
         size = with_params(format_size(n), dict(name[2]))
         cpu = [time_text(rows[0].baseline.time, unit) + mark(rows[0].baseline.label) for rows in compared]
         body.append(cells(name[0], name[1], size, "CPU", *cpu))
@@ -150,14 +157,6 @@ def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
     )  # fmt: skip
     title = "Time of one call at the largest common size; in brackets the winner there"
     return Table(columns, tuple(body), title=title)
-
-
-def _at(analysis: Analysis, name: SeriesKey, n: int) -> list[Speedup]:
-    return [
-        entry
-        for entry in headlines(analysis)
-        if entry.case.case.series == name and entry.case.case.params["n"] == n
-    ]
 
 
 def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:

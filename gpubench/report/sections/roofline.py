@@ -230,9 +230,8 @@ def _legend(rows: Sequence[PeakShare], *, library: bool) -> str:
 
 
 COLUMNS = (
-    ("op", "op"), ("device", "device"), ("implementation", "implementation"), ("size", "n"), ("intensity",
-    "FLOP per byte"),
-    ("rate", "rate"), ("share", "of peak"), ("bound", "bound"), ("label", "label"),
+    ("op", "op"), ("device", "device"), ("implementation", "implementation"), ("size", "n"),
+    ("intensity", "FLOP per byte"), ("rate", "rate"), ("share", "of peak"), ("bound", "bound"), ("label", "label"),
 )  # fmt: skip
 PEAK_COLUMNS = (
     ("device", "device"), ("memory", "memory peak"), ("compute", "compute peak"), ("ridge", "ridge, FLOP per byte"),

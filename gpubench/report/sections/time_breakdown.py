@@ -69,7 +69,7 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
     tables = [_table(analysis, rows, options)] if rows else []
     tables += [_pipelines_table(analysis, options)] if pipelines(analysis) else []
     lines += _pipeline_advice(analysis)
-    costs = overheads_table(analysis, unit, full=options.every_size)
+    costs = overheads_table(analysis, options)
     return Section(
         title="Where the time goes",
         lines=(*lines, *_empty_text(analysis, unit), *map(_pool_text, overheads(analysis).pools)),
@@ -196,17 +196,17 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
     return [f"An empty launch and its wait: {calls}. It is part of every wall time, and nothing is subtracted."]
 
 
-def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:
-    """Return a table with a row for each device, call, size and implementation. Return None if no overhead was
-    measured."""
-    everything = overheads(analysis).rows
+def overheads_table(analysis: Analysis, options: RenderOptions) -> Table | None:
+    """Return a table with a row for each device, call, size and implementation. Unless the options ask for every
+    size, it has three sizes of each call. Return None if no overhead was measured."""
+    everything, unit = overheads(analysis).rows, options.time_unit
     if not everything:
         return None
     sizes = _shown_sizes(everything)
     rows = [
         result
         for result in everything
-        if full or result.case.params["n"] in sizes[result.case.op, result.case.device_id]
+        if options.every_size or result.case.params["n"] in sizes[result.case.op, result.case.device_id]
     ]
     columns = heads(
         "device", "what", number("size"), number("time"),

@@ -212,7 +212,8 @@ def encode(value: msgspec.Struct, path: str = "") -> bytes:
 
 
 def loads(data: bytes, source: str) -> Run:
-    """Return the Run in the JSON `data`. Raises InputError."""
+    """Return the Run in the JSON `data`. `source` is the name of its file in errors. Raises InputError if the data is
+    no valid result."""
     return check_run(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
 
 
@@ -434,7 +435,7 @@ def is_part(data: bytes) -> bool:
 
 def join_lines(data: bytes, source: str) -> bytes:
     """Return the result so far, as JSON, from the lines of a `.part` file. The last line is dropped if it is
-    incomplete. Raises InputError."""
+    incomplete. Raises InputError if another line is damaged, or if there is no head."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -587,7 +588,7 @@ UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
 
 
 def upgrade(data: Plain, name: str) -> Plain:
-    """Upgrade plain data of the document `name` to its newest version. Raises KeyError, TypeError or
+    """Return plain data of the document `name` in its newest version. Raises KeyError, TypeError or
     AttributeError if the data does not have the shape of a readable version."""
     steps = UPGRADES[name]
     version = data["schema_version"]

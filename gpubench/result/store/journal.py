@@ -159,7 +159,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class NoLocks(OSError):
-    """A file system has no locks or refuses this lock, so that two runs cannot be kept apart."""
+    """Raised if a file system has no locks or refuses this one, so that two runs cannot be kept apart."""
 
 
 class Lock:
@@ -272,23 +272,14 @@ def lock_result(
 
 
 def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+    import psutil
+
+    with contextlib.suppress(OSError, OverflowError, msgspec.DecodeError, UnicodeDecodeError):
         holder = msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder)
-        if holder.host != _host() or _lives(holder.pid):  # else it could not sign: the file is another user's
+        # Else it could not sign: the file is another user's.
+        if holder.host != _host() or psutil.pid_exists(holder.pid):
             return str(holder)
     return "another process holds its lock"
-
-
-def _lives(pid: int) -> bool:
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # another user's
-        return True
-    return True
 
 
 def _host() -> str:
