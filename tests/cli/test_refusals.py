@@ -72,7 +72,8 @@ OF_RUN = [
     ("--ops add --sizess 1k", "did you mean '--sizes'?"), ("--ops add surplus", "surplus"), ("--ops add mul", "write --ops add,mul"),
     ("--sizes 1k 4k", "write --sizes 1k,4k"),
     ("--ops add --format csv --columns nope", "--columns"),
-    ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"),
+    ("--ops add --summary", "GITHUB_STEP_SUMMARY is not set"), ("--ops add --energy", "--sizes 1M"),
+    ("--ops add --sizes 1k --append r.md", ".json"), ("--ops add --sizes 1k --append -", ".json"),
     # An output that cannot be written is found before measuring, and every one is tried.
     ("--ops add --sizes 1k -o x.xyz", "suffix"), ("--ops add --sizes 1k -o nowhere/r.json", "the folder"),
     ("--ops add --sizes 1k -o nowhere/r.md", "the folder"), ("--ops add --sizes 1k -o /proc/r.json", "cannot write"),
@@ -181,7 +182,6 @@ def test_refusals(folder, words, code, part, monkeypatch, capsys):
     ("run --devices fake:cpu --ops add --sizes 1k --threads 100000", ExitCode.USAGE, "CPUs that may be used"),
     ("run --devices fake:cpu --ops add --sizes 1k --min-speedup matmul=2", ExitCode.USAGE, "matmul=2"),
     ("run --devices group:numpy:2 --ops add --sizes 1k", ExitCode.USAGE, "a device group runs collectives"),
-    ("run --devices fake:cpu --ops add --sizes 1k -o gone/r.jsonl", ExitCode.USAGE, "gone/r.jsonl"),
     ("run --devices fake:gpu --ops add --sizes 1k --baseline cupy:0", ExitCode.USAGE, "choose one of: library@fake:gpu"),
     ("detect --results none.json", ExitCode.INPUT, "none.json"), (f"detect --results {NO_FILE_HAS_THIS}", ExitCode.INPUT, ""),
 ])  # fmt: skip

@@ -123,12 +123,6 @@ def test_a_file_of_another_machine_is_refused_by_name(made, gpubench, tmp_path, 
     assert f"{field} is something else there" in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["r.md", "-"])
-def test_only_a_result_file_takes_sessions(gpubench, name):
-    ended = gpubench("run", *PLAN, "--append", name)
-    assert (ended.returncode, ".json" in ended.stderr) == (2, True)
-
-
 def test_a_file_like_another_has_its_plan_all_its_cases_and_its_repeat_counts(add, result, tmp_path):
     """Whatever a budget chose, or where the clock is less steady."""
     add(*PLAN, "--skip", "add/n=1024@fake:gpu", "--append", "base.json")

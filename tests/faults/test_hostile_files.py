@@ -53,14 +53,28 @@ def test_what_is_too_large_is_refused_with_its_limit(in_process, tmp_path, name)
     assert_refused(in_process("report", "large.json"), "large.json", part)
 
 
-@pytest.mark.parametrize("command", [
-    "compare good.json bad.json", "merge bad.json good.json -o all.json", "advise matmul --size 64 --from bad.json",
-    "noise bad.json", "run --like bad.json --dry-run", "run --append bad.json", "report good.json --claims bad.json",
-    "compare good.json good.json --thresholds bad.json", "detect --records bad.json"])  # fmt: skip
+READERS = [
+    "report bad.json", "compare good.json bad.json", "merge bad.json good.json -o all.json", "advise matmul --size 64 --from bad.json",
+    "noise bad.json", "run --like bad.json --dry-run", "report good.json --claims bad.json",
+    "compare good.json good.json --thresholds bad.json", "detect --records bad.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*READERS, "run --append bad.json"])
 def test_every_reader_has_the_same_limits(in_process, tmp_path, command):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "bad.json").write_bytes(TOO_LARGE["integer"][0]())
     assert_refused(in_process(*command.split()), "bad.json")
+
+
+# All files are opened by one function, of which tests/unit/base/test_disk.py tries each kind; who went past it would hang.
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no FIFO in a folder")
+@pytest.mark.parametrize("command", [
+    *READERS, "report good.json --config bad.json", "merge good.json good.json -o f.json --nodes @bad.json"])  # fmt: skip
+def test_what_is_no_file_is_refused_at_once(in_process, tmp_path, command):
+    (tmp_path / "good.json").write_bytes(good())
+    os.mkfifo(tmp_path / "bad.json")
+    usage = "--config" in command or "--nodes" in command
+    assert_refused(in_process(*command.split()), "bad.json", code=ExitCode.USAGE if usage else ExitCode.INPUT)
 
 
 @pytest.mark.parametrize("text", [f"a = {NESTED}", "x = {" + "a." * 100_000 + "a = 1}"])

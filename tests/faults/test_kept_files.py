@@ -13,7 +13,6 @@ from gpubench.base.errors import ExitCode
 from gpubench.result import store
 from gpubench.result.run import Measurement
 from tests.forking import environment
-from tests.unit.report.samples import full_run
 
 FAKE = "--devices fake:cpu,fake:gpu --ops add --quick --min-samples 5 --max-samples 5".split()
 PLAN = (*FAKE, "--no-progress", "--sizes", "1k", "--regimes", "resident-queued")
@@ -119,26 +118,6 @@ def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpu
         assert store.load(kept).sessions == []
     assert "Nothing was measured" in in_process("report", str(kept)).stdout
     assert "n = 1 K" in in_process("report").stdout
-
-
-# All files are opened by one function, of which tests/unit/base/test_disk.py tries each kind; who went past it would hang.
-READERS = [
-    ("report x", ExitCode.INPUT),
-    ("run --like x", ExitCode.INPUT), ("compare x r.json", ExitCode.INPUT),
-    ("report r.json --claims x", ExitCode.INPUT), ("compare r.json r.json --thresholds x", ExitCode.INPUT),
-    ("detect --records x", ExitCode.INPUT), ("advise add --size 1k --from x", ExitCode.INPUT),
-    ("report r.json --config x", ExitCode.USAGE), ("merge r.json r.json -o f.json --nodes @x", ExitCode.USAGE)]  # fmt: skip
-
-
-@NO_FILES
-@pytest.mark.parametrize(("command", "code"), READERS)
-def test_what_is_named_and_is_no_file_is_refused_at_once(in_process, tmp_path, command, code):
-    store.save(full_run(), tmp_path / "r.json")
-    for name in ("x", "x.json"):
-        os.mkfifo(tmp_path / name)
-    ended = in_process(*command.split())
-    assert ended.returncode == code, (ended.stdout, ended.stderr)
-    assert (ended.stderr.startswith("error: "), "Traceback" in ended.stderr) == (True, False), ended.stderr
 
 
 # ---------------------------------------------------------------------- two runs that write one file

@@ -23,11 +23,6 @@ def test_what_is_unknown_is_a_reason_and_no_number(ran, in_process):
     assert [row["joules"] for row in rows] == [None] * len(ran.outcomes)
 
 
-def test_sizes_have_to_be_named(in_process):
-    done = in_process("run", "--devices", "fake:cpu", "--ops", "add", "--energy", env={"GPUBENCH_FAKE": "1"})
-    assert (done.returncode, "--sizes 1M" in done.stderr) == (2, True)
-
-
 def test_a_file_with_energy_names_the_sizes(ran, gpubench, in_process):
     path, env = ran.folder / "r.json", {"GPUBENCH_FAKE": "1"}
     done = gpubench("run", "--append", str(path), "--energy", "--sessions", "1", "--no-progress", env=env)
