@@ -217,7 +217,7 @@ def integer(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes. Raises ValueError for a negative number and for texts that are no number."""
+    """Parse a number that is not negative, such as a number of bytes. Raises ValueError for other texts."""
     value = integer(text)
     if value < 0:
         raise ValueError("a negative size")
@@ -225,8 +225,8 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Parse a number of bytes. Return None for 0, because such files state 0 if the number is unknown. Raises
-    ValueError for a negative number and for texts that are no number."""
+    """Parse a number of bytes. Return None for 0, because some files state 0 if the number is unknown. Raises
+    ValueError for other texts."""
     return size(text) or None
 
 

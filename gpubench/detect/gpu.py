@@ -123,7 +123,7 @@ def _place(source: str | None, path: str) -> int:
     """Return the rank of a source for the fact at `path`: 0 for the best, and the same last rank for all
     sources that are not listed."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
-    return order.index(source) if source in order else len(order)
+    return (*order, source).index(source)
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:

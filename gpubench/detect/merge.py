@@ -331,7 +331,7 @@ def _record_key(record: DeviceRecord) -> bytes:
 
 
 def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
-    order = _SEED_ORDER.index(record.source) if record.source in _SEED_ORDER else len(_SEED_ORDER)
+    order = (*_SEED_ORDER, record.source).index(record.source)
     return (order, record.bdf is None, record.bdf or (), record.uuid or "", _record_key(record))
 
 
@@ -430,8 +430,8 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the record lists a device a second time: it is OpenGL's, or its driver is a layer over
-    another API, such as dozen over D3D12."""
+    """Tell whether the record may list a device that another API lists, too: it is OpenGL's, or its driver is a
+    layer over another API, such as dozen over D3D12."""
     return record.source.endswith(":gl") or bool(_LAYERED.search(_names(record)))
 
 

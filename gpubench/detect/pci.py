@@ -58,11 +58,11 @@ _MODALIAS = re.compile(
 
 
 class Function(NamedTuple):
-    """One PCI function: its folder and the facts that were read from it."""
+    """A device in sysfs (a PCI function or a platform device): its folder and the facts that were read from it."""
 
-    folder: str  # the folder of the function
-    bdf: Address | None  # the PCI address; None if the function is on no PCI bus
-    asleep: bool  # whether the function sleeps; reading some of its files would wake it
+    folder: str  # the folder of the device
+    bdf: Address | None  # the PCI address; None if it is on no PCI bus, or if its address cannot be read
+    asleep: bool  # whether the device sleeps; reading some of its files would wake it
     record: DeviceRecord  # the record of its facts
     uevent: Mapping[str, str]  # the entries of its uevent file
 
@@ -150,7 +150,7 @@ def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
 
 
 class NumberPlaces(NamedTuple):
-    """The places at which an id or the class is written."""
+    """The places at which sysfs states an id or the class of a device."""
 
     file: str  # the name of its own file
     form: str  # the regular expression for the text of that file

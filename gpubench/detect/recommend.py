@@ -423,8 +423,9 @@ _DRIVERS = {
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Return a sentence that explains the code, and what to do about it. The sentence names the environment
-    variable or the device node of this GPU, and a remedy for its vendor."""
+    """Return a sentence that explains a code of `why_not` or of a reason, and what to do about it. The sentence names
+    the environment variable or the device node of this GPU, and a remedy for its vendor. It is "" for an unknown
+    code."""
     node, variable, vendor = gpu.access.device_node, gpu.access.hidden_by_env.value, gpu.vendor.value or ""
     path = node.source or ""
     if code == "HIDDEN_BY_ENV" and variable:

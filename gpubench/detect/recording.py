@@ -94,7 +94,7 @@ def clean(trace: TouchedFiles) -> TouchedFiles:
     replaced by numbers."""
     numbers = Numbers()
     # The first files determine the numbers.
-    order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))
+    order = sorted(trace.files, key=lambda path: ((*_FIRST, path).index(path), path))
     texts = {path: clean_text(path, trace.files[path], numbers) for path in order}
     mounts = [mount for path in (MOUNTINFO, *MOUNTS) for mount in parse_table(path, trace.files.get(path, ""))]
     points = {mount.point.rstrip("/") for mount in mounts} - {""}

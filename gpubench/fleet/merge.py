@@ -18,7 +18,7 @@ from gpubench.analysis.machine import RunOutline, group_by_machine
 from gpubench.base import disk
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.base.streams import visible
-from gpubench.base.units import parse_percent, split_words
+from gpubench.base.units import parse_percent, split_words, truncate
 from gpubench.cli import ci, delivery
 from gpubench.cli.report import document
 from gpubench.fleet.nodes import (
@@ -143,9 +143,7 @@ def _missing(fleet: Fleet) -> str:
         for node in fleet.nodes
         if node.status == "failed"
     ]
-    return "; ".join(
-        [*reasons[:_NAMED], *([f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else [])]
-    )
+    return truncate(reasons, _NAMED, between="; ")
 
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:

@@ -77,7 +77,8 @@ def merge_runs(runs: Sequence[Run]) -> Run:
     runs = _renumber(sorted(runs, key=lambda run: (run.started_at, run.id)))
     ids = sorted(name for run in runs for name in run.origins)
     sessions = sorted((session for run in runs for session in run.sessions), key=lambda session: session.index)
-    worst = max(runs, key=lambda run: _gravity(run.exit_reason))
+    # A reason that is not in the list is the most severe one.
+    worst = max(runs, key=lambda run: (*_GRAVITY, run.exit_reason).index(run.exit_reason))
     started_at = runs[0].started_at
     finished_at = max((run.finished_at for run in runs if run.finished_at), default=None)
     return replace(
@@ -236,10 +237,6 @@ def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> 
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
 
 
-def _gravity(reason: str) -> int:
-    return _GRAVITY.index(reason) if reason in _GRAVITY else len(_GRAVITY)
-
-
 # ---------------------------------------------------------------- cases
 
 
@@ -387,7 +384,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = VERSION  # the version of the document's format
     nodes_expected: int  # how many nodes are needed for a complete fleet
     nodes_collected: int  # how many nodes brought a result
-    complete: bool  # whether enough nodes brought a result, all named ones too, and no run was cut short
+    # whether at least `nodes_expected` nodes brought a result, those that were asked for by name among them, and the
+    # driver ended no run early
+    complete: bool
     nodes: list[Node]  # the nodes
 
     def runs_beside(self, path: str) -> list[Run]:

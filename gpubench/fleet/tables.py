@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from gpubench.analysis.machine import count_texts
 from gpubench.base import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
-from gpubench.base.units import format_bytes
+from gpubench.base.units import format_bytes, truncate
 from gpubench.curves.stats import FEWEST_PEERS
 from gpubench.fleet.survey import Drift, FleetReport, Inventory, PeerGroup
 from gpubench.report.layout import Section, TextDocument
@@ -41,7 +41,7 @@ def inventory_headline(inventory: Inventory) -> str:
     nodes`."""
     gpus = f"{inventory.gpus or 'no'} GPU{'s' if inventory.gpus != 1 else ''}"
     unusable = sum(gpu.usable is False for node in inventory.nodes for gpu in node.gpus)
-    drift = first_names([part.what for part in inventory.drift])
+    drift = truncate([part.what for part in inventory.drift], _NAMED)
     return _first_line(
         f"{inventory.nodes_answered} of {inventory.nodes_expected} nodes answered, {gpus}",
         [(node.reason, node.name) for node in inventory.nodes if node.reason],
@@ -59,16 +59,11 @@ def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *m
     by_word = group_by(absent, lambda node: node[0])
     parts = [f"Fleet: {counts}"]
     parts += [
-        f"{len(nodes)} {word} ({first_names([name for _, name in nodes])})" for word, nodes in by_word.items()
+        f"{len(nodes)} {word} ({truncate([name for _, name in nodes], _NAMED)})"
+        for word, nodes in by_word.items()
     ]
     parts += [f"nothing is known of {unknown} more"] if unknown > 0 else []
     return "; ".join([*parts, *filter(None, more)])
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first three names, followed by the number of the others: `a, b, c, 4 more`."""
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return ", ".join([*names[:_NAMED], *more])
 
 
 # ---------------------------------------------------------------- the documents
@@ -201,7 +196,9 @@ def _known_good(report: FleetReport) -> Section | None:
     ]
     for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
         if gpus:
-            lines.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {first_names(gpus)}")
+            lines.append(
+                f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {truncate(gpus, _NAMED)}"
+            )
     return _sentences("known-good", "Against the known good fleet", lines)
 
 
@@ -229,7 +226,7 @@ def _equal_nodes(inventory: Inventory) -> Section | None:
         cells(
             str(len(group.nodes)), group.cpu or "unknown", "unknown" if group.cpus is None else str(group.cpus),
             "unknown" if group.memory_bytes is None else format_bytes(group.memory_bytes),
-            "; ".join(count_texts(group.gpus)) or "none", first_names(group.nodes),
+            "; ".join(count_texts(group.gpus)) or "none", truncate(group.nodes, _NAMED),
         )
         for group in inventory.groups
     ]  # fmt: skip

@@ -302,15 +302,19 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
     if backend in ("numpy", "fake"):
         return deepcopy
     if backend == "torch":
-        return lambda x: _tensor(inner, x) if isinstance(x, np.ndarray) or is_tensor(x) else x
-    return (lambda x: _cupy_array(x) if isinstance(x, np.ndarray) else x) if backend == "cupy" else None
+        import torch
 
+        place = inner.device.id.partition(":")[2]
+        return lambda x: (
+            torch.as_tensor(x).to(place, copy=place == "cpu")
+            if isinstance(x, np.ndarray) or is_tensor(x)
+            else x
+        )
+    if backend == "cupy":
+        import cupy
 
-def _tensor(inner: Session, array: Any) -> Any:
-    import torch
-
-    place = inner.device.id.partition(":")[2]
-    return torch.as_tensor(array).to(place, copy=place == "cpu")
+        return lambda x: cupy.asarray(x) if isinstance(x, np.ndarray) else x
+    return None
 
 
 @functools.cache
@@ -355,12 +359,6 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
             return program(*arguments)
 
     return call
-
-
-def _cupy_array(array: Array) -> Any:
-    import cupy
-
-    return cupy.asarray(array)
 
 
 def _device_wait(inner: Session) -> Callable[[], None]:

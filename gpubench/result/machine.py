@@ -271,7 +271,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One physical GPU."""
 
     id: str  # its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`
-    kind: StrFact = NOT_PROBED  # discrete, integrated, virtual, ...
+    kind: StrFact = NOT_PROBED  # discrete, integrated or vgpu (a share of a GPU, in a virtual machine)
     vendor: StrFact = NOT_PROBED  # the manufacturer
     name: StrFact = NOT_PROBED  # the name that the driver reports, or that of the PCI id
     # `exact`: the name of this model; `family`: a name that several similar models share

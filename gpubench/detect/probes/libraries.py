@@ -69,8 +69,10 @@ def probe_cpuinfo() -> dict[str, Any]:
 def _hertz(clock: Any) -> int | None:
     """Return the clock in whole hertz. `clock` is the field `hz_advertised` of py-cpuinfo, a pair of the whole
     hertz and the decimals. Return None if it has no such pair."""
-    whole = clock[0] if isinstance(clock, list | tuple) and clock else None
-    return whole if isinstance(whole, int) and whole > 0 else None
+    match clock:
+        case [int(whole), *_] if whole > 0:
+            return whole
+    return None
 
 
 def _bytes(size: Any) -> int | None:
