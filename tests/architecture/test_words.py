@@ -42,12 +42,10 @@ def definitions() -> list[Definition]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Return the functions with their places."""
     return ((place, node) for place, node in definitions() if isinstance(node, ast.FunctionDef))
 
 
 def is_property(node: ast.FunctionDef) -> bool:
-    """Return whether a function is read like a field."""
     names = (getattr(item, "id", getattr(item, "attr", "")) for item in node.decorator_list)
     return any(name in ("property", "cached_property") for name in names)
 

@@ -42,7 +42,6 @@ def points(page, name):
 
 
 def names(page, name):
-    """The names at the ends of the lines."""
     return set(page.locator(f"#r0-chart-{name} svg .mark-text.role-mark text").all_text_contents())
 
 
@@ -263,7 +262,6 @@ def test_a_history_is_a_line_over_time(opened):
 
 
 def on_machine(run, number):
-    """The run as another machine's."""
     machine = fingerprint(run.fingerprint.machine.fields | {"cpu": f"CPU {number}"})
     return replace(
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
@@ -465,7 +463,6 @@ TERMINAL = {"38;5;75": "gpu", "38;5;208": "cpu"}  # blue and orange of 256 colou
 
 
 def side(colour):
-    """The side whose colour this is: blue, or orange."""
     red, _, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
     return "gpu" if blue > red else "cpu"
 

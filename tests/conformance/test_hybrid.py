@@ -43,7 +43,6 @@ def case_of(op, regime, dtype="float32", device="hybrid:fake:gpu", **params):
 
 
 def ready(session, case, folder, gpu_share=None, **more):
-    """A case that passed the gate, at this share."""
     op = kernels.load(case.op)
     workspace = kind_of(op)(session, op, case, 1, "random", folder, **more)
     if gpu_share is not None:

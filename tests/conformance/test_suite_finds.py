@@ -18,8 +18,6 @@ def no_large_transfers(monkeypatch):
 
 
 class Broken(FakeBackend):
-    """The scripted backend with one method of its session replaced."""
-
     def __init__(self, method, reassignment):
         self._broken = type("BrokenSession", (FakeSession,), {method: reassignment})
 

@@ -47,7 +47,6 @@ def right(session, name, params, dtype, folder):
 
 
 def apply(session, name, *hosts, params=None, programs=None):
-    """The kernel's answer to these host arrays."""
     dtype = "bfloat16" if hosts[0].dtype.itemsize == 2 and hosts[0].dtype != np.float16 else hosts[0].dtype.name
     op, params = kernels.load(name), params or {"n": hosts[0].size}
     buffers = []
@@ -64,7 +63,6 @@ def apply(session, name, *hosts, params=None, programs=None):
 
 
 def named(names, *values):
-    """Params by name, for each of these values."""
     return [dict(zip(names.split(), value, strict=True)) for value in values]
 
 

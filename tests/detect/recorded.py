@@ -15,7 +15,6 @@ MISSING = "no recorded machines: RECORDED_MACHINES names their folder"
 
 
 def name(archive: Path) -> str:
-    """What the machine is called."""
     return archive.name.partition(".")[0]
 
 

@@ -191,7 +191,6 @@ def listed(*models, source="wgpu:vulkan", **more):
 
 
 def blind(records):
-    """Return the records without their device ids."""
     return [{name: value for name, value in record.items() if name != "device_id"} for record in records]
 
 

@@ -46,7 +46,6 @@ def left(starter, tmp_path_factory):
 
 @pytest.fixture
 def killed(left, tmp_path):
-    """These two files, in the folder of the test."""
     for path in (left, store.part_of(left)):
         shutil.copy2(path, tmp_path / path.name)
     return tmp_path / left.name

@@ -19,7 +19,6 @@ PLAN = "--devices numpy:0 --ops add --sizes 512k --implementations library --max
 
 
 def sampled(file, session):
-    """Whether the run has taken samples in this session."""
     try:
         run = store.load(file)
     except GpubenchError:

@@ -60,7 +60,6 @@ def test_the_page_for_unexpected_failures_names_it(tmp_path, monkeypatch, capsys
 
 @pytest.fixture
 def site(tmp_path):
-    """Our package as it lies in site-packages."""
     copy_gpubench(tmp_path / "site")
     return tmp_path / "site"
 

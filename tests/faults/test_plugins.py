@@ -101,7 +101,6 @@ def test_an_import_that_does_not_end_is_given_up(monkeypatch, tmp_path):
 
 
 def few(tmp_path, *names):
-    """An environment with the op that works and some of the broken ones."""
     site = tmp_path / "few"
     install(site, "sound_package", op("sound"), ops={"sound": "sound_package:OP"})
     for name in names:
@@ -128,7 +127,6 @@ def test_beside_broken_ops_sound_ones_are_measured_and_each_report_warns(starter
 
 
 def measured(outcomes):
-    """The ops that have a time."""
     return {outcome["case"]["op"] for outcome in outcomes if outcome["type"] == "measurement"}
 
 

@@ -51,7 +51,6 @@ def drives_a_device(pid):
 
 
 def children(of):
-    """The processes whose parent is `of`."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -84,7 +83,6 @@ class Starter:
             raise RuntimeError(self._server.communicate()[1].decode())
 
     def close(self):
-        """End the process that forks."""
         self._server.communicate()
         shutil.rmtree(self._folder)
 
@@ -178,8 +176,6 @@ class _Forked(subprocess.Popen):
 
 
 class Program(_Forked):
-    """`python -m gpubench ARGUMENTS`."""
-
     def __init__(self, server, arguments, **options):
         super().__init__(server, [sys.executable, "-m", "gpubench", *arguments], **options)
 

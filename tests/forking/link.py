@@ -28,13 +28,11 @@ class Link:
         return self._socket.fileno()
 
     def number(self):
-        """The next number, of the process or its wait status."""
         received = self._socket.recv(NUMBER_BYTES)
         # Nothing comes where the process that forks was ended.
         return int.from_bytes(received, "little") if received else signal.SIGKILL
 
     def close(self):
-        """Ask no more."""
         self._socket.close()
 
 

@@ -59,12 +59,10 @@ def may_fork(env):
 
 
 def is_child(command):
-    """Whether it is the command of a child of gpubench that may be forked."""
     return list(command[:2]) == [sys.executable, "-PS"] and command[4] in CHILDREN
 
 
 def python_path(env):
-    """The folders of PYTHONPATH."""
     return list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
 
 
@@ -124,7 +122,6 @@ def leave_the_load_unread():
 
 
 def serve(path):
-    """Fork a program for each request."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen()
@@ -235,7 +232,6 @@ def alter(env):
 
 
 def run_program(arguments):
-    """`python -m gpubench ARGUMENTS`."""
     import gpubench
 
     sys.argv = [f"{gpubench.__path__[0]}/__main__.py", *arguments]

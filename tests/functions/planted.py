@@ -31,7 +31,6 @@ def plant(name, right, wrong, says="largest error", inputs=None):
 
 
 def count(name):
-    """The number of this call, from 1 on."""
     CALLS[name] = CALLS.get(name, 0) + 1
     return CALLS[name]
 
@@ -62,7 +61,6 @@ def softmax(xp, x):
 
 
 def changed(array, place, value):
-    """The array with other values in a place."""
     array[place] = value
     return array
 

@@ -172,7 +172,6 @@ def screen(name: str) -> str:
 
 
 def part(name: str) -> str:
-    """One section of one of the small runs."""
     make, format, look = PARTS[name]
     return draw_report(_analyses(make), format, RenderOptions(**look))
 
@@ -339,7 +338,6 @@ def stored(file: str) -> dict[str, str]:
 
 
 def write_small() -> None:
-    """Draw them all anew."""
     for file, texts in COLLECTIONS.items():
         text = "".join(f"{HEAD}{name}\n{draw()}" for name, draw in texts.items())
         (FOLDER / f"{file}.txt").write_text(text[1:], encoding="utf-8", newline="\n")

@@ -65,7 +65,6 @@ def digest(op: Op, kernel: Kernel, dtype: str) -> str:
 
 
 def digests() -> dict[str, str]:
-    """By op, backend, variant and dtype."""
     return {
         f"{op.name} {backend} {kernel.variant} {dtype}": digest(op, kernel, dtype)
         for op in map(kernels.load, kernels.computing_ops())
@@ -77,5 +76,4 @@ def digests() -> dict[str, str]:
 
 
 def write() -> None:
-    """Write the file anew."""
     FILE.write_text(json.dumps(digests(), indent=0, sort_keys=True) + "\n", encoding="utf-8", newline="\n")

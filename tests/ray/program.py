@@ -45,8 +45,6 @@ class Program:
 
 
 class Fleet(Program):
-    """A run on all nodes."""
-
     def __init__(self, folder: Path, address: str, *arguments: str, **env: str) -> None:
         output = [] if "--append" in arguments else ["-o", str(folder / "fleet.json")]
         super().__init__("run", folder, address, *arguments, *output, **env)

@@ -61,7 +61,6 @@ def numba(threads: int) -> Library:
 
 
 def torch(threads: int) -> Library:
-    """The same op by PyTorch."""
     session = backends.load("torch").open("torch:cpu", threads)
     op = kernels.load("gelu")
     inputs = random_inputs(op, ELEMENTS, "float32", 1)
@@ -103,7 +102,6 @@ def ran_s(during: Callable[[], object]) -> list[float]:
 
 
 def work(library: Library) -> None:
-    """Launch for a while."""
     until = time.monotonic() + BUSY_S
     while time.monotonic() < until:
         library.run()

@@ -32,13 +32,11 @@ def computed(session, program, inputs, shape, dtype, out="out"):
 
 
 def of_op(session, op, program, params, dtype, inputs):
-    """Return the result of a program of an op."""
     named = {operand.name: x for operand, x in zip(op.inputs, inputs, strict=True)}
     return computed(session, program, named, op.output.shape(params), dtype, op.output.name)
 
 
 def check_result(op, params, dtype, inputs, got):
-    """Assert that a result is the op's, as its tolerance says."""
     wide = [x.astype(np.float64) for x in inputs]
     turned = {name: params[name] for name in op.takes if name in params}
     with np.errstate(all="ignore"):  # a divisor may be 0

@@ -47,7 +47,6 @@ def random(count):
 
 
 def allocated(session, count):
-    """A buffer of at least so many bytes."""
     return session.allocate((-(-count // 2),), "float16")
 
 

@@ -104,7 +104,6 @@ NAMES = {"CON", "PRN", "AUX", "NUL", *(f"{name}{i}" for name in ("COM", "LPT") f
 
 
 def processes():
-    """The simulated processes that run."""
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{number}/environ", "rb") as file:
             if VARIABLE in file.read().split(b"\0"):
@@ -204,7 +203,6 @@ if WINDOWS:
 
 
 def audit(event, args):
-    """Apply the rule of an event."""
     rule = RULES.get(event)
     if rule is None or busy.now:
         return
@@ -305,7 +303,6 @@ def views():
 
 
 def simulate():
-    """Change this process."""
     import shutil
 
     make, made, real_import = dict(views()), {}, builtins.__import__

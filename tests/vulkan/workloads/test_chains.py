@@ -144,7 +144,6 @@ def asking(request, monkeypatch):
 
 @pytest.fixture
 def chain(asking, tmp_path):
-    """A workspace and its launch, of two ops."""
     case = Case("ffn", "network", {"n": 8, "width": 32}, "float32", "tuned", WAITED, asking.device.id)
     workspace = ChainWorkspace(asking, kernels.load("ffn"), case, 1, "random", tmp_path)
     yield workspace, gate(workspace, case, lambda phase: None).launch
