@@ -172,7 +172,7 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
         for _ in range(2):
             host.fill(np.nan)
             session.download(launch.output, host)
-            timer.workspace.verify_host_output("float32")
+            timer.workspace.verify_host_output(timer.case)
     calls, run = [], FakeStream.run
 
     def lose_one(stream, launch):

@@ -168,13 +168,15 @@ def _is_running(thread: str) -> bool:
         return False
 
 
-def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) -> list[Result]:
-    """Call `function` with the start of each slice of `count` elements, on several threads, and return the
-    results. NumPy releases the interpreter's lock inside each call."""
+def in_slices(
+    function: Callable[[int], Result], count: int, step: int = SLICE, most: int = _MOST_CHECKERS
+) -> list[Result]:
+    """Call `function` with the start of each slice of `count` elements, on at most `most` threads, and return
+    the results. NumPy releases the interpreter's lock inside each call."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]
-    return list(_checkers(min(_MOST_CHECKERS, usable_cpus())).map(function, starts))
+    return list(_checkers(min(most, usable_cpus())).map(function, starts))
 
 
 @functools.cache

@@ -509,8 +509,10 @@ def judge(
     )  # fmt: skip
 
 
-# Elements of a block, for which two temporaries in float64 stay in a core's cache.
+# Elements of a block. SLICE is a multiple of it.
 BLOCK = 1 << 16
+# Most threads that compare. More wait for the interpreter's lock, as several workers compare at the same time.
+_COMPARERS = 8
 # Takes got, want, a scale (None: |want|) and the least value of the scale. Returns the largest error of each
 # block of BLOCK elements, NaN if any error in it is NaN; or None if it cannot read these arrays.
 BlockErrors = Callable[[Array, Array, Array | None, float], Array | None]
@@ -520,21 +522,21 @@ _scratch = threading.local()
 def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float) -> Array:
     import numpy as np
 
-    def largest(start: int) -> float:
+    def largest(start: int) -> Array:
         if not hasattr(_scratch, "pair"):
-            _scratch.pair = np.empty((2, BLOCK))
-        answer = want[start : start + BLOCK]
+            _scratch.pair = np.empty((2, SLICE))
+        answer = want[start : start + SLICE]
         error, size = _scratch.pair[:, : answer.size]
         with np.errstate(all="ignore"):
-            np.subtract(got[start : start + BLOCK], answer, out=error, dtype=np.float64)
+            np.subtract(got[start : start + SLICE], answer, out=error, dtype=np.float64)
             np.abs(error, out=error)
             if scale is None:
                 np.abs(answer, out=size)
-            np.maximum(size if scale is None else scale[start : start + BLOCK], smallest, out=size)
+            np.maximum(size if scale is None else scale[start : start + SLICE], smallest, out=size)
             np.divide(error, size, out=error)
-        return float(error.max())
+        return np.maximum.reduceat(error, range(0, error.size, BLOCK))
 
-    return np.array(in_slices(largest, want.size, BLOCK))
+    return np.concatenate(in_slices(largest, want.size, most=_COMPARERS))
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
@@ -562,7 +564,7 @@ def same_bytes(first: Array, second: Array) -> bool:
     def same(start: int) -> bool:
         return np.array_equal(a[start : start + SLICE], b[start : start + SLICE])
 
-    return all(in_slices(same, a.size))
+    return all(in_slices(same, a.size, most=_COMPARERS))
 
 
 def _errors(got: Array, want: Array, scale: Array) -> Array:

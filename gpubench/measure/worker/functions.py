@@ -205,7 +205,7 @@ class CallWorkspace(Workspace):
         check = Check(ok=False, max_error=None, limit=0.0, scale="value", index=[])
         return Wrong(check, hint="mend the function: each call has to do its whole work", detail=why)
 
-    def verify_host_output(self, precision: str) -> Check:
+    def verify_host_output(self, case: Case) -> Check:
         """Compare the result that a timed call downloaded. Raises Wrong."""
         return self._compare_answer(self.host_outputs[0].value)
 

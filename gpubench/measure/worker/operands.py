@@ -211,6 +211,17 @@ class Passed:
                 return copy.check if size == n else msgspec.structs.replace(copy.check, index=[])
         return None
 
+    def recall_host(self, op: Op, case: Case, outputs: Sequence[Array]) -> Check | None:
+        """Return the check of the copy of this size if these host arrays have its bits, otherwise None. To fetch
+        the copy takes less time than to compare with float64."""
+        copy = self._copies.get((_implementation(case), case.n))
+        if copy is None:
+            return None
+        arrays = self.landing(op, case)
+        for buffer, array in zip(copy.buffers, arrays, strict=True):
+            self._session.download(buffer, array)
+        return copy.check if all(map(same_bytes, outputs, arrays)) else None
+
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
         """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing for very
         small or very large outputs, for an op that updates an input, and if memory is too short for a copy."""

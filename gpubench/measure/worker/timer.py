@@ -298,7 +298,7 @@ class Timer(Timed):
             return
         delivered = self._left if self.case.regime == "transfer-always" else self.launch.output
         self.workspace.fetch(delivered, self.session, travels=False)
-        self.workspace.verify_host_output(self.case.precision)
+        self.workspace.verify_host_output(self.case)
 
     def _spoil(self) -> None:
         """Overwrite earlier results, so that none of them passes for the next result."""

@@ -378,9 +378,11 @@ class Workspace:
         shape, stored = self._kind(operand)
         self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
-    def verify_host_output(self, precision: str) -> Check:
-        """Compare the outputs that a timed call downloaded with the references. Raises Wrong."""
-        return self.verify_arrays(self.host_outputs, precision)
+    def verify_host_output(self, case: Case) -> Check:
+        """Compare the outputs that a timed call of the case downloaded with a copy that passed or, if their bits
+        differ, with the references. Raises Wrong."""
+        earlier = self._passed.recall_host(self.op, case, self.host_outputs)
+        return self.verify_arrays(self.host_outputs, case.precision) if earlier is None else earlier
 
     def verify_arrays(self, outputs: Sequence[Array], precision: str) -> Check:
         """Compare host arrays with the references, with the tolerance of `precision`, and return the check of

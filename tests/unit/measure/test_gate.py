@@ -271,6 +271,19 @@ def test_a_launch_that_breaks_its_output_in_the_end_is_found(bench, n):
         cycle.verify()
 
 
+def test_a_delivered_output_is_compared_with_the_copy_and_with_the_reference_where_a_bit_differs(bench, judged):
+    resident = bench.check(TOP)
+    cycle = Timer(resident.workspace, replace(resident.case, regime="transfer-once", calls=10), resident.launch)
+    cycle.verify()
+    assert judged == [TOP]
+    cycle.transfers = Mock(
+        download=lambda buffer, host: (bench.session.download(buffer, host), host.__setitem__(-1, 9))
+    )
+    with pytest.raises(Wrong):
+        cycle.verify()
+    assert judged == [TOP, TOP]
+
+
 def test_what_was_right_for_one_op_is_no_answer_of_another(gpu, tmp_path):
     def nothing(xp, x):
         return xp.zeros_like(x)
