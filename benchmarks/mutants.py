@@ -206,8 +206,9 @@ PARTS = {
             "tests/unit/base", "tests/unit/report/test_command.py", "tests/unit/report/test_ci.py",
         ),
         (
-            "tests/cli/test_ci.py", "tests/cli/test_run.py", "tests/fake/test_append.py",
-            "tests/faults/test_limits.py", "tests/faults/test_package_clash.py", "tests/faults/test_plugins.py",
+            "tests/unit/report/test_formats.py", "tests/cli/test_ci.py", "tests/cli/test_run.py",
+            "tests/fake/test_append.py", "tests/faults/test_limits.py", "tests/faults/test_package_clash.py",
+            "tests/faults/test_plugins.py",
             "tests/faults/test_failing_disk.py::test_the_result_is_rescued_and_the_message_names_both_places",
         ),
     ),

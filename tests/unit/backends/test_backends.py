@@ -1,4 +1,4 @@
-"""Names, adapters told apart, NumPy's blocks, and the backend that benchmarks/false_alarms.py alters."""
+"""Names, adapters told apart, and NumPy's blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import altered_backend as altered
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
@@ -25,7 +24,6 @@ from gpubench.base.errors import BackendUnavailable
 from gpubench.base.plugins import wings
 from gpubench.result.case import Case
 from tests.raising import raised
-from tests.unit.report.builders import GPU, case
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
@@ -184,32 +182,3 @@ def test_idle_threads_hold_no_array_of_the_last_launch():
         time.sleep(0.01)
     assert alive() is None
     team.close()
-
-
-# ---------------------------------------------------------------------- the device that does more than it is asked in some sessions
-
-
-@pytest.mark.parametrize(("share", "n", "extra"), [(0.1, 64, 5), (0.2, 64, 11), (0.2, 128, 0), (0.0, 64, 0)])
-def test_the_share_of_launches_of_a_size_is_made_twice(share, n, extra):
-    counts, compiled, repeats = [], [], (1, 7, 40, 9)
-    inner = SimpleNamespace(
-        device=GPU,
-        compile=lambda op, case, *_: compiled.append(case.device_id) or object(),
-        run=lambda launch, repeat: counts.append(repeat),
-    )
-    session = altered.AlteredSession(inner, GPU, share, frozenset({64}))
-    launch = session.compile(None, case(n=n, device="altered:0"), [], None)
-    for repeat in repeats:
-        session.run(launch, repeat)
-    assert sum(counts) == sum(repeats) + extra
-    assert compiled == [GPU.id], "the device knows its kernels by its own name"
-
-
-def test_sessions_take_their_shares_in_turns(tmp_path, monkeypatch):
-    monkeypatch.setenv("ALTERED_DEVICE", "fake:cpu")
-    monkeypatch.setenv("ALTERED_LOG", str(tmp_path / "log"))
-    monkeypatch.setenv("ALTERED_EXTRA", "0.0,0.1")
-    monkeypatch.setenv("GPUBENCH_FAKE_SEED", "")  # it is set by opening
-    backend = altered.AlteredBackend()
-    assert [backend.open("altered:0").device.id for _ in range(3)] == ["altered:0"] * 3
-    assert (tmp_path / "log").read_text().split() == ["0.0", "0.1", "0.0"]

@@ -20,16 +20,7 @@ from gpubench import kernels
 from gpubench.backends import cupy as backend
 from gpubench.backends.contract import HostCall
 from gpubench.backends.cupy import launches
-from gpubench.backends.cupy.launches import (
-    MOST_QUEUED,
-    PORTION,
-    SPAN_NS,
-    CudaGraphs,
-    CudaLaunch,
-    CudaPrograms,
-    CycleCounter,
-    EventClock,
-)
+from gpubench.backends.cupy.launches import CudaGraphs, CudaLaunch, CudaPrograms
 from gpubench.backends.shared.host import trial_params
 from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
@@ -339,7 +330,7 @@ def test_launches_of_which_no_graph_is_made(library):
 
 def timed(kernel_s, repeat, *, host_s=4e-6, kernels=1, cold=False):
     stream = Stream(host_s)
-    clock = EventClock(stream, stream.spin, 1 << 20, now=lambda: stream.host)
+    clock = launches.EventClock(stream, stream.spin, 1 << 20, now=lambda: stream.host)
 
     def call():
         for _ in range(kernels):
@@ -363,7 +354,7 @@ def test_a_launch_of_several_kernels_is_queued_in_smaller_portions():
     seconds, launch, _ = timed(1.4e-6, 512, kernels=8)
     assert seconds == pytest.approx(512 * 8 * 1.4e-6, rel=1e-6)
     assert launch.queued * 8 < DEPTH
-    assert timed(1.4e-6, 512)[1].queued == MOST_QUEUED
+    assert timed(1.4e-6, 512)[1].queued == launches.MOST_QUEUED
 
 
 def test_a_slow_host_gets_a_longer_delay_once():
@@ -375,24 +366,24 @@ def test_a_slow_host_gets_a_longer_delay_once():
 def test_events_between_the_stages_of_a_chain_tell_the_time_of_each(host_s):
     """However slow the host is: no launch is inside, and a chain that is longer than the stream is cut."""
     stream = Stream(host_s)
-    clock = EventClock(stream, stream.spin, 1 << 20, now=lambda: stream.host)
-    seconds = [1e-3, 2e-6, 5e-4] * PORTION
+    clock = launches.EventClock(stream, stream.spin, 1 << 20, now=lambda: stream.host)
+    seconds = [1e-3, 2e-6, 5e-4] * launches.PORTION
     reading = clock.each([CudaLaunch(partial(stream.enqueue, one), None) for one in seconds])
     assert (reading.clock, reading.steps_s) == ("event", pytest.approx(seconds, rel=1e-6))
     assert reading.span_s == pytest.approx(sum(seconds))
 
 
 @pytest.mark.parametrize(("nanoseconds", "cycles", "hertz"), [
-    (SPAN_NS, 198_000, 1.98e9), (SPAN_NS + 24, 198_000, 1.98e14 / (SPAN_NS + 24)),
+    (launches.SPAN_NS, 198_000, 1.98e9), (launches.SPAN_NS + 24, 198_000, 1.98e14 / (launches.SPAN_NS + 24)),
     # Counters that stand still, or cannot be true, are no clock.
-    (0, 0, None), (SPAN_NS, 0, None), (SPAN_NS, 100, None), (SPAN_NS, 10**8, None),
+    (0, 0, None), (launches.SPAN_NS, 0, None), (launches.SPAN_NS, 100, None), (launches.SPAN_NS, 10**8, None),
 ])  # fmt: skip
 def test_cycles_are_counted_against_the_global_timer(nanoseconds, cycles, hertz):
     elapsed = [7, 7]
 
     def kernel(grid, block, arguments):
-        assert arguments[0] == SPAN_NS
+        assert arguments[0] == launches.SPAN_NS
         elapsed[:] = nanoseconds, cycles
 
     cupy = SimpleNamespace(uint64="uint64", zeros=lambda count, dtype: SimpleNamespace(get=lambda: elapsed))
-    assert CycleCounter(cupy, kernel).hertz() == hertz
+    assert launches.CycleCounter(cupy, kernel).hertz() == hertz

@@ -22,17 +22,6 @@ PROPERTIES = {
 }  # fmt: skip
 
 
-class Event:
-    def __init__(self, **_):
-        pass
-
-    def record(self):
-        pass
-
-    def synchronize(self):
-        pass
-
-
 def refuse(*_, **__):
     pytest.fail("a text of CUDA was compiled, or a call of NVIDIA's made")
 
@@ -55,7 +44,7 @@ def rocm(monkeypatch):
     module.RawModule, module.ElementwiseKernel = refuse, lambda *words: None
     module.get_default_memory_pool = module.get_default_pinned_memory_pool = lambda: pool
     module.cuda = SimpleNamespace(
-        runtime=runtime, Event=Event, get_current_stream=lambda: stream, nvrtc=SimpleNamespace(getSupportedArchs=refuse),
+        runtime=runtime, Event=Mock, get_current_stream=lambda: stream, nvrtc=SimpleNamespace(getSupportedArchs=refuse),
         Device=lambda _: SimpleNamespace(use=lambda: None), compiler=SimpleNamespace(compile_using_nvrtc=refuse),
         cublas=SimpleNamespace(getVersion=refuse, CUBLASError=type("CUBLASError", (Exception,), {})),
         driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (Exception,), {})),

@@ -56,18 +56,14 @@ def test_both_run_at_once_and_errors_of_either_side_come_back() -> None:
     beside.close()
 
 
-@pytest.mark.parametrize(
-    ("threads", "several", "kept"), [(2, True, 0), (3, False, 1), (15, False, 1), (16, False, 2), (16, True, 4)]
-)
-def test_the_cores_that_move_data(threads, several, kept) -> None:
-    assert reserved_cores(threads, several=several) == kept
-
-
-@pytest.mark.parametrize(
-    ("units", "step"), [(1, 1), (511, 1), (512, 2), (1 << 18, 1024), (1 << 20, 1024), (1 << 31, 8192)]
-)
-def test_a_share_is_of_whole_steps(units, step) -> None:
-    assert granule(units) == step
+@pytest.mark.parametrize(("made", "expected"), [
+    *((reserved_cores(threads, several=several), kept) for threads, several, kept in (
+        (2, True, 0), (3, False, 1), (15, False, 1), (16, False, 2), (16, True, 4))),
+    *((granule(units), step) for units, step in (
+        (1, 1), (511, 1), (512, 2), (1 << 18, 1024), (1 << 20, 1024), (1 << 31, 8192))),
+])  # fmt: skip
+def test_the_cores_that_move_data_and_the_steps_of_a_share(made, expected) -> None:
+    assert made == expected
 
 
 @pytest.mark.parametrize(("backend", "kind", "name", "implementation"), [

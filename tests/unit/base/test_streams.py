@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpubench.base import streams
 from gpubench.base.processes import FRAME, Ended
 from gpubench.base.streams import inert, inert_json
+from gpubench.base.table import Cell, paint
 
 # As the runners read: trimmed lines that start with two colons, and ## with a name and a bracket anywhere.
 OBEYED = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::|##[\w.]*\[")
@@ -57,10 +58,11 @@ def test_a_character_that_an_encoding_lacks_is_spelled() -> None:
 @pytest.mark.parametrize("text", [
     "::error::x", "  ::error::x", "\t::add-mask::x", "a\n::error::x", "a\r::error::x", "\x1b[1m::error::x", "::::",
     "##[error]x", "text ##[add-mask]x", "###[stop-commands]x", "##vso[task.setvariable]x", "##teamcity[x]", "\xa0::x",
+    "tests/a.py::test", "a :: b", "a: ::b", "# #[x]", "## [x]", "#[x]", "## heading", "[x]",
 ])  # fmt: skip
-def test_no_line_is_a_command(text: str) -> None:
-    assert OBEYED.search(text)
+def test_no_line_is_a_command_and_what_is_none_stays(text: str) -> None:
     assert not OBEYED.search(inert(text))
+    assert (inert(text) != text) == bool(OBEYED.search(text))
     assert inert(text).replace(" ", "") == text.replace(" ", ""), "a blank and nothing else"
 
 
@@ -70,13 +72,6 @@ def test_marks_that_show_nothing_hide_no_command(hidden: str) -> None:
     for text in ("::error::x", "##[error]x"):
         for i in range(3):
             assert not OBEYED.search(inert(text[:i] + hidden + text[i:]).replace(hidden, ""))
-
-
-@pytest.mark.parametrize(
-    "text", ["tests/a.py::test", "a :: b", "a: ::b", "# #[x]", "## [x]", "#[x]", "## heading", "[x]"]
-)
-def test_what_is_no_command_stays(text: str) -> None:
-    assert inert(text) == text
 
 
 @given(st.lists(st.text(alphabet=":# [ax]\n\r\t\u200b"), max_size=6))
@@ -147,6 +142,10 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
     """A wide character takes two; no line is narrower than sixteen."""
     assert made == expected
+
+
+def test_blanks_alone_have_no_colour() -> None:
+    assert paint((Cell(" ", "bad"), Cell("x", "good")), color=True) == " \x1b[32mx\x1b[0m"
 
 
 @pytest.mark.parametrize(("output", "message", "noise"), [

@@ -6,9 +6,8 @@ import signal
 import stat
 import sys
 import tempfile
-import types
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -16,7 +15,6 @@ import msgspec
 import pytest
 
 from gpubench.base.errors import RequiredUnavailable
-from gpubench.fleet import node as node_module
 from gpubench.fleet import node as wire
 from gpubench.fleet.cluster import NODE_ARGUMENTS
 from gpubench.fleet.driver import (
@@ -241,7 +239,7 @@ def test_a_part_file_is_read_on_and_from_its_start_when_it_is_written_anew(tmp_p
 
 
 # ---------------------------------------------------------------- Ray as an engine: its folder, and what it is asked, on a stub
-class Ray(types.ModuleType):
+class Ray(ModuleType):
     """Ray's calls, noted; `ready` are the tasks that have something, and a task yields what it sends or raises."""
 
     __version__ = "2.60.0"
@@ -270,10 +268,10 @@ class Ray(types.ModuleType):
     def remote(self, function: Any) -> Any:
         def options(**asked: Any) -> Any:
             self.calls.append(asked)
-            return types.SimpleNamespace(remote=lambda words: self.calls.append(words) or self.ready[-1])
+            return SimpleNamespace(remote=lambda words: self.calls.append(words) or self.ready[-1])
 
-        assert function is node_module.run_node
-        return types.SimpleNamespace(options=options)
+        assert function is wire.run_node
+        return SimpleNamespace(options=options)
 
     def wait(self, tasks: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         self.calls.append((num_returns, timeout))
@@ -369,9 +367,9 @@ def test_a_node_is_one_task_that_takes_all_of_it_and_gives_a_message_at_a_time(m
 
 
 def test_what_ray_says_is_one_line_and_an_unknown_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [node_module.error_text(RuntimeError(text)) for text in ("a" * 700, "")]
+    texts = [wire.error_text(RuntimeError(text)) for text in ("a" * 700, "")]
     assert texts == ["a" * 600, "RuntimeError"]
-    assert [node_module.error_reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
+    assert [wire.error_reason(error("")) for error in (NodeDiedError, KeyError)] == ["died", "failed"]
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequiredUnavailable, match="Ray is not installed"):
         RayEngine("auto")

@@ -7,19 +7,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE
+from gpubench.curves.stats import FEWEST_PEERS
+from gpubench.fleet import survey
 from gpubench.fleet.nodes import Fleet
-from gpubench.fleet.survey import (
-    SAME_MEMORY,
-    SEVERE,
-    Figure,
-    FleetReport,
-    compare_gpus,
-    figures,
-    inventory_of,
-    list_node,
-    survey_fleet,
-)
+from gpubench.fleet.survey import Figure, FleetReport
 from gpubench.fleet.tables import fleet_document, headline, inventory_document, inventory_headline
 from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
@@ -30,7 +21,7 @@ from tests.unit.fleet.samples import TEXTS, fleet_report, lines, listed, uuids
 
 
 def report_of(fleet: Fleet) -> FleetReport:
-    return survey_fleet(fleet.nodes, expected=fleet.nodes_expected)
+    return survey.survey_fleet(fleet.nodes, expected=fleet.nodes_expected)
 
 
 def text_of(report: FleetReport) -> str:
@@ -99,22 +90,17 @@ def test_golden(name):
 # ---------------------------------------------------------------- who answered, which nodes are equal, which software differs
 def test_an_inventory_does_not_depend_on_the_order_of_its_nodes():
     """And a node that is lost comes before one that is busy."""
-    absent = [list_node(name=name, reason=name, why="") for name in ("busy", "hung")]
+    absent = [survey.list_node(name=name, reason=name, why="") for name in ("busy", "hung")]
     nodes = [listed("b"), listed("a"), *absent]
-    assert inventory_of(nodes, expected=8) == inventory_of(nodes[::-1], expected=8)
-    assert "4 GPUs; 1 hung (hung); 1 busy (busy);" in inventory_headline(inventory_of(nodes, expected=8))
-    assert inventory_headline(inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
-
-
-@pytest.mark.parametrize(("share", "groups"), [(SAME_MEMORY / 2, 1), (SAME_MEMORY * 2, 2)])
-def test_memory_is_equal_if_the_kernel_alone_could_make_the_difference(share, groups):
-    assert len(inventory_of([listed("a", 8), listed("b", 8, memory=256 * (1 - share))]).groups) == groups
+    assert survey.inventory_of(nodes, expected=8) == survey.inventory_of(nodes[::-1], expected=8)
+    assert "4 GPUs; 1 hung (hung); 1 busy (busy);" in inventory_headline(survey.inventory_of(nodes, expected=8))
+    assert inventory_headline(survey.inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
 
 
 def test_of_a_thousand_nodes_few_lines_are_printed():
     nodes = [listed(f"n{i}", memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
-    absent = [list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
-    found = inventory_of([*nodes, *absent])
+    absent = [survey.list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
+    found = survey.inventory_of([*nodes, *absent])
     assert (len(lines(inventory_document(found)).splitlines()) <= 300, len(found.nodes)) == (True, 1000)
 
 
@@ -131,7 +117,7 @@ def healthy(count: int, *, spread: float = 0.001, sessions: int = 2, case: str =
 
 
 def words(found: list[Figure], **options: object) -> dict[str, str]:
-    return {one.gpu: one.word for one in compare_gpus(found, **options).verdicts}  # type: ignore[arg-type]
+    return {one.gpu: one.word for one in survey.compare_gpus(found, **options).verdicts}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rates", "word"), [
@@ -146,23 +132,23 @@ def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
 
 def test_what_failed_is_listed_and_never_compared():
     """Four GPUs without a result are not alike."""
-    found = compare_gpus([figure(name, reason="failed: device lost") for name in "abcd"])
+    found = survey.compare_gpus([figure(name, reason="failed: device lost") for name in "abcd"])
     assert (found.compared, found.groups, len(found.not_compared)) == (0, (), 4)
     assert all("device lost" in one.reason for one in found.not_compared)
-    mixed = compare_gpus([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
+    mixed = survey.compare_gpus([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
     assert [(one.gpu, one.reason) for one in mixed.not_compared] == [("000", "copy failed: wrong")]
 
 
 def test_fewer_peers_than_a_verdict_takes_give_none():
     few = [*healthy(FEWEST_PEERS - 2), figure("bad", 50.0, 50.0)]
-    found = compare_gpus(few)
+    found = survey.compare_gpus(few)
     assert (found.verdicts, found.groups[0].threshold, found.groups[0].uneven) == ((), None, True)
     assert "verdict takes" in found.not_compared[0].reason
     assert words([*few, figure("one more", 100.0, 100.0)]) == {"bad": "severe"}
-    found = compare_gpus([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
+    found = survey.compare_gpus([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
     assert (found.verdicts, found.groups[0].peers) == ((), 5)
     assert found.not_compared[0].reason == "its peers measured another size"
-    half = compare_gpus([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
+    half = survey.compare_gpus([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
     group = half.groups[0]
     assert (half.verdicts, group.uniform, group.uneven, group.suspects) == ((), False, True, 7)
 
@@ -170,42 +156,32 @@ def test_fewer_peers_than_a_verdict_takes_give_none():
 def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
     good = healthy(8)
     now = [msgspec.structs.replace(one, rates=(90.0, 90.0), driver="2") for one in good[1:]]
-    found = compare_gpus([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
+    found = survey.compare_gpus([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
     assert {one.gpu for one in found.verdicts} == {one.gpu for one in good[1:]}
     assert all(one.known_good and one.word == "slow" for one in found.verdicts)
     assert (found.new, found.gone) == (("new",), ("000",))
     assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
-    alone = compare_gpus(now)
+    alone = survey.compare_gpus(now)
     assert (alone.verdicts, alone.new, alone.gone) == ((), (), ())
 
 
 def test_chance_is_told_for_the_spread_that_was_measured():
     draw = random.Random(1)
-    found = compare_gpus([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
+    found = survey.compare_gpus(
+        [figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)]
+    )
     group = found.groups[0]
     assert (group.sigma, group.threshold) == (pytest.approx(0.02, rel=0.2), pytest.approx(3.5 * group.sigma))
     assert group.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
-    assert compare_gpus(healthy(200, spread=0)).groups[0].expected_by_chance == 0
-
-
-def test_figures_name_a_gpu_by_its_uuid():
-    """A GPU that is lost moves those behind it in the list; nobody else's time becomes theirs."""
-    whole = node_run("a", ["U0", "U1", "U2"], slow={"U2": 1 + 2 * SEVERE})
-    for run in (whole, node_run("a", ["U0", "U2"], slow={"U2": 1 + 2 * SEVERE})):
-        rates = {one.gpu: one.rate for one in figures(run, "a") if one.case.startswith("matmul")}
-        assert rates["U2"] == pytest.approx(rates["U0"] / (1 + 2 * SEVERE), rel=TOLERANCE / 10)
-    assert len({one.group for one in figures(whole, "a")}) == len({one.case for one in figures(whole, "a")})
+    assert survey.compare_gpus(healthy(200, spread=0)).groups[0].expected_by_chance == 0
 
 
 @pytest.mark.parametrize("cpus", ["CPU", "Other"], ids=["one machine", "two of one name"])
 def test_gpus_without_a_uuid_are_counted_once_each(cpus):
     """An address that moved is no other GPU, and the same name and address on another host is one."""
-    first, second = (
-        anonymous(node_run("a", ["U0", "U1"])),
-        anonymous(node_run("a", ["U0", "U1"], number=2), "moved-"),
-    )
+    first, second = (node_run("a", ["U0", "U1"], number=number) for number in (1, 2))
+    first, second = anonymous(first), anonymous(second, "moved-" if cpus == "CPU" else "")
     if cpus == "Other":
-        second = anonymous(node_run("a", ["U0", "U1"], number=2))
         second = replace(second, fingerprint=replace(second.fingerprint, machine=fingerprint({"cpu": cpus})))
     count = 2 if cpus == "CPU" else 4
     report = report_of(fleet_of([first, second]))

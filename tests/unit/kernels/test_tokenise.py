@@ -15,7 +15,7 @@ from gpubench.backends.shared.host import random_inputs
 from gpubench.base.installation import install_command
 from gpubench.kernels import tokens
 from gpubench.measure.plan import Constraints, Series, Target, workload
-from gpubench.measure.worker.workspace import Workspace, gate, refusal
+from gpubench.measure.worker.workspace import refusal
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Selection
 from tests.examples import CHARACTERS
@@ -59,35 +59,11 @@ def case_of(n: int, op=OP) -> Case:
     return Case(op.name, op.group, {"n": n}, "float32", "library", "resident", "numpy:0")
 
 
-def at_the_gate(session, op, n, folder):
-    """What was read and what was written of a case that passed the gate."""
-    assert refusal(session, op, case_of(n, op)) is None
-    workspace = Workspace(session, op, case_of(n, op), 1, "random", folder)
-    checked = gate(workspace, case_of(n, op), lambda phase: None)
-    (given,) = workspace.inputs
-    workspace.release()
-    return given, checked
-
-
 @pytest.fixture
 def session():
     opened = backends.load("numpy").open("numpy:0", 1)
     yield opened
     opened.close()
-
-
-@pytest.mark.parametrize("n", [1, 7, 1000])
-def test_the_host_passes_the_gate(session, n, tmp_path):
-    text, checked = at_the_gate(session, OP, n, tmp_path)
-    assert (checked.check.limit, checked.launch.output.tolist()) == (0, tokens.encode(bytes(text))[:n])
-
-
-@pytest.mark.parametrize("n", [1, 7, 1000])
-def test_its_counterpart_gives_the_text_back(session, n, tmp_path):
-    ids, checked = at_the_gate(session, kernels.load("detokenise"), n, tmp_path)
-    text = bytes(checked.launch.output)
-    assert text == tokens.decode(ids.tolist()) == tokens.text_of(n)[: len(text)]
-    assert tokens.encode(tokens.text_of(n))[:n] == ids.tolist()
 
 
 def test_the_length_of_that_text_is_known_without_it():

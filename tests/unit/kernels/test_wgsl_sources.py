@@ -142,26 +142,6 @@ def test_every_program_fits_its_device(name):
                         check_windows(program, sizes | dict(program.scratch), device)
 
 
-@pytest.mark.parametrize("tokens", [None, 20])
-def test_a_query_sees_no_key_of_another_sequence(tokens):
-    params = {"n": 600, **({"tokens": tokens} if tokens else {})}
-    text = EVERY["attention"].kernel("wgpu", "float32").build(params, "float32", H200).passes[0].source
-    own = r" && j \+ \1u >= \(row\2 - row\2 % 20u\)" if tokens else ""
-    seen = len(re.findall(rf"j \+ (\d)u <= row(\d){own}\);", text))
-    assert seen == 4 * len(re.findall(r"let row\d =", text)) > 0
-    assert ("var j = (first - first % 20u) + part" in text) == bool(tokens)
-
-
-@pytest.mark.parametrize(
-    ("name", "loops"), [("softmax", 2), ("softmax_grad", 2), ("layernorm", 3), ("layernorm_grad", 5)]
-)
-def test_what_is_not_held_of_a_row_is_looped_over_in_each_fold_and_in_the_end(name, loops):
-    for length, count in ((20_000, loops), (1024, 0)):
-        params = {"n": 3 * length, "columns": length} if "soft" in name else {"n": 3, "width": length}
-        text = EVERY[name].kernel("wgpu", "float32").build(params, "float32", WEBGPU).passes[0].source
-        assert text.count("for (var u = lane + ") == count
-
-
 @pytest.mark.parametrize("name", ["add", "sum"])
 def test_long_vectors_have_two_units_a_thread_and_two_passes(name):
     """From eight groups a multiprocessor on, or from 64 KiB."""

@@ -142,13 +142,6 @@ def test_what_is_named_is_measured_without_a_trial(listed, words, expected):
     assert (ids, "the first, as no trial was made" in message) == (["wgpu:0"], True)
 
 
-@pytest.mark.parametrize("found", [[adapter(H200, "NVIDIA")], [MESA, MESA], [MESA, LAVAPIPE], [APPLE]], ids=len)
-def test_where_no_card_is_listed_twice_there_is_no_trial(listed, found):
-    listed(*found)
-    ids, messages = chosen(trial=timed())
-    assert (len(ids), messages) == (sum(one.info["adapter_type"] != "CPU" for one in found), [])
-
-
 def test_a_split_uses_the_adapter_that_is_taken(listed):
     listings = listed(MESA, OTHER)
     split, gpus = {"backend": "hybrid", "kind": "hybrid"}, listings["wgpu"].devices

@@ -25,8 +25,8 @@ from tests import judging
 from tests.unit.measure.builders import opened_worker
 
 
-def case(op, n, dtype="float32", **shape):
-    return Case(op.name, op.group, {"n": n, **shape}, dtype, "library", "resident", "numpy:0")
+def case(op, n, dtype="float32", implementation="library", regime="resident", calls=None, **shape):
+    return Case(op.name, op.group, {"n": n, **shape}, dtype, implementation, regime, "numpy:0", calls)
 
 
 def sizes(op):
@@ -72,20 +72,13 @@ def test_a_larger_size_another_dtype_and_another_shape_are_made_anew(other, tmp_
     assert [(x.shape, x.tobytes()) for x in shared.inputs(larger)] == [(x.shape, x.tobytes()) for x in alone]
 
 
-@pytest.mark.parametrize(("name", "begins"), [
-    ("add", True), ("gelu", True), ("softmax", True), ("matmul", False), ("dot", True),
+@pytest.mark.parametrize(("name", "small", "large", "begins"), [
+    *((name, {"n": 4096}, {"n": 2**24}, True) for name in ("add", "gelu", "softmax", "dot")),
+    ("add", {"n": 2**24}, {"n": 4096}, False), ("matmul", {"n": 64}, {"n": 4096}, False),
+    ("softmax", {"n": 2048, "columns": 256}, {"n": 4096, "columns": 256}, True), ("softmax", {"n": 1117}, {"n": 4096}, False),
 ])  # fmt: skip
-def test_ops_of_one_length_begin_and_those_of_squares_do_not(name, begins):
-    op = kernels.load(name)
-    low, high = op.sizes.snap(4096), op.sizes.high
-    assert op.begins({"n": low}, {"n": high}) == begins
-    assert not op.begins({"n": high}, {"n": low}) or low == high
-
-
-def test_rows_of_another_length_do_not_begin():
-    op = kernels.load("softmax")
-    assert op.begins({"n": 2048, "columns": 256}, {"n": 4096, "columns": 256})
-    assert not op.begins({"n": 1117}, {"n": 4096}), "one row of 1117"
+def test_ops_of_one_length_begin_and_those_of_squares_or_other_rows_do_not(name, small, large, begins):
+    assert kernels.load(name).begins(small, large) == begins
 
 
 # ---------------------------------------------------------------------- inputs that the ops of a run share
@@ -283,16 +276,12 @@ def session():
 
 
 def timer_of(session, folder, implementation, regime, op=OP):
-    case = case_of(op, 37, implementation, regime, 2 if regime == "transfer-once" else None)
-    workspace = Workspace(session, op, case, 1, "random", folder)
-    return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    own = case(op, 37, "float32", implementation, regime, 2 if regime == "transfer-once" else None)
+    workspace = Workspace(session, op, own, 1, "random", folder)
+    return Timer(workspace, own, gate(workspace, own, lambda phase: None).launch)
 
 
 # ---------------------------------------------------------------- weights
-
-
-def case_of(op, n, implementation="tuned", regime="resident", calls=None):
-    return Case(op.name, op.group, {"n": n}, "float32", implementation, regime, "numpy:0", calls)
 
 
 def counted(session, monkeypatch):
@@ -311,9 +300,9 @@ def at_sizes(session, folder, weights, sizes=(3, 700, 5), op=OP):
     """One workspace after the other, each released before the next."""
     operands = Operands(op, 1, "random", folder, weights)
     for n in sizes:
-        case = case_of(op, n)
-        workspace = Workspace(session, op, case, 1, "random", folder, operands)
-        told = gate(workspace, case, lambda phase: None).check
+        own = case(op, n, implementation="tuned")
+        workspace = Workspace(session, op, own, 1, "random", folder, operands)
+        told = gate(workspace, own, lambda phase: None).check
         assert told.limit > 0, "of an exact output and one with errors it is the latter's"
         workspace.release()
 
@@ -321,7 +310,7 @@ def at_sizes(session, folder, weights, sizes=(3, 700, 5), op=OP):
 def test_the_loading_of_weights_is_timed_once(session, tmp_path):
     weights, size = Weights(1, "random"), 4 * ROWS * WIDTH
     first, second = (
-        Workspace(session, OP, case_of(OP, n), 1, "random", tmp_path, Operands(OP, 1, "random", tmp_path, weights))
+        Workspace(session, OP, case(OP, n), 1, "random", tmp_path, Operands(OP, 1, "random", tmp_path, weights))
         for n in (3, 700)
     )  # fmt: skip
     assert first.loading() == (size, None)
@@ -339,7 +328,7 @@ def test_the_loading_of_weights_is_timed_once(session, tmp_path):
 
 @pytest.mark.parametrize("error", [DeviceOutOfMemory, MemoryError])
 def test_inputs_that_find_no_memory_are_uploaded_whole_the_next_time(session, tmp_path, monkeypatch, error):
-    workspace = Workspace(session, OP, case_of(OP, 3), 1, "random", tmp_path)
+    workspace = Workspace(session, OP, case(OP, 3), 1, "random", tmp_path)
     upload, sent = session.upload, []
 
     def failing_upload(buffer, host):
@@ -375,8 +364,8 @@ def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, mo
     )  # fmt: skip
     worker = opened_worker("numpy:0", tmp_path)
     for number, n in enumerate((3, 5, 4)):
-        case = Case("layernorm", "layers", {"n": n}, "float32", "tuned", "resident", "numpy:0")
-        reply = worker.answer(protocol.Prepare(id=2 + number, case=case, session=0, time_it=False))
+        layer = case(kernels.load("layernorm"), n, implementation="tuned")
+        reply = worker.answer(protocol.Prepare(id=2 + number, case=layer, session=0, time_it=False))
         assert isinstance(reply, protocol.Prepared), reply
     shared = [(n * 256 + GUARD,) for n in (3, 5)]
     assert sorted(sent) == [(256,), (256,), *shared], "n = 4 is the beginning of n = 5"
@@ -402,27 +391,6 @@ def test_ids_are_whole_and_in_their_range(kind, below):
     assert (ids.dtype, set(ids) <= set(range(below))) == (np.int32, True)
     if kind in ("random", "normal"):
         assert set(ids) == set(range(below))
-
-
-def drawn(values: str, shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
-    op = replace(OP, inputs=(Operand("x", lambda p: shape, values),))
-    return random_inputs(op, {"n": 1}, dtype, 1)[0]
-
-
-@pytest.mark.parametrize(("shape", "terms"), [((400, 300), 400), ((64, 32, 3, 3), 32 * 9)])
-def test_fan_in_keeps_the_size_of_a_sum(shape, terms):
-    assert drawn("fan-in", shape).std() == pytest.approx(terms**-0.5, rel=0.02)
-
-
-def test_other_values_are_what_they_say():
-    assert (drawn("ones", (9, 9)) == 1).all()
-    assert (drawn("zeros", (9, 9)) == 0).all()
-    assert drawn("relu", (100, 100)).min() == 0
-    assert (drawn("relu", (100, 100)) > 0).mean() == pytest.approx(0.5, abs=0.03)
-    rows = drawn("probabilities", (3000, 10))
-    assert rows.min() > 0
-    np.testing.assert_allclose(rows.sum(axis=-1), 1)
-    np.testing.assert_array_equal(drawn("probabilities", (300, 10)), rows[:300])
 
 
 # ---------------------------------------------------------------- what travels

@@ -94,29 +94,24 @@ def pace(times):
     return noted
 
 
-@pytest.mark.parametrize(("n", "seconds"), [
-    (50, 1e-3), (100, 1e-3), (200, 2e-3), (400, 4e-3), (800, 1.6e-2), (1600, 6.4e-2), (3200, 0.256),
+THREE = {100: 1e-3, 400: 4e-3, 1600: 6.4e-2}
+
+
+@pytest.mark.parametrize(("times", "n", "seconds"), [
+    # Below all rather more than less, between two their line, beyond all it grows with the size or faster, with an end.
+    (THREE, 50, 1e-3), (THREE, 100, 1e-3), (THREE, 200, 2e-3), (THREE, 400, 4e-3), (THREE, 800, 1.6e-2), (THREE, 1600, 6.4e-2),
+    (THREE, 3200, 0.256), ({100: 1e-3}, 300, 3e-3),
+    *(({100: 1e-3, 200: last_s}, 800, last_s * 4**power) for last_s, power in ((1e-3, 1), (1.5e-3, 1), (4e-3, 2), (0.1, 3))),
 ])  # fmt: skip
-def test_between_sizes_it_is_the_line_beyond_them_that_of_the_last_two(n, seconds):
-    assert pace({100: 1e-3, 400: 4e-3, 1600: 6.4e-2}).expected_s(queued(n)) == pytest.approx(seconds)
+def test_what_a_size_will_take_follows_from_those_around_it(times, n, seconds):
+    assert pace(times).expected_s(queued(n)) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("last_s", "power"), [(1e-3, 1.0), (1.5e-3, 1.0), (4e-3, 2.0), (0.1, 3.0)])
-def test_beyond_all_sizes_it_grows_with_the_size_or_faster_but_not_without_end(last_s, power):
-    known = pace({100: 1e-3, 200: last_s})
-    assert known.expected_s(queued(800)) == pytest.approx(last_s * 4**power)
-    assert known.expected_s(queued(50)) == 1e-3, "rather more than less"
-
-
-def test_one_size_grows_with_the_size():
-    assert pace({100: 1e-3}).expected_s(queued(300)) == pytest.approx(3e-3)
-
-
-@pytest.mark.parametrize(("n", "seconds"), [(50, 5e-4), (150, 1.5e-3), (300, 3e-3), (500, 5e-3), (4000, 4e-2)])
-def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
-    assert pace({100: 1e-3, 1000: 1e-2}).least_s(queued(n)) == pytest.approx(seconds)
-    assert pace({100: 1e-3, 1000: 2e-2}).least_s(queued(300)) == pytest.approx(3e-3), "100 is nearer by ratio"
-    assert pace({100: 1e-3, 1000: 2e-2}).least_s(queued(330)) == pytest.approx(6.6e-3)
+@pytest.mark.parametrize(("last_s", "n", "seconds"), [
+    (1e-2, 50, 5e-4), (1e-2, 150, 1.5e-3), (1e-2, 500, 5e-3), (1e-2, 4000, 4e-2), (2e-2, 300, 3e-3), (2e-2, 330, 6.6e-3),
+])  # fmt: skip
+def test_the_least_is_in_proportion_to_the_size_that_is_nearest_by_ratio(last_s, n, seconds):
+    assert pace({100: 1e-3, 1000: last_s}).least_s(queued(n)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("other", [{"implementation": "tuned"}, {"op": "mul"}, {"regime": "transfer-always"}])
@@ -212,14 +207,14 @@ def test_of_a_cpu_alone_the_ladder_is_all(implementations):
     assert named.now < 6, "a named budget ends, too"
 
 
-# ---------------------------------------------------------------- passes
-
-
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 def test_what_does_not_cross_asks_for_nothing_but_a_check_and_its_top(factor):
     simulation = Simulation(["add"], gpu=lambda n, crossing: factor * 1e-5 * n / crossing).run()
     rungs = kernels.load("add").sizes.rungs()
     assert set(simulation.sizes("add")) - set(rungs) == {2**20 + 1}
+
+
+# ---------------------------------------------------------------- passes
 
 
 @pytest.mark.parametrize("where", [CPU, GPU])

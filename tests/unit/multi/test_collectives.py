@@ -12,7 +12,7 @@ from gpubench.multi.collectives import group_sentences, identical_gpu_checks
 from gpubench.multi.scaling import Window, common, rate, weak
 from gpubench.report import analyse_runs, render
 from gpubench.result.case import group_id
-from gpubench.result.run import Device, IdenticalGpuTimes, RunWarning, Telemetry, TogetherTimes
+from gpubench.result.run import Device, IdenticalGpuTimes, RunWarning, TogetherTimes
 from tests.unit.multi.samples import GPUS, GROUP, GROUPS, MIB, PAIR, TEXTS, at_once, exchange, shared_out
 from tests.unit.report.builders import run_of
 
@@ -108,14 +108,6 @@ def test_gpus_that_do_at_once_what_they_do_alone_keep_everything():
     assert row.early_hi - row.early_lo < 0.1
 
 
-def test_heat_shows_at_the_end_and_names_the_gpu():
-    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2, slower_after=5.0, by=1.25))
-    assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx((1 + 0.8) / 2, rel=0.01))
-    assert (row.least_id, row.least_share) == ("fake:gpu1", pytest.approx(0.8, rel=0.01))
-    assert row.early_lo <= row.early <= row.early_hi
-    assert row.late_lo <= row.late <= row.late_hi
-
-
 def test_only_the_common_window_counts():
     """The late one has the GPUs' link for itself when the others have ended."""
     early, late = worked(0, 1e-2), worked(1, 1e-2, begin=2.0)
@@ -132,27 +124,6 @@ def test_a_session_that_lacks_a_gpu_does_not_count():
     assert rows(alone(0, 1e-2), worked(0, 1e-2), worked(1, 1e-2)) == ()
     lost = TogetherTimes(session=0, case_id=f"{CASE}@fake:gpu1", device_id="fake:gpu1", reason="lost")
     assert (rows(alone(0, 1e-2), worked(0, 1e-2), lost), rows()) == ((), ())
-
-
-def test_the_state_of_each_gpu_is_that_of_its_part_of_the_work():
-    times = [alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2)]
-    run = msgspec.structs.replace(run_of([], sessions=1), together=times)
-    ticks = [AT_S - 50.0, *(AT_S + tick for tick in range(11))]
-    hot = Telemetry(
-        device_id="fake:gpu1", t_s=ticks, clock_hz=[9e9] + [2e9 - 1e8 * tick for tick in range(11)],
-        throttle=[["nobody asked"]] + [["sw_power_cap"] if tick > 5 else [] for tick in range(11)],
-        pcie_generation=[1] + [5] * 11, pcie_width=[16] * 12,
-    )  # fmt: skip
-    session = msgspec.structs.replace(run.sessions[0], telemetry=[hot])
-    [row] = weak(msgspec.structs.replace(run, sessions=[session]))
-    found = {(one.device_id, one.part): one for one in row.conditions}
-    assert set(found) == {("fake:gpu1", part) for part in ("alone", "early", "late")}
-    early, late = found["fake:gpu1", "early"], found["fake:gpu1", "late"]
-    assert early.clock_hz > late.clock_hz
-    assert (early.throttle, late.throttle) == ((), ("sw_power_cap",))
-    assert (late.pcie_generation, late.pcie_width, late.power_w) == (5, 16, None)
-    earlier = [msgspec.structs.replace(worked, at_s=None) for worked in times]  # files that tell no state
-    assert rows(*earlier)[0].conditions == ()
 
 
 # ---------------------------------------------------------------- beside the one that was measured in full

@@ -124,12 +124,8 @@ def test_a_tensor_that_is_there_is_not_copied_again(session, tmp_path, copies):
 @pytest.mark.parametrize(("op", "more", "sides"), [("ffn", {}, "gg"), ("linear_relu", {"k": 20, "m": 30}, "")])
 def test_a_weight_goes_up_once_whatever_sizes_read_it(session, tmp_path, copies, op, more, sides):
     """Of an assignment and of a split, whose terms are checked besides: they go up, and then the weight again."""
-    op, weights, weight, in_gates = (
-        kernels.load(op),
-        Weights(1, "random", 1 << 30),
-        (20, 30) if more else (256, 1024),
-        0,
-    )
+    op, weights = kernels.load(op), Weights(1, "random", 1 << 30)
+    weight, in_gates = (20, 30) if more else (256, 1024), 0
     for n in (64, 96):
         case = Case(op.name, op.group, {"n": n, **more}, "float32", "tuned", "transfer-always", DEVICE)
         workspace = workspace_of(session, case, tmp_path, weights)

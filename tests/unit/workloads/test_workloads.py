@@ -58,55 +58,52 @@ def test_stages_that_do_not_fit_together_are_told(stages, why):
         workload(**TRIED, stages=stages, inputs=inputs, outputs={"y": "activation"})
 
 
-def test_the_gradients_are_those_of_the_loss():
-    """By central differences of the loss, in float64, at some weights of each kind."""
-    n, generator = 4, np.random.default_rng(1)
-    x, w1, b1, w2, b2 = (generator.normal(size=s) / 8 for s in ((n, 784), (784, 512), (512,), (512, 10), (10,)))
-    labels = generator.integers(0, 10, n)
+@pytest.mark.parametrize(("name", "params"), [
+    ("mlp_step", {"n": 4}), ("transformer_step", {"n": 5, "width": 12, "heads": 3}),
+])  # fmt: skip
+def test_the_gradients_are_those_of_the_loss_or_of_the_result(name, params):
+    """By central differences of the mean loss, or of sum(y dy), in float64, at a place of each operand."""
+    op, generator = kernels.load(name).at(params), np.random.default_rng(1)
+    drawn = map(widen, random_inputs(op, params, "float64", 1))
+    values = dict(zip((x.name for x in op.inputs), drawn, strict=True))
 
-    def forward(w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[Any, Any]:
-        return np.maximum(x @ w1 + b1, 0), np.maximum(x @ w1 + b1, 0) @ w2 + b2
+    def total(changed):
+        first, *_ = op.reference(np, *(values | changed).values())
+        return np.sum(first * values["dy"]) if "dy" in values else np.mean(first)
 
-    def losses(*weights: Any) -> Any:
-        z = forward(*weights)[1]
-        return np.log(np.exp(z).sum(axis=1)) - z[np.arange(n), labels]
-
-    weights = [w1, b1, w2, b2]
-    h, z = forward(*weights)
-    p = kernels.load("mlp_forward").at({"n": n}).reference(np, x, *weights)
-    np.testing.assert_allclose(p, np.exp(z) / np.exp(z).sum(axis=1, keepdims=True), rtol=1e-12)
-    dz = (p - np.eye(10)[labels]) / n
-    op, backward = (kernels.load(name).at({"n": n}) for name in ("mlp_step", "mlp_backward"))
-    loss, *gradients = op.reference(np, x, labels, *weights)
-    np.testing.assert_allclose(loss, losses(*weights), rtol=1e-12)
-    for own, other in zip(gradients, backward.reference(np, x, h, dz, w2), strict=True):
-        np.testing.assert_allclose(own, other, atol=1e-15)
-    found = dict(zip((x.name for x in backward.outputs), gradients, strict=True))
-    for number, gradient in enumerate(("dw1", "db1", "dw2", "db2")):
-        place = tuple(int(generator.integers(extent)) for extent in weights[number].shape)
-        step = np.zeros_like(weights[number])
-        step[place] = 1e-5
-        up, down = ([*weights[:number], weights[number] + s, *weights[number + 1 :]] for s in (step, -step))
-        slope = float(np.mean(losses(*up)) - np.mean(losses(*down))) / 2e-5
-        assert found[gradient][place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
-
-
-def test_the_gradients_of_a_block_are_those_of_its_result():
-    """By central differences of sum(y dy), in float64, at a place of each operand."""
-    params, generator = {"n": 5, "width": 12, "heads": 3}, np.random.default_rng(1)
-    op, block = (kernels.load(name).at(params) for name in ("transformer_step", "transformer_block"))
-    inputs = map(widen, random_inputs(op, params, "float64", 1))
-    values = dict(zip((x.name for x in op.inputs), inputs, strict=True))
-    dy = values.pop("dy")
-    y, *gradients = op.reference(np, values["x"], dy, *[values[x.name] for x in op.inputs[2:]])
-    np.testing.assert_allclose(y, block.reference(np, *values.values()), atol=1e-12)
+    _, *gradients = op.reference(np, *values.values())
     for gradient, output in zip(gradients, op.outputs[1:], strict=True):
-        name = output.name.removeprefix("d")
-        place = tuple(int(generator.integers(extent)) for extent in values[name].shape)
-        step = np.zeros_like(values[name])
+        operand = output.name.removeprefix("d")
+        place = tuple(int(generator.integers(extent)) for extent in gradient.shape)
+        step = np.zeros_like(values[operand])
         step[place] = 1e-5
-        up, down = (block.reference(np, *{**values, name: values[name] + s}.values()) for s in (step, -step))
-        assert gradient[place] == pytest.approx(np.sum((up - down) * dy) / 2e-5, rel=1e-6, abs=1e-8), name
+        up, down = (total({operand: values[operand] + s}) for s in (step, -step))
+        assert gradient[place] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-8), operand
+
+
+def test_a_step_of_training_is_forward_and_backward():
+    n, generator = 4, np.random.default_rng(1)
+    x, *weights = (generator.normal(size=s) / 8 for s in ((n, 784), (784, 512), (512,), (512, 10), (10,)))
+    w1, b1, w2, b2 = weights
+    labels, h = generator.integers(0, 10, n), np.maximum(x @ w1 + b1, 0)
+    powers = np.exp(h @ w2 + b2)
+    forward, step, backward = (
+        kernels.load(f"mlp_{part}").at({"n": n}) for part in ("forward", "step", "backward")
+    )
+    p = forward.reference(np, x, *weights)
+    np.testing.assert_allclose(p, powers / powers.sum(axis=1, keepdims=True), rtol=1e-12)
+    loss, *gradients = step.reference(np, x, labels, *weights)
+    np.testing.assert_allclose(loss, -np.log(p[np.arange(n), labels]), rtol=1e-12)
+    for own, other in zip(
+        gradients, backward.reference(np, x, h, (p - np.eye(10)[labels]) / n, w2), strict=True
+    ):
+        np.testing.assert_allclose(own, other, atol=1e-15)
+    params = {"n": 5, "width": 12, "heads": 3}
+    step, block = (kernels.load(name).at(params) for name in ("transformer_step", "transformer_block"))
+    x, dy, *weights = map(widen, random_inputs(step, params, "float64", 1))
+    np.testing.assert_allclose(
+        step.reference(np, x, dy, *weights)[0], block.reference(np, x, *weights), atol=1e-12
+    )
 
 
 def test_three_steps_of_a_block_take_the_mean_gradient_of_its_sequences(tmp_path, monkeypatch):
