@@ -321,17 +321,7 @@ LANGUAGES = {name: {one.language for one in kernels.load(name).tuned["numpy"]} f
 TUNED = [name for name, languages in LANGUAGES.items() if "numpy" in languages]
 
 
-class OneAfterAnother:
-    threads = 1
-
-    def run(self, function, length, grain):
-        for start in range(0, length, grain):
-            function(start, min(start + grain, length))
-
-    multiply = run
-
-
-one_after_another = OneAfterAnother()
+one_after_another = BlockThreads(1)
 
 
 def numpy_kernel(op):

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import get_args
 
@@ -30,10 +31,7 @@ LANGUAGES = {
     for backend in {name for op in OPS for name in op.tuned}
 }
 SIZES = (1, 3, 7, 255, 257, 1000, 1024, 4099)
-
-
-def by_name(op: Op) -> str:
-    return op.name
+by_name = attrgetter("name")
 
 
 def test_a_listing_names_every_declared_op_and_every_call_of_a_session():

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -20,10 +21,7 @@ EVERY = [kernels.load(name) for group in ("layers", "network") for name in kerne
 # A workload has the kernels of its stages; what runs on the host has none.
 OPS = [op for op in EVERY if not op.stages and op.host is None]
 STEP = 1e-4
-
-
-def by_name(op: Op) -> str:
-    return op.name
+by_name = attrgetter("name")
 
 
 @contextlib.contextmanager
@@ -152,13 +150,9 @@ NORMED = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
 each_normed = pytest.mark.parametrize("op", NORMED, ids=by_name)
 
 
-def sides(n: int, m: int, k: int) -> dict[str, int]:
-    return {"n": n, "m": m, "k": k}
-
-
 @each_normed
 def test_it_is_a_layer_of_the_norm(op: Op):
-    x, g, c, w, b = random_inputs(op, sides(5, 4, 6), "float64", seed=1)
+    x, g, c, w, b = random_inputs(op, {"n": 5, "m": 4, "k": 6}, "float64", seed=1)
     rest = x - x.mean(axis=1, keepdims=True)
     u = rest / np.sqrt(np.mean(rest**2, axis=1, keepdims=True) + 1e-5) * g + c
     z = u @ w + b
@@ -173,7 +167,7 @@ def test_it_is_a_layer_of_the_norm(op: Op):
 def test_the_layer_behind_a_compiled_norm_is_right(op: Op, threads, dtype):
     """Twice: the rows between the two stay, and are written anew."""
     for n, m, k in ((1, 768, 256), (3, 5, 257), (600, 7, 9), (2, 3, 1), (4, 2, 5000)):
-        with compiled(op, sides(n, m, k), dtype, threads, seed=2) as (launch, inputs, output, _):
+        with compiled(op, {"n": n, "m": m, "k": k}, dtype, threads, seed=2) as (launch, inputs, output, _):
             for gain in (1, 2):
                 inputs[1] *= gain
                 output.fill(np.nan)
@@ -185,7 +179,7 @@ def test_the_layer_behind_a_compiled_norm_is_right(op: Op, threads, dtype):
 
 @each_normed
 def test_a_row_that_is_no_number_spoils_no_other_one(op: Op):
-    with compiled(op, sides(5, 4, 16), seed=2) as (launch, inputs, output, _):
+    with compiled(op, {"n": 5, "m": 4, "k": 16}, seed=2) as (launch, inputs, output, _):
         inputs[0][1, 3], inputs[0][3, 2] = np.nan, np.inf
         launch()
     assert np.isnan(output).all(axis=1).tolist() == [False, True, False, True, False]
@@ -194,4 +188,4 @@ def test_a_row_that_is_no_number_spoils_no_other_one(op: Op):
 
 def test_rows_beyond_a_binding_are_refused_by_their_own_name():
     with pytest.raises(Unsupported, match=r"^x has 268435456 bytes"):
-        NORMED[0].kernel("wgpu", "float32").build(sides(2**17, 1, 512), "float32", SMALLEST)
+        NORMED[0].kernel("wgpu", "float32").build({"n": 2**17, "m": 1, "k": 512}, "float32", SMALLEST)

@@ -1,5 +1,6 @@
 """Text to ids and back: an encoder in Python judges the library, and both have the vocabulary that comes with gpubench."""
 
+import contextlib
 import random
 import socket
 import sys
@@ -55,17 +56,6 @@ def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     assert tokens.beginning(2**40 * once + 5).size == 2**40 * len(text) + tokens.beginning(5).size
 
 
-def case_of(n: int, op=OP) -> Case:
-    return Case(op.name, op.group, {"n": n}, "float32", "library", "resident", "numpy:0")
-
-
-@pytest.fixture
-def session():
-    opened = backends.load("numpy").open("numpy:0", 1)
-    yield opened
-    opened.close()
-
-
 def test_the_length_of_that_text_is_known_without_it():
     shape = kernels.load("detokenise").output.shape
     for n in (0, 1, 2, 17, 999, 90_001):
@@ -87,10 +77,12 @@ def test_a_gpu_skips_it():
     assert {skip.reason for skip in found.skips} == {"host-stage"}
 
 
-def test_without_the_library_it_is_skipped_with_the_command_that_installs_it(session, monkeypatch):
+def test_without_the_library_it_is_skipped_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "tiktoken" else find_spec(name)
     )
-    refused = refusal(session, OP, case_of(10))
+    case = Case(OP.name, OP.group, {"n": 10}, "float32", "library", "resident", "numpy:0")
+    with contextlib.closing(backends.load("numpy").open("numpy:0", 1)) as session:
+        refused = refusal(session, OP, case)
     assert (refused.reason, refused.hint) == ("no-library", install_command("workloads"))
