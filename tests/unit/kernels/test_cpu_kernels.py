@@ -199,12 +199,6 @@ def test_variables_of_numba_that_a_user_has_set_are_named(monkeypatch):
     assert compiled.slowing_variables() == "NUMBA_OPT"
 
 
-def copied(text=""):
-    """The kernel of `copy`, with a text that no other test has loaded."""
-    program = compiled_kernel(kernels.load("copy")).candidates({"n": 33}, "float32", LIMITS)[0].build()
-    return msgspec.structs.replace(program, source=f"{program.source}# {text}\n")
-
-
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
@@ -223,7 +217,8 @@ def compile_again(program: NumbaProgram) -> int:
 
 def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_cache):
     """It is sealed, and does not load all the same."""
-    program = copied("not taken")
+    program = compiled_kernel(kernels.load("copy")).candidates({"n": 33}, "float32", LIMITS)[0].build()
+    program = msgspec.structs.replace(program, source=f"{program.source}# not loaded before\n")
     assert compile_again(program) == 1
     (path,) = own_cache.iterdir()
     name = f"{machine_code.FOLDER}/{path.name.removesuffix(cache.SUFFIX)}"

@@ -207,19 +207,16 @@ def pids(*numbers):
     return [SimpleNamespace(pid=number, usedGpuMemory=None) for number in numbers]
 
 
-def reported(**asked):
-    return Users(**nvml.gpu_users(CARD, card(**asked))["cupy:0"])
-
-
 @pytest.mark.parametrize(("computing", "drawing", "used", "users"), [
     (pids(7, 8), pids(8, 9), LARGE, Users(computing=2, drawing=1, used_bytes=LARGE)),  # each process once
     ([], [], SMALL, None), ([], [], 0, None), ([], [], LARGE, Users(used_bytes=LARGE)),  # of whom no process is listed
 ])  # fmt: skip
 def test_who_is_on_a_card_is_counted(computing, drawing, used, users):
-    found = reported(
+    driver = card(
         nvmlDeviceGetComputeRunningProcesses=computing, nvmlDeviceGetGraphicsRunningProcesses=drawing,
         nvmlDeviceGetMemoryInfo=SimpleNamespace(used=used),
     )  # fmt: skip
+    found = Users(**nvml.gpu_users(CARD, driver)["cupy:0"])
     assert found == users if users else not found
     assert found.unseen == (users is not None and not computing)
 
