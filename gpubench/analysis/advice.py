@@ -90,7 +90,7 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
     """The result file on which the advice rests."""
 
     run_id: str  # the id of its run
-    label: str | None  # the label that the user gave the run, if any
+    label: str | None  # the label that the user gave the run; None: it has none
     started_at: str  # the time of its start, in UTC
     complete: bool  # whether the run came to its end
     machine: str  # the machine in one line
@@ -111,7 +111,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     regime: str  # the id of the regime
     basis: Basis  # `measured`, `interpolated`, or `unknown` without an answer
     device_id: str | None  # the advised device; None: unknown
-    backend: str | None  # the backend of the device; `hybrid` if both sides share the call
+    backend: str | None  # the backend of the device, `hybrid` if both sides share the call; None: unknown
     implementation: str | None  # the fastest implementation on the device; None: unknown
     time: Estimate | None  # the expected time of one call; None: unknown
     gain: AdviceGain | None  # the gain over the best device of the other side; None: that side has no time
@@ -120,7 +120,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     confidence: AdviceConfidence
     reason: str | None  # the reason why no device is advised; None if one is advised
     command: str | None  # the command that measures the missing times; None if no time is missing
-    split: AdviceSplit | None  # the split or stage assignment, if that is the answer
+    split: AdviceSplit | None  # the split or stage assignment; None: it is not the answer
     candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
     source: AdviceSource  # the result file on which the advice rests
     goal: Literal["time", "energy"] = "time"  # the quantity that the advice minimizes

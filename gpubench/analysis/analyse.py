@@ -163,7 +163,8 @@ def analyse(
     """Return the analysis of `run` for a report.
 
     `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation).
-    `keep` selects the shown cases, `gates` are the requested gates, `claims` are the expectations to judge.
+    `keep` selects the shown cases (default: all), `gates` are the requested gates, `claims` are the claims to
+    judge.
     Raises InputError if the baseline was not measured.
     """
     analysis = Analysis(run, baseline, keep, gates, claims)

@@ -224,7 +224,7 @@ def _square(size_unit: SizeUnit) -> str:
 
 def cell_text(cell: AnswerCell | None, size_unit: SizeUnit) -> str:
     """Return the text of the column `pays from`, such as `23 K`, `> 16 M` or `about equal`. All outputs use
-    this text."""
+    this text. An unknown break-even is `?`, and so is a cell that is None."""
     if cell is None:
         return "?"
     n, low, high = ("" if n is None else size_text(n, size_unit) for n in (cell.n, cell.low, cell.high))

@@ -479,7 +479,7 @@ class TimeCurve:
         return pull
 
     def case_variance(self, x: float) -> float:
-        """Return the variance of a single size around the curve in one run."""
+        """Return the variance of a single size around the curve in one run, at x = ln(n)."""
         return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:

@@ -80,7 +80,7 @@ def stop_reason(
     target: int | None = None,
 ) -> StopReason | None:
     """Return the reason to stop sampling a case, or None to go on. `blocks` holds the samples of each block
-    that count.
+    that count, `sampling_s` the seconds that sampling took so far, and `left_s` those left to the case.
 
     If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
     in this order: time left, number of samples, precision (from LEAST_BLOCKS blocks on), sampling time. With

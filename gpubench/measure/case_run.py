@@ -251,7 +251,7 @@ class CaseRun:
             self.stop(reason)
 
     def take(self, number: int, position: int) -> bool:
-        """Take a block of samples in this round and record it. Returns False if the case is over.
+        """Take and record a block of samples (arguments as in `sample`). Returns False if the case is over.
 
         If samples were throttled, the worker takes as many again, as long as the case has tries left in this
         session. A hot device gets a pause first. Otherwise there is none, since an idle device lowers its
@@ -289,7 +289,7 @@ class CaseRun:
         self.runtime.recorder.save()
 
     def time_stages(self, limit_s: float) -> None:
-        """Ask the worker for the time of each stage of a workload, and record it."""
+        """Time each stage of a workload for about `limit_s` seconds, and record the times."""
         if not self.measured:
             return
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
@@ -298,8 +298,8 @@ class CaseRun:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
-        """Measure and record the times that decide on which side each stage runs. Returns None if the worker
-        has none."""
+        """Measure for about `limit_s` seconds the times that decide on which side each stage runs, and record
+        them. Returns None if the worker has none."""
         reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
         if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None

@@ -419,8 +419,9 @@ def check_op(op: Op) -> Report:
 
 
 def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Checks | None = None) -> Report:
-    """Check each device of the backend by `suite`. A device that is unavailable is refused, and any other
-    BackendError of one is a finding. Raises BackendUnavailable if the devices cannot be listed."""
+    """Check each device of the backend by `suite`, which takes `ops` and `checks`. A device that is unavailable
+    is refused, and any other BackendError of one is a finding. Raises BackendUnavailable if the devices cannot
+    be listed."""
     whole = Report([], [], {})
     for device in backend.devices():
         try:

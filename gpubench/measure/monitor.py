@@ -249,7 +249,7 @@ def judge_block(
 
 def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
     """Return whether the device is too hot, lacks power, or runs far below its usual clock for a reason other
-    than the power cap."""
+    than the power cap. `usual_hz` is that clock, or None if it is unknown."""
     if SLOWED.intersection(reading.throttle):
         return True
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:

@@ -134,9 +134,9 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders. Between Watch and Pause, also read the devices at every interval, and once more at a Pause
-    that comes later than FRESH_S after the Watch. A device that cannot be read any more is reported by another
-    Ready."""
+    """Answer the orders that follow `begin`, by `send`. Between Watch and Pause, also read the devices at every
+    interval, and once more at a Pause that comes later than FRESH_S after the Watch. A device that cannot be
+    read any more is reported by another Ready."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []

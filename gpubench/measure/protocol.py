@@ -151,8 +151,8 @@ class Prepare(WorkerRequest, frozen=True):
     device_clock: bool = True  # whether the device's own clock is read, too
     # The GPU's share of a split case, or the stage assignment of a workload. None keeps the current one.
     split: float | str | None = None
-    # Seconds of a launch, predicted from other sizes. The first block takes its launches per sample from this
-    # and corrects them.
+    # Seconds of a launch, predicted from other sizes; None: not predicted. The first block takes its launches per
+    # sample from this and corrects them.
     expected_s: float | None = None
 
 

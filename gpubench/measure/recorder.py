@@ -183,7 +183,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: Sequence[str] = ()  # the command line
     versions: Mapping[str, str] = {}  # by library that the run uses: its version
-    label: str | None = None  # the user's name for the run
+    label: str | None = None  # the user's name for the run; None: it has none
     tags: Sequence[str] = ()  # the user's tags
     context: Mapping[str, str] = {}  # names and values that the user gave
     environ: Mapping[str, str] = {}  # the environment variables
@@ -321,8 +321,8 @@ def has_samples(outcome: Outcome | None) -> bool:
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
     """Return the outcome of a case after `failure` in this session. If `before`, its outcome at the start of
-    the session, has samples, it stays and gets the failure. Otherwise the outcome is a Failure. The blocks of
-    this session are dropped, because they were not checked at the end."""
+    the session (None: it had none), has samples, it stays and gets the failure. Otherwise the outcome is a
+    Failure. The blocks of this session are dropped, because they were not checked at the end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return replace(before, failures=failures)
@@ -333,7 +333,8 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Return whether this session measures the case. `since` is the index of the first session of this call.
+    """Return whether this session measures the case with this outcome (None: it has none yet). `session` is the
+    index of the session, and `since` that of the first session of this call of the program.
 
     A skipped case is tried again only if its device was lost, and a wrong result never. Other failures are
     tried again in a later session, unless the case failed FAILURES_IN_A_ROW times in a row in this call.
@@ -359,7 +360,8 @@ def verdict(
     run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
 ) -> tuple[ExitCode, str]:
     """Return the exit code of the run and its reason. `unavailable` contains the required devices that could
-    not be opened. A failure in a session before `since` does not count if the case has a measurement."""
+    not be opened. A failure in a session before `since` does not count if the case has a measurement. If
+    `check_only` is true, nothing was to be timed, so no case has too few samples."""
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT

@@ -51,9 +51,9 @@ class RunSpec(msgspec.Struct, frozen=True):
     required: frozenset[str] = frozenset()
     check_only: bool = False  # whether outputs are checked and nothing is timed
     resume: Resume | None = None  # the plan of the file that is resumed; None for a new run
-    # Returns the CPU times of this machine, from which the use by other programs is computed.
+    # Returns the CPU times of this machine, from which the use by other programs is computed; None: unknown.
     load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
-    spares: Spares | None = None  # workers that already import libraries
+    spares: Spares | None = None  # workers that already import libraries; None: there are none
     # Most seconds that are added to the budget for choosing kernels, which only the first run on a machine
     # does.
     once_s: float = 0.0

@@ -128,7 +128,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     # RequiredUnavailable there
     lenient: bool = False
     beside: tuple[str, ...] = ()  # backends to list in addition
-    # Returns further targets, made from the chosen ones and all listings.
+    # Returns further targets, made from the chosen ones and all listings; None: there are none.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
     # whether only the usual one of two libraries that drive a GPU is taken, unless the user named the other one
     yielding: bool = True
@@ -205,7 +205,8 @@ def choose(
 
     If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named.
     A search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one
-    backend lists several times, and the fastest is taken. Without `trial` it is the first.
+    backend lists several times, and the fastest is taken. Without `trial` it is the first. `spares` and
+    `threads` are as in `list_devices`.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)

@@ -140,7 +140,8 @@ class StageChain:
         return bounds[::-1]
 
     def end_s(self, valid: int) -> float:
-        """Return the seconds of the copies that bring the wanted values to the host after the last stage."""
+        """Return the seconds of the copies that bring the wanted values to the host after the last stage.
+        `valid` is the set of copies that are valid then."""
         return sum(copy_s for bit, copy_s in self._host_values if not valid & bit)
 
 

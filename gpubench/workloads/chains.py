@@ -217,7 +217,7 @@ _TIMES = (
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
     """Time the stages of a case in rounds. Returns None if the case has no stages or the session cannot time
-    them.
+    them. `session_index` is stored with the times.
 
     A round times the chain with a clock reading after each stage, the same chain with one clock reading and
     with none, an empty launch, and each stage alone. The times of one round are taken close together, so that

@@ -81,7 +81,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     better: Side  # side that is faster alone
     reason: AssignmentReason | None  # reason why the stage assignment does not pay; null if it does
     mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
-    tried: tuple[tuple[str, float, float | None], ...]  # assignments tried, with predicted and measured seconds
+    # each assignment that was tried, with its predicted and its measured seconds; null: no sample of it
+    tried: tuple[tuple[str, float, float | None], ...]
 
     @property
     def on_gpu(self) -> tuple[str, ...]:

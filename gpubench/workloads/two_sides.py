@@ -59,7 +59,8 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
     """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments.
     No round of measurements begins after `limit_s` seconds. A round times both chains with clock readings, a
     copy of every value in each direction, and an empty launch. The times of a round are taken close together,
-    so that their medians add up. Returns None if one of the two sides cannot time its stages."""
+    so that their medians add up. `session_index` is stored with them. Returns None if one of the two sides
+    cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):

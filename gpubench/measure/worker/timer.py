@@ -62,12 +62,13 @@ class Timed:
     single = False  # whether nothing has to be warmed up
     adjusts = False  # whether a block may correct the repeat count
     settled = True  # whether a block has confirmed the repeat count
-    flush: Callable[[], None] | None = None  # called before every sample, which then has one launch
+    # called before every sample, which then has one launch; None: caches stay as they are
+    flush: Callable[[], None] | None = None
     steps: Times | None = None  # collects the seconds of the steps of copying calls; None if they are not timed
     sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: takes a sample of that side alone
     observers: Sequence[Observer] = ()  # the observers, which read after each sample
     gpu_pieces: int | UnsetType = UNSET  # number of pieces of a split's GPU share
-    resident_launch: Launch | None = None  # the launch that all regimes with data on the device share
+    resident_launch: Launch | None = None  # the launch of all regimes with resident data; None: another regime
 
     @abstractmethod
     def seconds(self, repeat: int) -> float:
@@ -83,7 +84,7 @@ class Timed:
         """Free the timer's memory."""
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
-        """Set the repeat count to that of an earlier session, or to one found by trials."""
+        """Set the repeat count to that of an earlier session, or find one for samples of `target_s` seconds."""
         if request.repeat is not None:
             self.repeat = max(1, request.repeat // (request.case.calls or 1))
         else:
@@ -92,8 +93,8 @@ class Timed:
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
         """Append samples by the device's clock: a hot one (warm caches) to `hot_s`, a cold one (after a flush)
-        to `cold_s`. With a `turn` only one is taken: the hot one if `turn` is odd, else the cold one. The
-        default appends nothing."""
+        to `cold_s`. Unless `turn` is None, only one is taken: the hot one if `turn` is odd, else the cold one.
+        The default appends nothing."""
 
 
 class Timer(Timed):
@@ -193,11 +194,8 @@ class Timer(Timed):
             keep_queue(self)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Append a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a
-        flush). If `turn` is not None, take only one of them: the hot one if `turn` is odd.
-
-        Without a device clock, the hot sample is derived and there is no cold one.
-        """
+        """Append a hot sample of `hot_repeat` launches and a cold one of one launch, or one of them by `turn`.
+        Without a device clock, the hot sample is derived and there is no cold one."""
         hot_repeat = self.hot_repeat or 1
         if derives(self.session):
             seconds = derived_hot_s(self.session, self.launch, hot_repeat)
@@ -383,13 +381,14 @@ def measure_overhead(session: Session, times: int = 100) -> list[float]:
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """Return the least seconds of a sample: `least_s`, or more for a coarse clock or a long overhead."""
+    """Return the least seconds of a sample: `least_s`, or more if the step of the clock, a reading of it, or
+    the overhead of a launch is long."""
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
 def calibrate(timer: Timed, target: float) -> int:
-    """Return how many launches (or cycles of transfers) make a sample of about `target` seconds, found by
-    trials. Each trial takes the shorter of two samples, as an interruption only makes a sample longer."""
+    """Return how many launches (or copies with their calls) make a sample of about `target` seconds, found by
+    trials. Each trial takes the shorter of two samples, as an interruption only lengthens one."""
     repeat = 1
     for _ in range(MOST_RAISES):
         cycle_s = min(timer.seconds(repeat), timer.seconds(repeat)) * (timer.case.calls or 1)
@@ -510,8 +509,9 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for `warmup_s` seconds. If that is 0, run WARM_LAUNCHES launches at most (one if caches are flushed
-    before each), and lower a predicted repeat count that is far too high for the time of the last one."""
+    """Warm up for `warmup_s` seconds. If that is 0, run WARM_LAUNCHES launches at most (one if caches are
+    flushed before each), and lower a predicted repeat count that is far too high for the time of the last
+    one."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
@@ -587,8 +587,8 @@ def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None
 
 
 def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool = False) -> float | None:
-    """Return the seconds of `repeat` launches on the device's own clock. Returns None if it has no clock, or if
-    the clock failed this time."""
+    """Return the seconds of `repeat` launches on the device's own clock, with flushed caches if `cold` is true.
+    Returns None if it has no clock, or if the clock failed this time."""
     return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
 
 

@@ -206,8 +206,8 @@ class Workspace:
         return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
 
     def _free_inputs(self) -> None:
-        """Free the input buffers of this workspace, as far as they were allocated. Weights are given back to their
-        cache, and inputs shared with other cases stay."""
+        """Free the input buffers of this workspace, as far as they were allocated. Weights are given back to
+        their cache, and inputs shared with other cases stay."""
         for i, (operand, buffer) in enumerate(zip(self.op.inputs, self.buffers, strict=False)):
             if operand.role == "weight":
                 self._operands.weights.give_back(self.op, operand, self.case)
@@ -291,12 +291,12 @@ class Workspace:
         """Free the buffers of the results between stages. The default does nothing."""
 
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
-        """Return the times of the stages of a timer's launch. Returns None if it has no stages."""
+        """Time the stages of a timer's launch, for about `limit_s` seconds. Returns None if it has no stages.
+        `session` is the index of the session, which is stored with the times."""
         return None
 
     def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Return the times of the stages of a timer's launch on both sides. Returns None if it has no
-        stages."""
+        """Like `time_stages`, but time the stages on both sides and predict stage assignments."""
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
@@ -319,9 +319,9 @@ class Workspace:
         return check
 
     def check_terms(self, launch: Launch, case: Case) -> float | None:
-        """Run the launch on inputs that make every term of its sums count (`probes`), because the tolerance of a long
-        sum hides single terms. Then restore the inputs. Returns the seconds of the first run, or None for an op
-        without such inputs. Raises Wrong."""
+        """Run the launch on inputs that make every term of its sums count (`probes`), because the tolerance of
+        a long sum hides single terms. Then restore the inputs. Returns the seconds of the first run, or None
+        for an op without such inputs. Raises Wrong."""
         if self.op.terms is None and self.op.probe is None:
             return None
         times: list[float] = []
@@ -347,8 +347,8 @@ class Workspace:
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
         """Check that a user's function does not return earlier results. Raises Wrong if it does. Returns a
-        warning if the check would take longer than `limit_s`. Other ops need no check, since they write over
-        sentinels."""
+        warning if the check would take longer than `limit_s` (None: no limit). Other ops need no check, since
+        they write over sentinels."""
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
@@ -499,8 +499,8 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     """Build the launch of the implementation, run it once on an output full of sentinels, and compare the whole
     output.
 
-    All regimes of the implementation share the launch. Raises BuildError, Wrong, ChangedInput or
-    DeviceOutOfMemory.
+    All regimes of the implementation share the launch. `announce` tells the parent the name of each phase.
+    Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
     with workspace.guard_inputs():
