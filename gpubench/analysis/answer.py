@@ -143,7 +143,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Trouble, ...]  # the failed ops that `absence` does not explain
     named: bool  # whether the user requested the sizes of every op
     missing: tuple[str, ...]  # the ops that the run did not reach
-    late: tuple[tuple[str, int, SizeUnit], ...]  # requested sizes that the time budget did not reach
+    # op, size and unit of each requested size that the time budget did not reach
+    late: tuple[tuple[str, int, SizeUnit], ...]
     unreached: int  # the number of cases that the run did not reach
     ops: int  # the number of ops, with those in `missing`
     host: tuple[BestImplementation, ...] = ()  # the CPU's times of the ops that no GPU can run

@@ -476,7 +476,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
     """Return a text that explains, with both numbers, which transfer of the case is faster than the link to its
-    device. Return None if none is, and for splits. Transfers below LINK_BYTES are not judged."""
+    device. `wall_s` are the seconds of a call. Return None if none is, and for splits. Transfers below
+    LINK_BYTES are not judged."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):

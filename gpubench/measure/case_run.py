@@ -318,7 +318,7 @@ class CaseRun:
         return reply if isinstance(reply, protocol.Worked) else None
 
     def ask_to_finish(self) -> None:
-        """Send what `finish` asks for now, so that the devices check results at the same time."""
+        """Send the request of `finish` without waiting, so that all devices check at the same time."""
         if not self._to_be_finished:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.

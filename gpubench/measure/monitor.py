@@ -189,8 +189,8 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
 
 
 def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
-    """Return the warnings about other users of the GPUs. Devices with equal users share one warning. Its
-    severity is "info" unless other processes compute there."""
+    """Return the warnings about other users of the GPUs, found before the session with this index. Devices with
+    equal users share one warning. Its severity is "info" unless other processes compute there."""
     warnings = []
     for seen in dict.fromkeys(users.values()):
         where = ", ".join(sorted(name for name, other in users.items() if other == seen))

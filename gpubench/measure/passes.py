@@ -126,7 +126,7 @@ class Wish(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The value per second, which decides the next step."""
+        """`value` / `cost_s`. The wishes with the highest rate are the next step."""
         return self.value / self.cost_s
 
 

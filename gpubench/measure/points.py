@@ -238,13 +238,9 @@ def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
 def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
     """Return each cell of a GPU that has times. `cpu` contains the ids of the CPUs, and `without` the ids of
     devices to leave out."""
-    places = {
-        (name[0], name[2]): None
-        for times in rows.values()
-        for name in times
-        if name[0] not in cpu and name[0] not in without
-    }
-    return list(places)
+    others = {*cpu, *without}
+    places = ((device_id, regime) for times in rows.values() for device_id, _, regime in times)
+    return list(dict.fromkeys(place for place in places if place[0] not in others))
 
 
 def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
@@ -416,9 +412,7 @@ class CostModel:
         )
 
     def _count(self, name: Slot) -> int:
-        return (
-            calls_behind("transfer-once" if name[2].startswith("transfer-once") else name[2], self._calls) or 1
-        )
+        return (self._calls if name[2].startswith("transfer-once") else calls_behind(name[2])) or 1
 
     def _size(self, series: Series, n: int) -> tuple[int, int]:
         """Return the bytes and the work (`Series.work`) of a launch."""

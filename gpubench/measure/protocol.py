@@ -297,8 +297,9 @@ class Prepared(Reply, frozen=True, kw_only=True):
     input_bytes: int | None = None  # bytes that move to the device; None: `bytes` less `output_bytes`
     parts: Parts  # seconds of building the launch, and of the parts of a call
     staging: Staging  # the way in which bytes travel
-    sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline
-    one_piece: OnePiece | UnsetType = UNSET  # the reason why the GPU's part of a split moves in one piece
+    sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline; unset for other cases
+    # the reason why the GPU's part of a split moves in one piece; unset for several pieces and for other cases
+    one_piece: OnePiece | UnsetType = UNSET
     # The GPU's share of a split case in whole units, or the stage assignment of a workload. None for a case on
     # one side.
     split: float | str | None = None

@@ -182,7 +182,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of a run: its command, its environment and the user's notes."""
 
     argv: Sequence[str] = ()  # the command line
-    versions: Mapping[str, str] = {}  # by library that the run uses: its version
+    versions: Mapping[str, str] = {}  # the versions of the libraries that the run uses, by name
     label: str | None = None  # the user's name for the run; None: it has none
     tags: Sequence[str] = ()  # the user's tags
     context: Mapping[str, str] = {}  # names and values that the user gave

@@ -525,7 +525,8 @@ def optimum(cpu_s: float, gpu_s: float) -> float:
 
 
 def gpu_shares(cpu_s: float, gpu_s: float) -> list[float]:
-    """Return the shares to try: the optimum, then its neighbours. Each leaves work for both sides."""
+    """Return the GPU's shares to try, from the seconds of each side alone: the optimum, then its neighbours.
+    Each leaves work for both sides."""
     best = optimum(cpu_s, gpu_s)
     around = [best, *(place for step in STEPS for place in (best - step, best + step))]
     return [place for place in around if 0.0 < place < 1.0]

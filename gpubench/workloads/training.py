@@ -161,8 +161,9 @@ def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
 
 
 def sign_slack(gradient: str) -> Callable[..., Array]:
-    """Return a function that gives the slack of the gradient `dw1` or `db1`. Round-off decides the sign of
-    hidden values near 0, and with it whether a gradient flows back through them."""
+    """Return a function that gives the slack of the gradient `dw1` or `db1`, a margin that is added to its
+    tolerance. Round-off decides the sign of hidden values near 0, and with it whether a gradient flows back
+    through them."""
 
     def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
         w1, b1, w2, b2 = weights

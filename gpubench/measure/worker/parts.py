@@ -85,7 +85,8 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 
 
 def parts_of_call(timer: Timer) -> dict[str, float]:
-    """Return the seconds of each part of one `transfer-always` call, with a wait before and after each step.
+    """Return the seconds of each part of one `transfer-always` call, by the name of its field in `Parts`. The
+    device is waited for before and after each step.
 
     The steps follow each other as in a real call. A step that is timed alone takes longer, because the
     interpreter has waited for the device, and the caches hold other data. The upload ends with a wait of its
