@@ -272,14 +272,22 @@ def lock_result(
 
 
 def _holder(path: Path) -> str:
-    import psutil
-
-    with contextlib.suppress(OSError, OverflowError, msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         holder = msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder)
-        # Else it could not sign: the file is another user's.
-        if holder.host != _host() or psutil.pid_exists(holder.pid):
+        if holder.host != _host() or _lives(holder.pid):  # else it could not sign: the file is another user's
             return str(holder)
     return "another process holds its lock"
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "nt":
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except OSError:  # another user's
+            pass
+    return True
 
 
 def _host() -> str:
