@@ -93,8 +93,8 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
     """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs. In a
     container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
     `affinity` and `cpuset` keep the kernel's numbers. Sets in different numberings are never intersected. If
-    the numbering is the same, `cpuset` is restricted to the online CPUs. It is invalid if it has no CPU of
-    `affinity`."""
+    the numbering is the same, `cpuset` is restricted to the online CPUs. A `cpuset` that has no CPU of
+    `affinity` becomes invalid."""
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
         cpuset = missing("invalid", cpuset.source, note)
@@ -225,8 +225,8 @@ def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
 
 
 def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
-    """Return the kinds, fastest first, with their ranks. They are sorted by capacity, then clock, then threads
-    per core, then CPU number."""
+    """Return the kinds, fastest first, with their ranks. The highest capacity comes first; of equal kinds the highest
+    clock, then the most threads per core, then the lowest CPU number."""
 
     def speed(kind: CpuKind) -> tuple[float, ...]:
         width = kind.logical / kind.cores if kind.cores else 0
@@ -531,8 +531,8 @@ def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:
 
 
 def parse_kilohertz(text: str) -> int | None:
-    """Parse kilohertz and return hertz. Return None for 0 and for a placeholder. Raises ValueError for anything
-    else."""
+    """Parse kilohertz and return hertz. Return None for 0 and for a placeholder such as "<unknown>". Raises
+    ValueError for anything else, and for more than 100 GHz."""
     if is_placeholder(text.strip("<>")):
         return None
     value = size(text)

@@ -73,7 +73,8 @@ class GpuContext(NamedTuple):
 
     memory: Memory  # the memory of the host
     soc: bool  # whether the firmware names a chip whose GPU shares the CPU's memory
-    name_of: Callable[[int, int], tuple[str, str] | None]  # the name of a PCI id, and its source
+    # returns the name of a vendor's device by their two PCI ids, and the source of the name; None: unknown
+    name_of: Callable[[int, int], tuple[str, str] | None]
     debug: bool  # whether to keep the raw records in the document
 
 

@@ -181,7 +181,7 @@ class ProbeRequest(NamedTuple):
 
 
 class ProbeMessage(msgspec.Struct, kw_only=True):
-    """The message that a probe writes. A field that it does not answer is None."""
+    """The message that a probe writes. A field for which the probe has no answer is None or empty."""
 
     records: list[dict[str, Any]] = []  # the records of devices, in the form that --records reads
     partial: bool = False  # whether the probe has not finished yet

@@ -158,8 +158,8 @@ _WSL = "update Windows' driver for a GPU of NVIDIA; for others try --deep, or ru
 
 
 def no_gpu(machine: Machine) -> Reason:
-    """Return the reason why a machine in which no GPU was found has none. If it may have one all the same, the
-    text says what would show it."""
+    """Return the reason for the mode cpu on a machine on which no GPU was found. If it may have a GPU all the same,
+    the text says what would show it."""
     unknown = machine.gpu_count.value is None
     wsl = unknown and machine.platform.wsl.value
     if machine.software_renderers:

@@ -67,7 +67,7 @@ class NodeClocks:
         self._due: dict[str, tuple[float, Overdue]] = {}
 
     def ask(self, node: str, now: float) -> None:
-        """Start the queue timeout of a node when its command is started."""
+        """Start the queue timeout of a node, whose command is started now."""
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
@@ -114,8 +114,8 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How the run of a node ended."""
 
     name: str  # the name of the node
-    reason: NodeReason | None  # why the node has no complete result; None if it arrived
-    error: str | None  # the reason in words; None if its result arrived
+    reason: NodeReason | None  # why the node has no complete result; None if it has one
+    error: str | None  # the reason in words; None without a reason
     last_event: str | None = None  # the last event that the node reported; None if there was none
     cut: Cut | None = None  # the reason why the driver ended the run; None if it did not
     attempts: Sequence[NodeAttempt] = ()  # earlier attempts, which were repeated

@@ -64,8 +64,8 @@ Numbers = Mapping[int, int]  # maps a run's session to the merged run's
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """Return one run with the sessions of all `runs`, numbered by their start. There is at least one run, and a
-    single run is returned unchanged.
+    """Return one run with the sessions of all `runs`, numbered by their start. `runs` must not be empty. A single run
+    is returned unchanged.
 
     Raises InputError if a run is given twice. Raises it also if the runs differ in machine, devices, software
     or protocol, or in the definition of an op.

@@ -61,7 +61,7 @@ class UserFunction:
 
     `cpu` is the program for the CPU, and `gpu` the one for the GPU. If `gpu` is None, `cpu` runs on both and
     takes the array library as its first argument. `make` returns the list of inputs at a size n; None means
-    random vectors in the dtype of the case.
+    random vectors in the dtype of the case. The other options, and the errors, are those of `gpubench.function`.
     """
 
     def __init__(
