@@ -95,7 +95,10 @@ PARTS = {
     "hybrid": (
         ("gpubench/backends/hybrid.py", "gpubench/backends/shared/pieces.py", "gpubench/backends/shared/sides.py"),
         ("tests/unit/backends/test_hybrid_parts.py", "tests/conformance/test_hybrid.py"),
-        ("tests/unit/multi/test_device_groups.py", "tests/fake/test_hybrid_run.py", "tests/fake/test_pipelines.py"),
+        (
+            "tests/unit/multi/test_device_groups.py", "tests/fake/test_hybrid_run.py", "tests/fake/test_pipelines.py",
+            "tests/unit/workloads/test_workloads.py",
+        ),
     ),
     "shared": (
         tuple(f"gpubench/backends/shared/{name}.py" for name in ("blocks", "choices", "host", "memory", "reference")),
@@ -112,7 +115,10 @@ PARTS = {
     "numpy": (
         tuple(f"gpubench/backends/numpy/{name}.py" for name in ("__init__", "compiled", "machine_code")),
         ("tests/unit/kernels/test_cpu_kernels.py", "tests/unit/backends/test_hybrid_parts.py"),
-        ("tests/conformance/test_built_in_backends.py",),
+        (
+            "tests/unit/backends/test_backends.py", "tests/faults/test_cache.py",
+            "tests/conformance/test_built_in_backends.py",
+        ),
     ),
     "wgpu": (
         tuple(f"gpubench/backends/wgpu/{name}.py" for name in ("programs", "queues", "transfers")),
@@ -143,7 +149,7 @@ PARTS = {
                 "estimate", "derived", "advise", "answer", "charts", "ci",
             )
         ),
-        REPORTS,
+        (*REPORTS, "tests/detect/test_mode.py", "tests/fake/test_pipelines.py"),
     ),
     "detect": (
         ("gpubench/detect",), ("tests/detect",),

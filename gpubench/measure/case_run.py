@@ -121,7 +121,7 @@ class CaseRun:
         )
         self._used: list[list[float]] = []  # samples of each block
         self.clean: list[list[float]] = []  # those that were not throttled, of each block that has some
-        self._pauses_s = list(PAUSES_S)
+        self.pauses_s = list(PAUSES_S)  # the pauses left before throttled samples are taken again, in seconds
         self._number = 0
         self._sampling_s = 0.0
         self._block_s = 0.0
@@ -264,12 +264,12 @@ class CaseRun:
             if block is None:
                 return False
             self.runtime.recorder.add(self.case.id, blocks=block)
-            self._add(block)
+            self.add(block)
             self._block_s = time.monotonic() - began
             samples = len(block.discarded)
-            if not samples or not self._pauses_s or self.runtime.budget.over or self.left_s <= 0:
+            if not samples or not self.pauses_s or self.runtime.budget.over or self.left_s <= 0:
                 return True
-            pause_s = self._pauses_s.pop(0)
+            pause_s = self.pauses_s.pop(0)
             if SLOWED.intersection(block.throttle):
                 time.sleep(pause_s)
                 self.left_s -= pause_s
@@ -508,7 +508,7 @@ class CaseRun:
         """The samples that count, by block: all except throttled ones. If fewer than `min_samples` are left
         after the last try, all samples count, each as a block."""
         enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
-        return self.clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
+        return self.clean if enough or self.pauses_s else [[value] for block in self._used for value in block]
 
     @property
     def kept(self) -> list[float]:
@@ -521,7 +521,7 @@ class CaseRun:
         rest = self.runtime.settings.max_samples - len(self.kept)
         return max(1, min(rest, 1 if self._long else BLOCK_SAMPLES))
 
-    def _add(self, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """Store the samples of a block after its warm-up, and separately those that were not discarded."""
         self._used.append(block.wall_s[block.warmup :])
         clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]

@@ -73,7 +73,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder. Never raises."""
-        _discard(self.folder, self._lock)
+        discard(self.folder, self._lock)
 
 
 def _memory(room: int) -> Path | None:
@@ -112,7 +112,7 @@ def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
             raise
 
 
-def _discard(folder: Path, lock: Lock) -> None:
+def discard(folder: Path, lock: Lock) -> None:
     """Remove a folder, its marker last, so that the next run can finish an interrupted removal. Never raises."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -144,7 +144,7 @@ def _remove_orphans(temporary: Path) -> None:
                 continue
             lock = Lock(marker)
             if lock.take():
-                _discard(folder, lock)
+                discard(folder, lock)
 
 
 def _is_own_folder(path: Path) -> bool:

@@ -132,20 +132,20 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
-        if (op_name, u, key) not in _distances:
+        if (op_name, u, key) not in distances:
             op = kernels.load(op_name)
             above, below = (_train(op, xp, arrays, sign * 8 * u) for sign in (1, -1))
-            _distances.clear()
-            _distances[op_name, u, key] = {
+            distances.clear()
+            distances[op_name, u, key] = {
                 output.name: _largest(xp, above[output.name] - below[output.name]) for output in op.outputs
             }
-        return 4 * _distances[op_name, u, key][value]
+        return 4 * distances[op_name, u, key][value]
 
     return slack
 
 
 # The distances of the training asked about last, because all of its outputs are judged one after the other.
-_distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
+distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
 
 
 def _largest(xp: Array, distance: Array) -> Array:

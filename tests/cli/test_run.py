@@ -165,14 +165,19 @@ def test_who_asks_for_more_than_the_answer_gets_the_report(asked, screen):
     assert delivery.report_style(RunOptions(**asked)).screen is screen
 
 
-@pytest.mark.parametrize(("asked", "sessions"), [
-    ({"budget": "60s"}, 1), ({"budget": "4m"}, 2), ({"budget": "2h"}, 3), ({"budget": "5m", "sessions": 1}, 1),
-    ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1),
+@pytest.mark.parametrize(("asked", "known"), [
+    *((asked, {"sessions": sessions}) for asked, sessions in [
+        ({"budget": "60s"}, 1), ({"budget": "4m"}, 2), ({"budget": "2h"}, 3), ({"budget": "5m", "sessions": 1}, 1),
+        ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1)]),
+    ({"min_samples": 999}, {"max_samples": 999}), ({"min_samples": 9, "max_samples": 9}, {"max_samples": 9}),
+    ({"check_only": True}, {"sessions": 1, "autotune": False, "budget_s": None}),
+    ({"check_only": True, "budget": "9s"}, {"budget_s": 9.0}),
 ])  # fmt: skip
-def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sessions):
+def test_settings_are_those_of_a_preset_and_what_follows_from_the_options(asked, known):
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
     options, ops = RunOptions(**asked), {"add": kernels.load("add")}
-    assert request.settings(options, request.selection(options, ops), ops).sessions == sessions
+    settings = request.settings(options, request.selection(options, ops), ops)
+    assert {name: getattr(settings, name) for name in known} == known
 
 
 @pytest.mark.parametrize(("asked", "words"), [

@@ -305,7 +305,7 @@ FIRST, SECOND = (pci(f"0000:0{n}:00.0", "10de", "2330", "nvidia") for n in (1, 2
 NOUVEAU = HOST | pci("0000:01:00.0", "10de", "2330", "nouveau")
 LXC = {"/run/systemd/container": "lxc"}
 WHY, WHYS, SOURCE = "gpus.0.why_not", "gpus.*.why_not", "gpus.0.usable.source"
-REASON, MASK = "recommendation.reasons.0.code", "CUDA_VISIBLE_DEVICES"
+REASON, MASK, NODE = "recommendation.reasons.0.code", "CUDA_VISIBLE_DEVICES", "gpus.0.access.device_node"
 LISTED = {"source": "nvml", "bdf": "0000:02:00.0", "vendor_id": "10de"}
 
 
@@ -354,7 +354,8 @@ LIVE = {
     # Windows' own GPUs are behind one node, which tells nothing of them.
     **{f"a guest of Windows {how}": (GUEST | tree, {}, {"nvml": "absent"}, [], {"gpu_count": "absent", REASON: "GPU_UNKNOWN"}, "In WSL, update")
        for how, tree in (("alone", {}), ("with its adapter", pci("5582:00:00.0", "1414", "008e", "dxgkrnl", pci_class="0302")))},
-    "a GPU that a guest of Windows lists": (GUEST, {}, {}, [VULKAN], {"gpu_count": 1, "warnings": []}, None),
+    "a GPU that a guest of Windows lists": (GUEST, {}, {}, [VULKAN], {"gpu_count": 1, "warnings": [], NODE: "present"}, None),
+    "a GPU that Vulkan alone lists": (HOST, {"/dev/none": "absent"}, {}, [VULKAN], {NODE: "not_probed", WHY: []}, None),
     "Windows with a software adapter": (
         {"/proc/nothing": ""}, {}, {"wgpu": "ok"}, [VULKAN | {"adapter_type": "cpu"}], {"gpu_count": "absent", REASON: "SOFTWARE_ONLY"}, "without its driver")}  # fmt: skip
 

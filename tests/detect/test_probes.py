@@ -420,6 +420,22 @@ def test_what_a_probe_said_stands_however_it_ended():
     assert [[record.source for record in answer.records] for answer in answers] == [["nvml"]] * len(ENDINGS)
 
 
+IDS = {"vendor_id": 0x8086, "device_id": 0x56A0}
+MESA = IDS | {"vendor": "venus", "device": "Arc", "description": "Mesa 26", "adapter_type": "CPU"}
+APPLE = dict.fromkeys(MESA, "") | {"device": "Apple M3", "backend_type": "Metal"}
+
+
+@pytest.mark.parametrize(("info", "record"), [
+    (MESA | {"backend_type": "Vulkan"}, IDS | {"source": "wgpu:vulkan", "driver": "venus", "name": "Arc", "adapter_type": "cpu", "version": "Mesa 26"}),
+    ({"backend_type": "BrowserWebGPU"}, {"source": "wgpu:browserwebgpu", "driver": None, "name": None, "adapter_type": "other", "version": None}),
+    *((APPLE | {"adapter_type": kind}, {"source": "wgpu:metal", "driver": None, "name": "Apple M3", "version": None, "vendor": "Apple M3", **more})
+      for kind, more in (("DiscreteGPU", {"adapter_type": "discrete"}),
+                         ("IntegratedGPU", {"adapter_type": "integrated", "memory.unified": True}))),
+])  # fmt: skip
+def test_an_adapter_of_webgpu_tells_its_name_type_and_ids(info, record):
+    assert libraries.adapter_record(7, SimpleNamespace(info=info)) == {"ordinal": 7, **record}
+
+
 def test_a_backend_that_breaks_costs_its_own_devices_alone(monkeypatch):
     def broken(device_id):
         raise OSError("gone")

@@ -11,7 +11,7 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.backends.numpy import compiled, machine_code
+from gpubench.backends.numpy import machine_code
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 from tests.forking import environment
@@ -132,8 +132,11 @@ def test_numba_that_is_there_and_does_not_work_is_said_with_its_cause(gpubench, 
     assert "not installed: numba" not in gpubench("report", "r.json", "--format", "markdown").stdout
 
 
-def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch):
-    monkeypatch.setattr(compiled, "TRIAL", compiled.TRIAL.replace("i + m", "i"))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch, threads):
+    right = NumbaThreads.launch
+    monkeypatch.setattr(NumbaThreads, "launch", lambda self, program, buffers: (
+        (lambda: None) if program.threads == threads else right(self, program, buffers)))  # fmt: skip
     with pytest.raises(NumbaUnusable, match="numba does not work"):
         NumbaThreads(2)
 

@@ -579,4 +579,6 @@ def test_a_module_in_an_archive_is_a_source(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.writestr("in_an_archive.py", "import gpubench\n@gpubench.function\ndef f(xp, x): return x\n")
     place = CodeSource("in_an_archive", "module", "in_an_archive", path=(str(tmp_path / "mine.zip"),))
+    before = np.random.default_rng, [*sys.meta_path]
     assert set(load_source(place).functions) == {"f"}
+    assert (np.random.default_rng, sys.meta_path) == before

@@ -112,8 +112,11 @@ def test_the_bound_is_a_number_where_the_result_is(formula, x, scale):
     np.testing.assert_allclose(got, scale, rtol=1e-3)
 
 
-def test_next_to_a_jump_either_side_is_right():
-    tolerance = trace(lambda xp, x: xp.where(3 * x > 0.3, x, -x), ["x"]).tolerance()
+@pytest.mark.parametrize(
+    "right", [lambda x: 3 * x > 0.3, lambda x: (3 * x > 0.3) | (x > 9), lambda x: (x < 9) & (3 * x > 0.3)]
+)
+def test_next_to_a_jump_either_side_is_right(right):
+    tolerance = trace(lambda xp, x: xp.where(right(x), x, -x), ["x"]).tolerance()
     x = np.array([0.1, 0.2])
     at_jump, elsewhere = tolerance.slack(np, 2.0**-24, x)
     assert (at_jump, elsewhere) == (pytest.approx(0.2), 0)

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numba
@@ -30,7 +30,6 @@ from numba.core.serialize import dumps
 from gpubench.result.store.cache import note, user_cache
 
 FOLDER, WHAT = "kernels", "a compiled kernel"
-Result = TypeVar("Result")
 _PAYLOADS = msgspec.msgpack.Decoder(dict[str, bytes])
 # Settings of numba that change no code; all others may.
 _HARMLESS = re.compile("CACHE|THREAD|COLOR|HELP|WARN|TRACEBACK|CUDA")
@@ -100,9 +99,9 @@ class FunctionCode(NullCache):  # type: ignore[misc]
             self._module.keep(f"{self._function} {sig}", cres._reduce())
 
 
-def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Exception], ...] = ()) -> Result:
-    """Return the result of `run`, which defines `module`. Functions of the module are loaded from the cache, or
-    compiled and stored there.
+def define(module: str, run: Callable[[], object], *, hopeless: tuple[type[Exception], ...] = ()) -> None:
+    """Call `run`, which defines `module`. Functions of the module are loaded from the cache, or compiled and
+    stored there.
 
     Raises the errors of `run`. An error of functions from the cache may be that of the cached code. Unless its
     type is in `hopeless`, the file is then removed and everything is compiled once more.
@@ -110,17 +109,16 @@ def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Excep
     code = _open[module] = ModuleCode(module)
     try:
         try:
-            made = run()
+            run()
         except hopeless:
             raise
         except Exception as error:
             if not code.used:
                 raise
             code.remove()
-            made = run()
+            run()
             note("cache-damaged", f"{WHAT} in the cache is made anew: it raised {type(error).__name__}")
         code.save()
-        return made
     finally:
         del _open[module]
 

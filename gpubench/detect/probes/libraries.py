@@ -192,12 +192,13 @@ def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
 
     def describe(ordinal: int, adapter: Any) -> dict[str, Any]:
         ids = adapter.info.get("vendor_id"), adapter.info.get("device_id")
-        return entries.get(ids, {}) | _adapter(ordinal, adapter)
+        return entries.get(ids, {}) | adapter_record(ordinal, adapter)
 
     yield from ask_each(wgpu.__version__, "adapter ", adapters, describe, _check_adapter if check else None)
 
 
-def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
+def adapter_record(ordinal: int, adapter: Any) -> dict[str, Any]:
+    """Return the record of an adapter of wgpu. What the adapter leaves empty is None, or left out if it is an id."""
     info = dict(adapter.info)
     api = _APIS.get(str(info.get("backend_type")), str(info.get("backend_type") or "unknown").lower())
     record = {

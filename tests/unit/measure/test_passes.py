@@ -205,6 +205,8 @@ def test_of_a_cpu_alone_the_ladder_is_all(implementations):
     assert TORCH in {device for device, _ in top}
     named = Simulation(["add"], devices=(CPU,), whole=True, budget_s=5.0).run()
     assert named.now < 6, "a named budget ends, too"
+    short = Simulation(devices=(CPU,), slow={"add": 148, "relu": 617, "mul": 158}, budget_s=10.0).run()
+    assert short.recorder.run.warnings == [], "no time is kept for passes that never come"
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])

@@ -277,6 +277,16 @@ def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blo
     assert (worker.samples, [stop.reason for stop in found.stops]) == (blocks_of, ["max-samples"])
 
 
+@pytest.mark.parametrize(
+    ("least", "pauses_s", "kept"), [(2, (), [2, 3]), (3, (), [1, 2, 3]), (3, (9,), [2, 3])]
+)
+def test_throttled_samples_count_if_too_few_others_are_left_after_the_last_pause(least, pauses_s, kept):
+    run = CaseRun(ON_CPU, runtime(NoDevice(), wanted=open_end(least, 9)), *step_of(ON_CPU).workloads)
+    run.pauses_s = pauses_s
+    run.add(block([9.0, 1.0, 2.0, 3.0], warmup=1, discarded={"1": "throttled"}))
+    assert run.kept == kept
+
+
 @pytest.mark.parametrize(("launch_s", "samples", "warm"), [
     (2 * case_run.ONCE_S, [1] * 6, []), (0.26, [1] * 6, []), (0.24, [2, 1, 1, 1, 1], [0]),
     (2 * case_run.LONG_S, [2, 1, 1, 1, 1], [0, 1, 2, 3, 4]),

@@ -139,8 +139,8 @@ def test_a_block_has_as_many_launches_as_make_a_sample(timed, changes, repeat, a
     assert (block.warmup, block.wall_s) == (0, [timed.launch_s] * changes.get("samples", 4))
     assert asked in (None, timed.asked)
     assert block.hot_repeat in (None, repeat)
-    if timed.settled:
-        assert timed.block().repeat == repeat, "and so it stays"
+    assert timed.settled == (timed.flush is None)
+    assert timed.block().repeat == repeat, "and so it stays"
 
 
 def test_a_quantity_of_ones_own_is_read_behind_each_sample_that_counts(monkeypatch):

@@ -93,6 +93,11 @@ def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_remo
     assert list(temporary.iterdir()) == [another]
 
 
+def test_two_runs_may_remove_the_same_folder(temporary):
+    scratch.discard(temporary, Mock(release=lambda keep: temporary.rmdir()))
+    assert not temporary.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="giving a folder away needs root")
 def test_a_folder_of_another_user_stays(temporary):
     theirs = temporary / "gpubench-scratch-theirs"

@@ -14,7 +14,7 @@ from gpubench.measure import protocol, worker_pool
 from gpubench.measure.budget import LAST_S, Budget
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
 from gpubench.result.case import FUNCTIONS
-from gpubench.result.machine import Cpu, Machine
+from gpubench.result.machine import Cache, Cpu, CpuKind, Machine, Memory, Numa, NumaNode
 from gpubench.result.run import Settings, WorkerRecord
 from tests.raising import raised
 from tests.unit.measure.builders import case, device
@@ -59,7 +59,7 @@ class ScriptedWorker:
 
     def send(self, request):
         if isinstance(request, protocol.Open):
-            self.device, self.cpus = request.device_id, request.cpus
+            self.device, self.opening = request.device_id, request
         kind = type(request).__name__
         begin = max(self.script.now, self.free)
         self.free = begin + COSTS.get(kind, 0.5) + (kind == "Open") * self.script.slow.get(self.device, 0.0)
@@ -149,11 +149,22 @@ def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
     assert all(record.overhead_s for record in pool.records)
 
 
-def test_a_quota_of_two_cpus_bounds_each_worker(script):
-    """More busy threads would be stopped for a part of each period, however many processors there are."""
-    machine = Machine(cpu=Cpu(logical=make_fact(16, "t"), available=make_fact(2, "t")))
-    WorkerPool(Settings(threads=2), Path(), {}, (), machine).open_all(DEVICES[:1])
-    assert [(worker.threads, worker.cpus) for worker in script.workers] == [(2, 2)]
+@pytest.mark.parametrize(("changes", "flushed"), [({}, None), ({"page_locked": True, "cache": "cold"}, 1600)])
+def test_each_worker_knows_its_share_of_the_host_and_the_settings(script, changes, flushed):
+    """More busy threads than the quota's two CPUs would be stopped for a part of each period."""
+    caches = [Cache(level=1, type="data", size_bytes=size, instances=2) for size in (99, 400)]
+    kinds = [CpuKind(rank=0, cores=1, logical=2, cpus="0-1")]
+    machine = Machine(
+        cpu=Cpu(**{name: make_fact(fact, "t") for name, fact in {"logical": 16, "available": 2, "caches": caches, "kinds": kinds}.items()}),
+        memory=Memory(usable_bytes=make_fact(900, "t")), numa=Numa(nodes=[NumaNode(id=0), NumaNode(id=1, cpus=make_fact("2-3", "t"))]),
+    )  # fmt: skip
+    devices = [device(name, "cpu") for name in DEVICES]
+    WorkerPool(Settings(threads=2, **changes), Path(), {}, devices, machine).open_all(DEVICES[:1])
+    (worker,) = script.workers
+    told = worker.opening
+    assert (worker.threads, told.threads, told.cpus, told.host_bytes) == (2, 2, 2, 300)
+    assert told.alike == ["0-1", "2-3"]
+    assert (told.page_locked, told.flush_bytes) == ("page_locked" in changes, flushed)
 
 
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])

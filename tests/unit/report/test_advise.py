@@ -64,7 +64,7 @@ def test_sizes_that_were_measured_that_lie_between_and_outside(n, device, basis,
     found = ask(RISING, n)
     assert (found.device_id, found.basis, found.confidence) == (device, basis, confidence)
     if gain is None:
-        assert "cupy:0 measured from n = 256 to 4096" in found.reason
+        assert "cupy:0 measured from n = 256 to 4096" in found.reason == found.why
         assert found.gain is None
     else:
         assert found.gain.ratio == pytest.approx(gain, rel=0.02)

@@ -1,6 +1,7 @@
 """`gpubench report`, `results` and `compare` as a user runs them: files, messages and exit codes. Files that cannot be
 read: tests/cli/test_refusals.py."""
 
+import contextlib
 import functools
 import json
 from pathlib import Path
@@ -9,8 +10,9 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
+from gpubench.base.errors import UsageError
 from gpubench.base.table import FEW, MANY, Cell, paint
-from gpubench.cli.delivery import chosen_format, count_colors, table_width
+from gpubench.cli.delivery import check_picture, chosen_format, count_colors, table_width
 from gpubench.result.machine import Fact
 from gpubench.result.store import save
 from tests.unit.report.samples import full_run, interrupted_run
@@ -61,6 +63,17 @@ def test_a_folder_of_several_machines_has_a_table_for_each(report, folder):
 def test_a_suffix_chooses_a_format_unless_one_is_named(file, name):
     assert chosen_format(None, file, to_terminal=False) == name
     assert chosen_format("go", file, to_terminal=False) == "go"
+
+
+@pytest.mark.parametrize(("format", "terminal", "draws", "code"), [
+    ("png", True, True, "not-text"), ("png", False, True, None), ("svg", True, True, None), ("svg", False, False, "no-plots"),
+    ("table", True, False, None),
+])  # fmt: skip
+def test_a_picture_needs_what_draws_it_and_a_png_a_file(monkeypatch, format, terminal, draws, code):
+    monkeypatch.setattr("gpubench.report.plots.can_draw", lambda: draws)
+    with pytest.raises(UsageError) if code else contextlib.nullcontext() as refusal:
+        check_picture(format, to_terminal=terminal)
+    assert code is None or refusal.value.code == code
 
 
 def test_no_page_is_opened_where_nobody_sees_one(gpubench, folder):

@@ -9,6 +9,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
+from types import SimpleNamespace
 
 import jsonschema
 import msgspec
@@ -38,6 +39,7 @@ from gpubench.report.advice import render as render_advice
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
 from gpubench.report.document import CaseComplete, EventLine
+from gpubench.report.exporters import Rate, rate_of
 from gpubench.report.layout import RenderOptions
 from gpubench.report.wording import ratio_text, time_interval_text, time_text
 from gpubench.result.machine import Fact
@@ -139,6 +141,13 @@ def test_any_time_has_the_unit_and_the_decimals_of_its_interval(estimate, below,
 
 def test_a_low_end_above_zero_is_not_printed_as_zero():
     assert ratio_text(Interval(0.0038, 1.0, 265.9, "hull")) == "1.0x [0.004, 265.9]"
+
+
+@pytest.mark.parametrize(
+    ("flops", "bytes", "rate"), [(5e9, 1e9, (5, "GFLOP/s")), (4e9, 1e9, (1, "GB/s")), (0, 0, None)]
+)
+def test_a_rate_is_of_operations_where_each_byte_has_more_than_four(flops, bytes, rate):
+    assert rate_of(SimpleNamespace(flops=flops, bytes=bytes), 1.0) == (rate and Rate(*rate))
 
 
 # ---------------------------------------------------------------- no line is longer than the terminal

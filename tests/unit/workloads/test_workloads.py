@@ -196,6 +196,7 @@ def test_the_slack_of_a_training_is_four_times_the_distance_of_its_extremes(monk
     slack = training.training_slack("mlp_sgd", "w1.3")
     assert slack(np, 0.5, np.ones(2)).tolist() == [4 * 2 * 8 * 0.5 * 3.0, 4 * 2 * 8 * 0.5 * 4.0]
     assert slack(np, 0.25, np.ones(2)).tolist() == [48.0, 64.0], "of another precision"
+    assert len(training.distances) == 1, "large arrays of the training asked about last alone"
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
