@@ -82,9 +82,14 @@ def test_what_is_asked_for_is_printed_and_written_down(run, words, code, parts, 
         assert all(outcome["check"]["ok"] for outcome in outcomes.values() if outcome["type"] == "measurement")
 
 
-def test_report_says_the_same_as_run_did_and_json_is_the_result_document(run):
-    ran, _ = run(f"{ADD} --format markdown -o m.json")
-    assert run("report m.json --format markdown")[0].stdout == ran.stdout
+@pytest.mark.parametrize("name", ["markdown", "gha-smaller", "csv"])
+def test_report_says_the_same_as_run_did(run, name):
+    ran, _ = run(f"{ADD} {QUEUED} --format {name} -o m.json")
+    assert "add" in run(f"report m.json --format {name}")[0].stdout == ran.stdout
+    assert run(f"report m.json --format {name} -o out.json")[0].stdout == "", "the name outweighs the suffix"
+
+
+def test_json_is_the_result_document(run):
     ended, document = run(f"{ADD} --format json -o r.json")
     assert json.loads(ended.stdout) == document
 

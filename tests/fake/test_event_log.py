@@ -65,19 +65,6 @@ def test_a_failure_is_told_with_its_cause(gpubench):
     assert events(done.stdout)[-1]["exit_reason"] == "wrong-result"
 
 
-RUN = (*RELU, *"fake:gpu --quick -o r.json".split())
-
-
-@pytest.mark.parametrize("name", ["gha-smaller", "csv"])
-def test_run_and_report_print_the_same(gpubench, in_process, name):
-    ran = gpubench(*RUN, "--format", name, status=0)
-    reported = in_process("report", "r.json", "--format", name)
-    assert ran.stdout == reported.stdout
-    assert "relu" in ran.stdout.lower()
-    named = in_process("report", "r.json", "--format", name, "-o", "out.json")  # the name outweighs the suffix
-    assert (named.returncode, named.stdout) == (0, "")
-
-
 def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
     command = "run --ops add --sizes 1k --quick --devices fake:cpu,fake:gpu --no-save --format plain"
     ended = gpubench(*command.split(), "--columns", "nope", status=0)

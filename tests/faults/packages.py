@@ -1,6 +1,8 @@
 """Throw-away packages with entry points, as pip would leave them behind: a folder for PYTHONPATH."""
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import gpubench
@@ -37,6 +39,13 @@ def install_scripted(folder, name, habit):
     """The environment with a backend `name` that has the scripted CPU and GPU; `habit` alters what these do."""
     module = habit + _SCRIPTED.format(name=name)
     return {"PYTHONPATH": str(install(folder, name, module, backends={name: f"{name}:BACKEND"}))}
+
+
+def started(command, cwd, **environ):
+    """A program that has ended, without the PYTHONPATH of the tests."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=cwd, env=usual | environ, capture_output=True, text=True, timeout=300,
+                          check=False)  # fmt: skip
 
 
 def copy_gpubench(folder):

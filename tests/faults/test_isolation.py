@@ -21,7 +21,7 @@ from gpubench.base import processes
 from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Worker, WorkerGone
-from tests.faults.packages import copy_gpubench, install
+from tests.faults.packages import copy_gpubench, install, started
 from tests.forking import is_alive
 
 RUN = "run --devices fake:cpu,fake:gpu --ops add --sizes 1k --quick --no-progress --no-save".split()
@@ -81,13 +81,6 @@ def test_site_packages_do_not_shadow_the_standard_library(installed, tmp_path):
     done = started([installed, "-m", "gpubench", *RUN], tmp_path)
     assert (done.returncode, "site-packages" in done.stderr) == (0, False), done.stderr
     assert "crashed" not in done.stdout
-
-
-def started(command, cwd, **environ):
-    """A program that has ended."""
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(command, cwd=cwd, env=usual | environ, capture_output=True, text=True, timeout=300,
-                          check=False)  # fmt: skip
 
 
 def place(python, cwd, **environ):

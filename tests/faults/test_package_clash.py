@@ -1,8 +1,6 @@
 """Another package that installs a folder `gpubench` too is named, with the remedy, and also where it overwrote files."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,13 +10,15 @@ import pytest
 from gpubench.base.errors import ExitCode
 from gpubench.base.installation import find_clash
 from gpubench.cli.exit import guard
-from tests.faults.packages import copy_gpubench
+from tests.faults.packages import copy_gpubench, started
 
 ROOT = Path(__file__).parents[2]
 METADATA = "Metadata-Version: 2.1\nName: gpubench\nVersion: 1.0.0\n"
 RECORD = "gpubench/__init__.py,sha256=47DEQpj8HBSa,0\ngpubench/main.py,sha256=pyZfaYU5czq,7625\n"
 CLASH = "gpubench 1.0.0 installs a folder gpubench too"
-COMMANDS = (["--version"], ["run", "--nonsense"], ["schema"])
+COMMANDS = [
+    [sys.executable, "-m", "gpubench", *words.split()] for words in ("--version", "run --nonsense", "schema")
+]
 
 
 def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
@@ -29,11 +29,6 @@ def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
         path = info / name.replace("_txt", ".txt")
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return site
-
-
-def started(*arguments, site, cwd):
-    command, env = [sys.executable, "-m", "gpubench", *arguments], {**os.environ, "PYTHONPATH": str(site)}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=env, check=False)
 
 
 @pytest.mark.parametrize(("folder", "name"), [
@@ -71,8 +66,8 @@ def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     (site / "gpubench" / file).write_text(theirs)
     (tmp_path / "folder").mkdir()
     failed = 0
-    for arguments in COMMANDS:
-        ended = started(*arguments, site=site, cwd=tmp_path / "folder")
+    for command in COMMANDS:
+        ended = started(command, tmp_path / "folder", PYTHONPATH=str(site))
         if ended.returncode == ExitCode.FAILED:
             failed += 1
             *_, what, why, fix = ended.stderr.splitlines()
@@ -90,15 +85,14 @@ def test_a_file_that_went_with_it(site, tmp_path):
     """
     (site / "gpubench" / "cli" / "__init__.py").unlink()
     (tmp_path / "folder").mkdir()
-    reported = "".join(started(*words, site=site, cwd=tmp_path / "folder").stderr for words in COMMANDS)
+    reported = "".join(started(words, tmp_path / "folder", PYTHONPATH=str(site)).stderr for words in COMMANDS)
     assert "  why: files of gpubench are missing or replaced\n" in reported
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 
 
 def test_a_package_that_gpubench_needs_is_missing(site, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())", "ops"],
-        cwd=site, capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    program = "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())"
+    ended = started([sys.executable, "-c", program, "ops"], site)
     assert ended.returncode == ExitCode.FAILED
     assert "  why: the package typer, which gpubench needs, is not installed\n" in ended.stderr
     assert "-m pip install gpubench-cli\n" in ended.stderr
