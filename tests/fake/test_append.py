@@ -73,9 +73,9 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
     ("--skip add/n=1024", "has none, and the option asks for add/n=1024"),
     ("--check-only", "--check-only contradicts"),
 ])  # fmt: skip
-def test_an_option_that_contradicts_the_file_is_refused(made, gpubench, tmp_path, options, words):
+def test_an_option_that_contradicts_the_file_is_refused(made, in_process, tmp_path, options, words):
     shutil.copy(made, tmp_path / "r.json")
-    ended = gpubench("run", "--append", "r.json", *options.split())
+    ended = in_process("run", "--append", "r.json", *options.split())
     assert (ended.returncode, words in ended.stderr) == (2, True)
     assert (tmp_path / "r.json").read_bytes() == made.read_bytes()
 

@@ -257,9 +257,10 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     ("fs = [gpubench.function(lambda xp, x: x)]\n", "no function to measure", "lambda is left out: it has no name in the file"),
     ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
     ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'")])  # fmt: skip
-def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
+@pytest.mark.usefixtures("forked_children")
+def test_a_file_that_cannot_be_used(in_process, tmp_path, text, words, why):
     write(tmp_path, text)
-    ended = gpubench("run", "mine.py", "--sizes", "64")
+    ended = in_process("run", "mine.py", "--sizes", "64")
     assert (ended.returncode, words in ended.stderr, why in ended.stderr) == (2, True, True), ended.stderr
     assert "Traceback" not in ended.stderr
 

@@ -1,6 +1,7 @@
 """`run` and `detect --cluster` without a cluster: what nodes are given, what is refused, what documents and screens say, the exit codes."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,9 +71,11 @@ def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
     ("detect --cluster local --deadline soon", 2, "--deadline"), ("detect --cluster local --confirm 1", 2, "--confirm"),
     ("run --cluster local -o f.json", 5, "pip install"), ("detect --cluster local", 5, "pip install"),  # without Ray
 ])  # fmt: skip
-def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench, tmp_path, words, code, said):
-    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
-    done = gpubench(*words.split(), env={"PYTHONPATH": str(tmp_path)})
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(
+    in_process, monkeypatch, words, code, said
+):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = in_process(*words.split())
     assert (done.returncode, done.stdout) == (code, "")
     assert (said in done.stderr, "Traceback" in done.stderr) == (True, False), done.stderr
 
