@@ -303,7 +303,6 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
     )
     series, points = dict(group.series), {}
     for (device_id, implementation, kind), rows in sorted(by_implementation.items()):
-        # A CPU's data is at home: its resident time is the time of every call.
         own = RESIDENT if kind == "cpu" else regime
         calls: dict[int, Expected] = {}
         for n, cases in sorted(group_by(rows, lambda case: case.n).items()):

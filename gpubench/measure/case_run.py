@@ -99,8 +99,8 @@ BUILDING = ("compile", "autotune", "inputs", "reference")
 
 
 class CaseRun:
-    """One case while its workload is measured, with its time limit, samples and worker. `before` is its outcome
-    from earlier measurements, which a failure in this one does not remove."""
+    """One case while its workload is measured, with its time limit, samples and worker. `before` is its earlier
+    outcome (None: it had none), which stays if it has samples and this measurement fails."""
 
     def __init__(
         self, case: Case, runtime: Runtime, workload: Workload, purpose: Purpose = MAIN,

@@ -530,7 +530,7 @@ class Step(NamedTuple):
 
     workloads: tuple[Workload, ...]  # the workloads, which are measured interleaved
     purpose: Purpose  # the number of samples or blocks of each case
-    # whether every run of these ops measures these sizes, so that kernels are chosen only once
+    # whether every run of these ops measures these sizes, so that a machine chooses their kernels only once
     ends: bool = False
 
 
