@@ -30,7 +30,7 @@ class Facts(NamedTuple):
 
     implementations: tuple[Implementation, ...]  # implementations that the backend has
     kinds: tuple[DeviceKind, ...]  # kinds of its devices
-    yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
+    yields_to: tuple[str, ...] = ()  # backends that are preferred on a GPU that both drive
     kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that the backend brings, by the name of the op
 
 

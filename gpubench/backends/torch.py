@@ -332,7 +332,8 @@ class TorchSession(
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn PyTorch's exceptions into BackendError."""
+    """Turn the exceptions that PyTorch raises in the `with` block into BackendError, DeviceOutOfMemory or
+    DeviceLost."""
     try:
         yield
     except MemoryError as error:

@@ -96,6 +96,11 @@ def _shape_out(params: Params) -> Shape:
     return (*_batch(params), m, n)
 
 
+def _turns(params: Params) -> tuple[bool, bool]:
+    """Return whether A and B are stored transposed."""
+    return bool(params.get("ta")), bool(params.get("tb"))
+
+
 def _flops(params: Params) -> int:
     m, n, k = sides(params)
     return 2 * params.get("batch", 1) * m * n * k
@@ -145,8 +150,7 @@ def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
 
 
 def _product(params: Params, dtype: str) -> wgsl.Product:
-    ta, tb = (bool(params.get(name)) for name in _TURNS)
-    return wgsl.Product(*sides(params), params.get("batch", 1), dtype, ta, tb)
+    return wgsl.Product(*sides(params), params.get("batch", 1), dtype, *_turns(params))
 
 
 def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
@@ -156,22 +160,21 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """Return the CUDA program of matmul for a stage of a workload: a call of cuBLAS that writes into an
     existing array."""
-    m, n, k = sides(params)
-    ta, tb = (bool(params.get(name)) for name in _TURNS)
-    return CudaProgram((CudaProduct("a", "b", "out", m, n, k, ta, tb, params.get("batch", 1)),))
+    own = CudaProduct("a", "b", "out", *sides(params), *_turns(params), params.get("batch", 1))
+    return CudaProgram((own,))
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores. `blocks` is not
     used: threads that call BLAS at the same time would compete for BLAS's own threads."""
-    ta, tb = (params.get(name, 0) for name in _TURNS)
-    return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
+    turns = _turns(params)
+    return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], *turns), out=output)
 
 
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Return a launch that multiplies halves as float32, by BLAS on its own threads. NumPy's own product of
     halves is a plain loop."""
-    ta, tb = (params.get(name, 0) for name in _TURNS)
+    turns = _turns(params)
 
     def widen_all(halves: Array) -> Array:
         half, wide = halves.reshape(-1), np.empty(halves.size, np.float32)
@@ -179,9 +182,8 @@ def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
         return wide.reshape(halves.shape)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        a, b = map(widen_all, arrays)
-        flat_output = output.reshape(-1)
-        product = np.matmul(*_rows(np, a, b, ta, tb)).reshape(-1)
+        (a, b), flat_output = map(widen_all, arrays), output.reshape(-1)
+        product = np.matmul(*_rows(np, a, b, *turns)).reshape(-1)
 
         def narrow(start: int, stop: int) -> None:
             with np.errstate(all="ignore"):

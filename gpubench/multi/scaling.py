@@ -72,16 +72,16 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int  # number of GPUs in the group
     baseline_id: str  # id of the case of the best single GPU
     speedup: float  # time of the best single GPU / time of the group
-    lo: float  # lower end of the interval of speedup
-    hi: float  # upper end of the interval of speedup
+    lo: float  # lower end of the 95 % interval of speedup
+    hi: float  # upper end of the 95 % interval of speedup
     efficiency: float  # speedup / ranks
-    efficiency_lo: float  # lower end of the interval of efficiency
-    efficiency_hi: float  # upper end of the interval of efficiency
+    efficiency_lo: float  # lower end of the 95 % interval of efficiency
+    efficiency_hi: float  # upper end of the 95 % interval of efficiency
     # time of one GPU with one rank's part of the batch / time of the group; null if the op is no training, or if
     # that time was not measured
     weak: float | None
-    weak_lo: float | None  # lower end of the interval of weak; null without weak
-    weak_hi: float | None  # upper end of the interval of weak; null without weak
+    weak_lo: float | None  # lower end of the 95 % interval of weak; null without weak
+    weak_hi: float | None  # upper end of the 95 % interval of weak; null without weak
     # the fastest rank's time / the slowest rank's, each alone with its share; null: not timed
     balance: float | None
     host_limited: bool  # whether the host's launches take most of the time
@@ -265,11 +265,11 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
     device_ids: tuple[str, ...]  # ids of the GPUs
     alone_s: float  # median seconds per launch of one GPU alone
     early: float  # sum of the rates at once / sum of the rates alone, in the early part
-    early_lo: float  # lower end of the interval of early
-    early_hi: float  # upper end of the interval of early
+    early_lo: float  # lower end of the 95 % interval of early
+    early_hi: float  # upper end of the 95 % interval of early
     late: float  # like `early`, in the late part
-    late_lo: float  # lower end of the interval of late
-    late_hi: float  # upper end of the interval of late
+    late_lo: float  # lower end of the 95 % interval of late
+    late_hi: float  # upper end of the 95 % interval of late
     least_id: str  # id of the GPU with the lowest rate in the late part, as a share of its rate alone
     least_share: float  # rate of that GPU in the late part / its rate alone
     failed: tuple[str, ...] = ()  # ids of the GPUs that have no times

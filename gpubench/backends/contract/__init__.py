@@ -265,7 +265,7 @@ class Session(ABC):
     """One open device. A worker holds it as long as the worker lives."""
 
     device: Device  # open device
-    limits: Limits  # limits of its kernels
+    limits: Limits  # limits and features of the device, by which kernels choose tiles
     threads: int | None = None  # number of CPU threads that compute; None if no CPU takes part
     blas: Blas | None = None  # the BLAS that the library calls for matrix products; None if unknown
     # The reason why the CPU is slower than it could be. None if there is no reason, or if no case was compiled
@@ -465,8 +465,8 @@ class Backend(ABC):
         return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
 
     def preload(self) -> None:
-        """Import the modules that `open` needs, without touching a device: the users of the GPUs are listed
-        afterwards, and our worker must not be one of them. Raises nothing, because `open` reports the errors.
+        """Import the modules that `open` needs, without touching a device, because the worker must not yet be
+        among the users of the GPUs, which are listed next. Raises nothing, because `open` reports the errors.
         The default does nothing."""
 
 

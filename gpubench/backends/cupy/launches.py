@@ -34,7 +34,8 @@ _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAI
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn CuPy's exceptions into BackendError. Code outside this folder knows none of CuPy's exceptions."""
+    """Turn the exceptions that CuPy raises in the `with` block into BackendError, DeviceOutOfMemory or DeviceLost.
+    Code outside this folder knows none of CuPy's exceptions."""
     import cupy
 
     try:

@@ -74,7 +74,8 @@ class NumpySession(
     protocols.JudgesBlocks,
     protocols.CpuThreads,
 ):
-    """A session on the CPU with a fixed number of threads."""
+    """A session on the CPU. The number of its threads is set when it is opened; `use_threads` may let fewer of
+    them compute."""
 
     has_bfloat16 = False
 
@@ -252,8 +253,8 @@ class NumpySession(
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         if kernel.language == "numpy":
             return {
-                "NumPy in blocks": lambda inputs, output: _writing(
-                    kernel.build(np, self._blocks, case.params), inputs, output
+                "NumPy in blocks": lambda inputs, output: partial(
+                    _write, kernel.build(np, self._blocks, case.params), inputs, output
                 )
             }
         ways: dict[str, Way] = {}
@@ -337,12 +338,9 @@ class NumpySession(
         self._limit.restore_original_limits()
 
 
-def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
-    def call() -> Array:
-        run(inputs, output)
-        return output
-
-    return call
+def _write(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -> Array:
+    run(inputs, output)
+    return output
 
 
 def _why_not_compiled(error: Exception) -> str:

@@ -103,14 +103,14 @@ def preload(most: int) -> None:
 
 
 def foreign_variables() -> str:
-    """Return the names of numba's variables that the user has set, joined by " and ". Each of them may keep
-    numba from working."""
+    """Return the names of numba's variables that the user has set, joined by " and ", or an empty text. Each of
+    them may keep numba from working."""
     return " and ".join(sorted(name for name in os.environ if name.startswith("NUMBA_") and name not in _OURS))
 
 
 def slowing_variables() -> str:
-    """Return the names of the variables in the environment that may make every kernel slower, joined by " and
-    "."""
+    """Return the names of the variables in the environment that may make every kernel slower, joined by
+    " and ", or an empty text."""
     return " and ".join(name for name in _SLOWING if name in os.environ)
 
 

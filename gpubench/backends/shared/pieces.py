@@ -44,7 +44,8 @@ class QueuedCall:
 
 
 def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
-    """Return why the share cannot be moved in pieces, or None if it can."""
+    """Return why the share cannot be moved in pieces, or None if it can. `host_output` is the caller's array for
+    the result."""
     op, split = share.whole.op, share.whole.split
     rows = all(operand.travels and split.axes.get(operand.name) == 0 for operand in op.inputs)
     if not rows or split.join is not None or any(operand.dtype is not None for operand in op.operands):

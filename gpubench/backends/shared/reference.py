@@ -79,8 +79,8 @@ def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int] | None:
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
-    """Return an array of sentinels. Outputs are filled with sentinels, so that an element that no launch writes
-    fails its check."""
+    """Return an array of sentinels (`sentinel_of`). Outputs are filled with sentinels, so that an element that no
+    launch writes fails its check."""
     import numpy as np
 
     array = np.empty(shape, host_dtype(dtype))

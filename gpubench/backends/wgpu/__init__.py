@@ -87,7 +87,8 @@ class StampSet:
         }
 
     def read(self, encoder: Any) -> list[int]:
-        """Submit the commands of the encoder, wait, and return the begin and the end of each pass in ticks."""
+        """Submit the commands of the encoder and wait. Return the ticks at which the passes began and ended:
+        begin and end of the first one, begin and end of the second one, and so on."""
         encoder.resolve_query_set(self._set, 0, self._count, self._resolved, 0)
         encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 8 * self._count)
         self._queue.submit([encoder.finish()])

@@ -207,11 +207,13 @@ class Programs:
         their operand: the number of bytes that a pass may access, by name. Raises BuildError.
         """
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
-        every = {**buffers, **scratch}
+        every, built = {**buffers, **scratch}, self._pipelines if pipelines is None else pipelines
         bound = []
         for step in program.passes:
-            pipeline = self._pipeline(step.source, step.entry, pipelines)
-            bound.append((pipeline, self._group(step, pipeline, every, sizes or {}), step.grid))
+            key = (step.source, step.entry)
+            if key not in built:
+                built[key] = self._build(*key)
+            bound.append((built[key], self._group(step, built[key], every, sizes or {}), step.grid))
         return bound
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
@@ -235,12 +237,6 @@ class Programs:
         except Unsupported:
             # It was chosen at another size of the same half octave, and this one is past its limits.
             return candidates[0].build(), candidates[0].name
-
-    def _pipeline(self, source: str, entry: str, pipelines: Pipelines | None = None) -> Any:
-        built = self._pipelines if pipelines is None else pipelines
-        if (source, entry) not in built:
-            built[source, entry] = self._build(source, entry)
-        return built[source, entry]
 
     def _build(self, source: str, entry: str) -> Any:
         import wgpu

@@ -29,7 +29,8 @@ ASK_S = 2e-3
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn wgpu's exceptions into BackendError. Code outside this folder knows none of wgpu's exceptions."""
+    """Turn the exceptions that wgpu raises in the `with` block into BackendError, DeviceOutOfMemory or DeviceLost.
+    Code outside this folder knows none of wgpu's exceptions."""
     import wgpu
 
     try:

@@ -79,8 +79,8 @@ class CudaPass(msgspec.Struct, frozen=True):
 class CudaProduct(msgspec.Struct, frozen=True):
     """A pass that is a matrix product by cuBLAS: out = A B."""
 
-    a: str  # buffer of A, m x k, row by row
-    b: str  # buffer of B, k x n, row by row
+    a: str  # buffer of A, m x k, row by row unless `ta`
+    b: str  # buffer of B, k x n, row by row unless `tb`
     out: str  # buffer of the result, m x n
     m: int  # rows of A
     n: int  # columns of B

@@ -414,8 +414,9 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Return statements that reduce a workgroup array over its lanes into the first lane. `lane` is the
-    expression of a thread's lane, and `joined` the one that joins {a} and {b}.
+    """Return statements, with a barrier before and after them, that reduce a workgroup array over its lanes into
+    the first lane. The array has an element for each `thread`, and `lanes` is a power of two. `lane` is the
+    expression of a thread's lane, and `joined` is the format of the expression that joins {a} and {b}.
 
     Each step joins up to eight values per thread, because their reads cost less than a barrier. Softmax then
     takes 0.93 of its time with two values a step (H200).

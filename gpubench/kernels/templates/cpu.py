@@ -108,7 +108,7 @@ class Blocks(Protocol):
     """An object that calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads
     at the same time."""
 
-    threads: int
+    threads: int  # number of threads
 
     def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
         """Call the function on all slices up to `length`, in any order."""

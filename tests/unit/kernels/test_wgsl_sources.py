@@ -197,13 +197,7 @@ def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
 def test_wgsl_of_matrices_fits_any_device(name, dtype, n, m, k, device):
     op, params = OPS[name], {"n": n, "m": m, "k": k}
     for kernel in op.tuned["wgpu"]:
-        program = built(
-            kernel,
-            params,
-            dtype,
-            device,
-            re.compile("256 threads a group exceed 128|maxStorageBufferBindingSize"),
-        )
+        program = built(kernel, params, dtype, device, re.compile("256 threads a group|BindingSize"))
         if program is not None:
             check_program(program, op, params, dtype, device)
 

@@ -251,11 +251,12 @@ class Epilogue(msgspec.Struct, frozen=True):
         return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
-        """Return the text of the WGSL function `finish(v, ...)`."""
+        """Return the text of the WGSL function `finish(v, ...)` of an element and the operands. All have the type
+        `V`, which the kernel defines: a number or a vector."""
         return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
-        """Return the text of the CUDA function `finish(v, ...)`."""
+        """Return the text of the CUDA function `finish(v, ...)` of an element and the operands, which are `real`."""
         return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
