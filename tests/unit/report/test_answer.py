@@ -71,6 +71,7 @@ def drawn_lines(analysis, saved=(), **look):
     *((lambda x=x: factor_text(x), text) for x, text in {14.4: "14x", 2.13: "2.1x", 7.0: "7.0x", 9.96: "10x", 127.0: "130x"}.items()),
     (lambda: size_text(182, "side"), "182²"), (lambda: visible(size_text(182, "side"), ascii_only=True), "182^2"),
     (lambda: range_text(128, 512, "side"), "128-512²"), (lambda: size_text(182, "plain"), "182"), (lambda: size_text(20_195, "plain"), "20 K"),
+    (lambda: size_text(9999, "plain"), "9999"), (lambda: size_text(10_000, "plain"), "9.8 K"), (lambda: range_text(464, 9999, "plain"), "464-9999"),
     (lambda: range_text(464, 20_195, "plain"), "464-20 K"), (lambda: asked_size_text(10_000, "plain"), "10,000"),
     *((lambda n=n: asked_size_text(n, "elements"), text) for n, text in {1126: "1.1 K", 600_000: "600,000", 2**24: "16 M", 2**31: "2 G"}.items()),
 ])  # fmt: skip
@@ -180,6 +181,11 @@ def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
     rows.append(measured(op_case("add", 16384), 1e-3, sessions=5))
     found = answer(analyse(answer_run(rows, devices=(CPU, GPU, WEBGPU))))
     assert (found.devices, found.others) == (("cupy:0",), ("wgpu",))
+    near = {"add": {"cupy:0": 8.0, "wgpu:0": 7.4}, "mul": {"cupy:0": 4.5, "wgpu:0": 5.0}}
+    rows = [row for op, each in near.items() for device, ratio in each.items()
+            for row in op_rows(op, {WAITED: {1024: ratio}}, device=device, cpu=device == GPU.id)]  # fmt: skip
+    found = answer(analyse(answer_run(rows, devices=(CPU, GPU, WEBGPU))))
+    assert found.devices == ("wgpu:0",), "whoever is within a tenth of the best is as good"
 
 
 def test_where_none_of_the_usual_situations_was_measured_two_others_are_shown():

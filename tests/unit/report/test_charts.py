@@ -97,6 +97,10 @@ def test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts():
         assert again[f"2-{name}"] == pictures[name], "the same bytes again"
     for name, picture in plots.plots(rising, "png", RenderOptions(sections=["roofline"])).items():
         assert (name.partition("-")[0], picture[:4]) == ("roofline", b"\x89PNG")
+        width = float(ElementTree.fromstring(pictures[name.replace(".png", ".svg")]).get("width"))
+        assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * width, abs=2), (
+            "sharp on a fine screen"
+        )
     whole = ElementTree.fromstring(plots.picture(rising, "svg", RenderOptions()))
     inner = whole.findall(f"{SVG}svg")
     assert len(inner) == len({name.split("-")[0] for name in pictures})

@@ -229,7 +229,7 @@ def test_missing_sides_give_no_row_and_rows_follow_the_selection():
 
 # ---------------------------------------------------------------- where splitting an op pays
 DEVICES = (CPU, GPU, HYBRID)
-STARVED = {"cpu_alone_s": [7e-4], "cpu_beside_s": [1.2e-3]}
+STARVED, AS_QUICK = ({"cpu_alone_s": [7e-4], "cpu_beside_s": [7e-4 * factor]} for factor in (1.11, 1.09))
 
 
 def run_with(
@@ -278,9 +278,10 @@ def test_one_session_is_recommended_if_another_file_chose_the_share():
 
 @pytest.mark.parametrize(("reported", "seconds", "words"), [
     ("gpu-dominates", (1.0, 1e-2, 1.1e-2), {}), ("cpu-dominates", (1e-2, 1.0, 1.1e-2), {}),
-    ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}), ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {}),
-    ("cpu-starved", (3e-3, 1e-3, 1.2e-3), {"sides": STARVED}),
-    ("shared-bandwidth", (3e-3, 1e-3, 1.2e-3), {"op": "add", "n": 1 << 20, "regime": "transfer-always", "sides": STARVED}),
+    ("noise", (3e-3, 1e-3, 0.95e-3), {"sessions": 2}), ("overhead-bound", (3e-3, 1e-3, 1.02e-3), {"sides": AS_QUICK}),
+    # Below ten operations for each byte a CPU waits for memory: products of 64 have 10.7, those of 56 have 9.3.
+    ("cpu-starved", (3e-3, 1e-3, 1.2e-3), {"n": 64, "sides": STARVED}),
+    ("shared-bandwidth", (3e-3, 1e-3, 1.2e-3), {"n": 56, "regime": "transfer-always", "sides": STARVED}),
     ("transfer-bound", (3e-3, 1e-3, 1.2e-3), {"regime": "transfer-always", "resident_s": 1e-4}),
     # Whatever it gains: where one session chose the share and gave the time, and on an adapter that is the CPU.
     ("selected-in-sample", (3e-3, 1e-3, 0.5e-3), {"sessions": 1}), ("software", (3e-3, 1e-3, 0.5e-3), {"devices": (CPU, GPU, replace(HYBRID, kind="software"))}),

@@ -158,7 +158,7 @@ LABELS = [
     # Clocks: a hundred steps, an empty launch, a device time surely above the wall time; a few percent are chance
     ("implausible", measured(case(), 1e-3, repeat=1), {"session": clock_step(1.1e-5)}),
     ("ok", measured(case(), 1e-3, repeat=1), {"session": clock_step(0.9e-5)}),
-    ("implausible", measured(case(device="cupy:0"), 1e-6, parts=Parts(session=0, single_s=[1e-6])), {}),
+    *((label, measured(case(device="cupy:0"), s, parts=Parts(session=0, single_s=[s])), {}) for s, label in ((3.4e-6, "implausible"), (3.6e-6, "ok"))),
     *((label, with_blocks(measured(case(device="cupy:0"), 1e-3), device_hot_s=hot), {}) for hot, label in (
         ([1.2e-3, 1.3e-3], "implausible"), ([0.9e-3, 1.3e-3], "ok"), ([1.05e-3], "ok"))),
 ]  # fmt: skip
@@ -421,8 +421,13 @@ def test_no_dtype_takes_the_compute_peak_of_another():
     flops_per_s = {dtype: peak.flops_per_s for dtype, peak in peaks.items()}
     assert flops_per_s == pytest.approx({"float64": 5.8e13, "float32": 1e15})
     assert peaks["float64"].bytes_per_s == peaks["float32"].bytes_per_s  # bytes are bytes
-    without = peaks_of(copied(4000, device="cupy:0"), double)
+    add = measured(case("add", 100, device="cupy:0"), 1.0, hot_s=1.0)
+    more = replace(add.case, params={"n": 101})
+    near = [replace(add, flops=4 * add.bytes), replace(add, id=more.id, case=more, flops=4 * add.bytes + 1)]
+    without = peaks_of(copied(4000, device="cupy:0"), double, *near)
     assert {peak.dtype: peak.flops_per_s for peak in without.peaks}["float32"] is None
+    bounds = [row.bound for row in without.rows if row.case.case.op == "add"]
+    assert bounds == ["memory", None], "above four operations for each byte computing is the limit"
 
 
 def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
