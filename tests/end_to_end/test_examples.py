@@ -139,10 +139,13 @@ def test_a_named_kernel_that_a_backend_brings_is_a_variant(halves, gpubench_besi
     assert elsewhere.returncode == 2, "a backend that was not asked for brings nothing"
 
 
-def test_the_documented_op_is_the_example():
-    text = (EXAMPLES.parent / "docs" / "extending.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+def test_the_documented_op_and_the_whole_backend_which_is_short_are_the_examples():
+    page = (EXAMPLES.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(.*?)```", page, re.S).group(1)
     assert (EXAMPLES / "op_package" / "gpubench_leaky_relu.py").read_text(encoding="utf-8").endswith(block)
+    backend = (EXAMPLES / "backend_package" / "gpubench_halves.py").read_text(encoding="utf-8")
+    assert len(list(filter(None, backend.splitlines()))) < 40
+    assert f"```python\n{backend}```" in page
 
 
 def test_an_op_of_another_package_is_listed_and_right(site, gpubench_beside):
@@ -163,9 +166,3 @@ def test_the_policy_example_runs_without_a_measurement_and_with_one(gpubench, tm
     assert gpubench(*run.split()).returncode == 0
     done = python(str(EXAMPLES / "policy.py"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_whole_backend_is_short_and_stands_on_the_page():
-    text = (EXAMPLES / "backend_package" / "gpubench_halves.py").read_text()
-    assert len([line for line in text.splitlines() if line]) < 40
-    assert f"```python\n{text}```" in (EXAMPLES.parent / "docs" / "extending.md").read_text("utf-8")

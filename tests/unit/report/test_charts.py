@@ -33,7 +33,7 @@ from tests.unit.report.answer_runs import (
     suite_run,
     two_backends,
 )
-from tests.unit.report.builders import curve, failed, run_of
+from tests.unit.report.builders import CPU, GPU, curve, failed, run_of
 from tests.unit.report.parts import THERE, of_machine
 from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
 
@@ -205,7 +205,13 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     assert {device for lane in found.lanes for device, _ in lane.strips} == {"cupy:0", "wgpu:0"}
     assert found.shown == ("cupy:0",)
     assert mapped(two_backends(curve, curve, SECOND)).shown == ("cupy:0",)
-    assert mapped(two_backends(curve, later, SECOND)).shown == ("cupy:0", "cupy:1")
+    gpus = [replace(GPU, id=f"cupy:{i}") for i in range(4)]
+    rows = [
+        op_rows("add", {WAITED: rising(VECTOR, 3e4 * 8**i)}, device=gpu.id, cpu=not i)
+        for i, gpu in enumerate(gpus)
+    ]
+    run = answer_run([row for each in rows for row in each], devices=(CPU, *gpus))
+    assert mapped(run).shown == ("cupy:0", "cupy:1", "cupy:2"), "a lane has room for three"
 
 
 def layers(spec, **look):
