@@ -37,13 +37,9 @@ def folder(tmp_path, starter):
     return tmp_path
 
 
-def block_of(text):
-    return pytest.param(
-        text, marks=[pytest.mark.consumers] * ("compare.py" in text), id=text.split("\n")[0][:60]
-    )
-
-
-@pytest.mark.parametrize("block", [*map(block_of, BLOCKS)])
+@pytest.mark.parametrize("block", [
+    pytest.param(text, marks=[pytest.mark.consumers] * ("compare.py" in text), id=text.split("\n")[0][:60]) for text in BLOCKS
+])  # fmt: skip
 def test_block(folder, block):
     paths = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(

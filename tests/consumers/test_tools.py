@@ -86,20 +86,13 @@ def test_two_reports_are_compared_session_by_session(report):
     assert "U Test, Repetitions: 10 vs 10" in text
 
 
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
-    """What hyperfine itself writes about one command, scanned over a parameter."""
-    path = tmp_path_factory.mktemp("hyperfine") / "export.json"
-    command = [
-        "hyperfine", "--runs", "3", "--style", "none", "--export-json", str(path), "-L", "n", "1,2", "true {n}",
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return json.loads(path.read_text())
-
-
 @pytest.mark.consumers
-def test_an_export_has_the_fields_of_a_real_one_and_obeys_its_rules(report, theirs):
-    """Newer releases add memory_usage_byte and the like; what 1.15 writes is in all of them."""
+def test_an_export_has_the_fields_of_a_real_one_and_obeys_its_rules(report, tmp_path):
+    """Of one command, scanned over a parameter. Newer releases add memory_usage_byte and the like; what 1.15 writes is
+    in all of them."""
+    options = "hyperfine --runs 3 --style none --export-json export.json -L n 1,2".split()
+    subprocess.run([*options, "true {n}"], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    theirs = json.loads((tmp_path / "export.json").read_text())
     ours = json.loads(report("hyperfine").read_text())
     assert ours.keys() == theirs.keys()
     real = {name: type(value) for name, value in theirs["results"][0].items()}

@@ -5,20 +5,12 @@ from msgspec.structs import replace
 
 from gpubench.analysis import findings
 from gpubench.cli import ci
-from gpubench.cli.ci import MOST, CiOutcome, add_marker, fit_text, messages, of_comparison, outputs
+from gpubench.cli.ci import MOST, CiOutcome, add_marker, fit_text, messages, outputs
 from gpubench.report import analyse_runs
-from tests.unit.report.builders import CPU, case, curve, failed, measured, planned, run_of, skipped
+from tests.unit.report.builders import CPU, case, curve, measured, planned, run_of, skipped
 from tests.unit.report.samples import drawn, full_run
-from tests.unit.report.sides import CASES, compared, pair
 
 QUIET = CiOutcome(verdict="ok", slower=0, faster=0, unsure=0, exit_code=0)
-FIRST, SECOND = (what.id for what in CASES[:2])
-
-
-def told(slow=None, *, options=None, k=5, broken=()):
-    base, new = pair(slow, k=k)
-    outcomes = [failed(row.case) if row.id in broken else row for row in new.outcomes]
-    return of_comparison(compared(base, replace(new, outcomes=outcomes), options))
 
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1])

@@ -340,27 +340,20 @@ def test_the_smallest_p_is_that_of_one_permutation(k, least):
 
 
 # ---------------------------------------------------------------- what medians and slow ends say
-def a_side(second, chance, factor, *, k=5, blocks=4, samples=5):
-    """A run of one case; `factor(session, block, sample)` is by how much that sample differs."""
-
-    def seconds(session, block):
-        return [1e-3 * (1 + chance.gauss(0, 0.01)) * factor(session, block, i) for i in range(samples)]
-
-    measured = [
-        Block(session=session, round=block, position=0, repeat=10, wall_s=seconds(session, block))
-        for session in range(k)
-        for block in range(blocks)
-    ]
-    return a_run([replace(timed(WHAT, [1e-3] * k), blocks=measured)], k, second=second)
-
-
-def unchanged(*_):
-    return 1.0
-
-
-def judge_shape(factor, base=unchanged, *, seed=1, **sizes):
-    chance = random.Random(seed)
-    (row,) = compared(*(a_side(i, chance, which, **sizes) for i, which in enumerate((base, factor)))).cases
+def judge_shape(factor):
+    """The verdict on one case with four blocks of five samples in each session; `factor(session, block, sample)` is by how
+    much that sample differs on the new side."""
+    chance, runs = random.Random(1), []
+    for second, differs in enumerate((lambda *_: 1.0, factor)):
+        blocks = [
+            Block(
+                session=session, round=block, position=0, repeat=10,
+                wall_s=[1e-3 * (1 + chance.gauss(0, 0.01)) * differs(session, block, i) for i in range(5)],
+            )
+            for session in range(5) for block in range(4)
+        ]  # fmt: skip
+        runs.append(a_run([replace(timed(WHAT, [1e-3] * 5), blocks=blocks)], second=second))
+    (row,) = compared(*runs).cases
     return row
 
 

@@ -344,16 +344,12 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it():
 ALWAYS = case(regime="transfer-always", device="cupy:0")
 
 
-def always(seconds, parts=CALL, **more):
-    return analyse(run_of([measured(ALWAYS, seconds, parts=parts, **more)])).cases[0]
-
-
 @pytest.mark.parametrize(("factor", "mismatch", "text"), [
     (1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%"),
 ])  # fmt: skip
 def test_a_residual_above_ten_percent_is_a_finding_in_both_directions(factor, mismatch, text):
     """Of parts that miss the whole nothing is predicted."""
-    row = always(SUM_S * factor, cold_s=1e-4)
+    (row,) = analyse(run_of([measured(ALWAYS, SUM_S * factor, parts=CALL, cold_s=1e-4)])).cases
     found = row.time_breakdown
     differs = ("transfer-mismatch" in row.findings, found.mismatch)
     assert (differs, found.kernel_derived) == ((mismatch, mismatch), False)

@@ -14,10 +14,6 @@ from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machi
 FIRST, SECOND, THIRD = (case.id for case in CASES[:3])
 
 
-def run_of_noise(k=10, sigma=0.01, seed=1, **kind):
-    return pair(k=k, sigma=sigma, seed=seed, **kind)[0]
-
-
 def pairs_of(k):
     return [(2 * i, 2 * i + 1) for i in range(k)]
 
@@ -52,7 +48,7 @@ def test_sessions_are_paired_in_order_of_time():
 
 
 def test_cases_without_enough_sessions_are_left_out_and_named():
-    run = run_of_noise()
+    run = pair(k=10)[0]
     short = measured(CASES[0], 1e-3, sessions=4)
     found = noise(replace(run, outcomes=[short, *run.outcomes[1:-1], failed(CASES[-1])]))
     assert found.left_out == (FIRST,)
@@ -61,7 +57,7 @@ def test_cases_without_enough_sessions_are_left_out_and_named():
 
 @pytest.mark.parametrize(("k", "superseded"), [(9, 0), (10, 2)])
 def test_too_few_sessions_are_no_noise(k, superseded):
-    run = run_of_noise(k=k)
+    run = pair(k=k)[0]
     records = [replace(record, superseded=record.index < superseded) for record in run.sessions]
     with pytest.raises(InputError, match="too few sessions") as refused:
         noise(replace(run, sessions=records))

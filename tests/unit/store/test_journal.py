@@ -1,6 +1,7 @@
 """The `.part` file: its lines add up to the run wherever they are cut; which of it and the result holds more."""
 
 import errno
+import itertools
 import os
 
 import msgspec
@@ -21,7 +22,6 @@ from tests.unit.store.test_files import failing
 
 _STEP = st.sampled_from("samples parts undone warning session telemetry forget nothing".split())
 _STEPS = st.lists(_STEP, min_size=1, max_size=12)
-_calls = {"n": 0}
 
 
 def _grown(run, step, number):
@@ -142,20 +142,18 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatc
     journal = store.Journal(path)
     journal.write(run)
     write = os.write
+    # The first call writes half, the second finds the disk full.
+    calls = itertools.cycle(
+        (lambda file, data: write(file, bytes(data[: len(data) // 2])), failing(errno.ENOSPC))
+    )
     for number in range(1, 4):
         run = _grown(run, "samples", number)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", lambda file, data: _half(write, file, data))
+            patch.setattr(os, "write", lambda *words: next(calls)(*words))
             assert "No space" in str(raised(OSError, journal.write, run))
         assert len(store.load(path).outcomes[0].blocks) == number, "half a line is taken back"
         journal.write(run)
         assert store.load(path) == _stored(run)
-
-
-def _half(write, file, data):
-    """The first call writes half, the second finds the disk full."""
-    _calls["n"] += 1
-    return write(file, bytes(data[: len(data) // 2])) if _calls["n"] % 2 else failing(errno.ENOSPC)()
 
 
 # ---------------------------------------------------------------- a result and the .part beside it: decided by run id and sessions
