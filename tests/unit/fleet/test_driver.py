@@ -199,7 +199,7 @@ def test_a_run_that_cannot_begin_says_why():
 
 @pytest.mark.slow
 def test_what_detect_writes_is_its_result_in_few_messages(tmp_path):
-    found = list(messages(NODE_ARGUMENTS))
+    found = [one for one in messages(NODE_ARGUMENTS) if one[:1] != wire.HEARTBEAT]  # a busy host takes seconds
     assert [one[:1] for one in found] == [wire.HELLO, wire.RESULT, wire.ENDED]
     assert msgspec.json.decode(found[-1][1:], type=ChildEnd) == ChildEnd(0, "")
     path = tmp_path / "machine.json"
