@@ -58,8 +58,8 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return the number of `units` that the GPU gets for a share from 0 to 1, in whole granules. Shares of
-    exactly 0 and 1 are kept. Any other share gives the GPU at least one granule and the CPU at least half of
+    """Return the number of `units` that the GPU gets for a share from 0 to 1, in whole steps (`granule`). Shares of
+    exactly 0 and 1 are kept. Any other share gives the GPU at least one step and the CPU at least half of
     one, if there are enough units. So no share in a file (six digits) becomes 0 or 1."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0

@@ -353,7 +353,7 @@ def exact(op: Op, np: Any, *inputs: Array) -> Any:
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
     """Compare each result with the float64 reference that is computed from the same inputs, widened to
-    float64."""
+    float64. `precision` is as in `judge`."""
     import numpy as np
 
     checks = []
@@ -458,6 +458,7 @@ def judge(
     errors: BlockErrors | None = None,
 ) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
+    `precision` is a key of `UNIT_ROUNDOFF`. If `scale` is None, it is |want|.
 
     The limits of the dtype are allowed for. A scale below its smallest normal number is raised to this number,
     because rounding is absolute there. A difference up to this number is right, too, because a device may

@@ -236,7 +236,7 @@ class Mapping:
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:
-        """Return the mapped bytes as an array."""
+        """Return the mapped bytes as an array of uint8. Nobody may use it after `close`."""
         import numpy as np
 
         lib, ffi = self._queue.native.lib, self._queue.native.ffi
