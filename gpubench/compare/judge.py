@@ -268,9 +268,7 @@ def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) 
     between = math.fsum(square / count for square, count in zip(common, sessions, strict=True))
     expected = stats.USUAL.block**2 * 2
     mean = fmean(means)
-    squared = stats.squared_margin(
-        math.fsum((value - mean) ** 2 for value in means), len(means) - 1, expected
-    ) / len(means)
+    squared = stats.squared_margin(stats.squared_deviations(means), len(means) - 1, expected) / len(means)
     factor = math.exp(math.sqrt(squared + between * stats.Z**2))
     ratio = math.exp(mean)
     return DeviceChange(

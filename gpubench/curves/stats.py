@@ -248,7 +248,7 @@ def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
     return squares / degrees * student_quantile(1 - ALPHA / 2, degrees) ** 2 if degrees > 0 else math.inf
 
 
-def _squares(logs: Sequence[float]) -> float:
+def squared_deviations(logs: Sequence[float]) -> float:
     """Return the sum of the squared deviations from the mean."""
     mean = math.fsum(logs) / len(logs)
     return math.fsum((value - mean) ** 2 for value in logs)
@@ -296,7 +296,7 @@ def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
     """Return the square of the half-width of the interval of a session's mean ln(block), from the scatter of
     its blocks and the prior."""
     expected = None if prior is None else prior.block**2
-    squares = _squares([math.log(value) for value in blocks])
+    squares = squared_deviations([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
@@ -314,7 +314,7 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
     if count == 1 and between is None:
         squared = margins[0]
     else:
-        squared = squared_margin(_squares(means), count - 1, expected) / count
+        squared = squared_margin(squared_deviations(means), count - 1, expected) / count
     # Infinite where nothing is known; whatever is known has ends that a caller may divide by.
     factor = math.exp(min(math.sqrt(squared), FARTHEST)) if squared < math.inf else math.inf
     return Interval(estimate / factor, estimate, estimate * factor, kind)

@@ -68,7 +68,6 @@ class ModuleCode:
         """Write the file if a function was compiled."""
         if self._grown:
             self._cache.write(self._name, msgspec.msgpack.encode(self._payloads))
-            self._grown = False
 
     def remove(self) -> None:
         """Remove the file, because its code does not work."""

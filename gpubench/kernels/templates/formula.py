@@ -513,8 +513,8 @@ def _spell(
     if call in _LOGICAL:
         sign = language.both if call == "logical_and" else language.either
         return f"({_inside(operands[0], 2)} {sign} {_inside(operands[1], 2)})", 5
-    sign, tight = _OPERATORS.get(call) or _COMPARISONS.get(call) or ("", 0)
-    if sign:
+    if spelling := _OPERATORS.get(call) or _COMPARISONS.get(call):
+        sign, tight = spelling
         return f"{_inside(operands[0], tight + (tight == 1))} {sign} {_inside(operands[1], tight + 1)}", tight
     return f"{call}({', '.join(words)})", 5
 

@@ -76,6 +76,13 @@ def test_sides_mirror_and_order_and_scale_do_not_matter(seed, k, factor, sigma, 
         assert (same.ratio, same.p, same.p_adjusted) == pytest.approx((one.ratio, one.p, one.p_adjusted))
 
 
+def test_ops_that_change_unlike_each_other_leave_the_change_of_their_device_open():
+    ops = [case(op) for op in ("add", "mul", "relu")]
+    factors = [{ops[0].id: first, ops[1].id: 1.3, ops[2].id: last} for first, last in ((1.3, 1.3), (0.9, 1.9))]
+    alike, unlike = (compared(*pair(slow, cases=ops, k=1)).pairs[0].devices[0] for slow in factors)
+    assert (alike.lo > 1, unlike.lo > 1) == (True, False)
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(7, "SLOWER"), (8, "UNSURE")])
 def test_where_eight_cases_of_one_session_scatter_far_the_machine_does(count, verdict):
     cases = [case(n=n) for n in range(1, count + 1)]

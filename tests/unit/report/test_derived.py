@@ -206,6 +206,8 @@ def test_a_fortieth_of_the_counts_lies_beyond_each_end():
 @pytest.mark.parametrize(("cpu_s", "outcomes", "verdict", "reason"), [
     # A transfer of 1 ms beside calls of 5 ms: a fifth of the transfer is 3 % of the whole, whose parts add up.
     (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.08e-3), "at", None), (5.4e-3, gpu(1e-3, 5e-3, timed_s=1.2e-3), "undecided", "parts-differ"),
+    # A ninth of the open 2 ms leaves 278 us of the launch, and so a CPU with 264 us always wins.
+    (2.64e-4, gpu(1e-3, 5e-4, timed_s=3e-3), "never", None),
     # The copies agree; but what is said of the kernel cannot be, and so nothing is built on the allocation either.
     (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=2.1e-4), "at", None),
     (2e-4, gpu(1e-3, 1e-4, alloc_s=1e-5, single_s=6.1e-4), "undecided", "parts-differ"),
