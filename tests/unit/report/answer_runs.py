@@ -310,6 +310,8 @@ SCREENS = {
     "the budget ends first": lambda: within(answer_run([]), 2.0),
     "interrupted at once": lambda: within(interrupted_answer(), 60.0),
     "interrupted": lambda: interrupted_answer(*BOTH, planned(op_case("tanh", 1024)), planned(op_case("tanh", 1024, WAITED, "cupy:0"))),
+    **{f"no time for {count} ops": (lambda count=count: answer_run([*BOTH, *(skipped(op_case(op, 1024), reason="budget") for op in SUITE[3 : 3 + count])]))
+       for count in (5, 6)},
     "a hang in a small budget": lambda: within(answer_run([HUNG, skipped(op_case("gelu", 64), reason="budget")]), 2.0),
     # Nothing to compare
     "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
