@@ -85,7 +85,8 @@ def _load_cases(file: str, options: SelectionOptions) -> Run:
 
 
 def _measure(options: NoiseOptions, began: float) -> Run:
-    """Measure the sessions of both sides, and save them as `run` does."""
+    """Measure the sessions of both sides, save them as `run` does, and return them. The budget counts from
+    `began`, a value of `time.monotonic()`."""
     import msgspec
 
     from gpubench.cli import delivery, progress, request

@@ -125,8 +125,8 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> 
 
 
 def document(path: str) -> Run | Collection:
-    """Return the result, or a document of a wing, in the file `path`, or in standard input for `-`. Raises
-    InputError if it cannot be used."""
+    """Return the result in the file `path`, or in standard input for `-`. It may also be a document of a wing,
+    such as a fleet. Raises InputError if it cannot be used."""
     import msgspec
 
     from gpubench.result import store

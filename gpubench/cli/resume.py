@@ -99,7 +99,8 @@ def _on_same_devices(
 ) -> RunSpec:
     """Return a new run with the selection and the settings of the file, on the devices that the file names.
 
-    If `again` is true, all cases of the file are measured from the beginning.
+    If `again` is true, all cases of the file are measured from the beginning. `began` and `tell` are as in
+    `cli.request.request`.
     """
     settings = msgspec.structs.replace(plan.settings, protocol=_PROTOCOL)
     if options.budget is not None:

@@ -80,7 +80,8 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """Return the input of the runner, after the gates and the baseline have been checked against it."""
+    """Return the input of the runner, after the gates and the baseline have been checked against it. `began`
+    and `tell` are as in `cli.request.request`."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)

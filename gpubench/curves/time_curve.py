@@ -479,7 +479,8 @@ class TimeCurve:
         return pull
 
     def case_variance(self, x: float) -> float:
-        """Return the variance of a single size around the curve in one run, at x = ln(n)."""
+        """Return the variance with which ln(seconds) of one size, x = ln(n), scatters around the curve within a
+        run."""
         return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:

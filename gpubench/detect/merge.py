@@ -394,7 +394,7 @@ class Sorted(NamedTuple):
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
     """Separate the GPUs from software renderers, partitions, display adapters and accelerators. The records of
-    one address are judged together."""
+    one address are judged together. Those of a device that `judge_sort` calls "none" are left out."""
     sorts = Sorted([], [], [], {}, {})
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()

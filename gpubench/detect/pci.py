@@ -260,8 +260,8 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
 
 
 def route(root: Root, bdf: Address) -> list[str]:
-    """Return the names of the host bridge and of the bridges below it, down to the function. The list is empty
-    if the function's folder is not a link, as in some recordings."""
+    """Return the names of the host bridge and of the bridges between it and the function, from the top. The
+    list is empty if the function's folder is not a link, as in some recordings."""
     parts = (root.target(f"{PCI_DEVICES}/{bdf}") or "").split("/")
     start = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[start:-1]

@@ -1,8 +1,8 @@
 """attention_append: the attention of one new token over a cache of keys and values. The launch first appends
 the token's own key and value to the cache. `cache_append` appends those of a whole prompt.
 
-The position of the token stays on the device, where tokens are made. Rows of the cache after it are not read.
-The op is bound by memory.
+The position of the token stays on the device, where tokens are made. Rows of the cache after it are not read,
+except by PyTorch, which masks them. The op is bound by memory.
 
 - CPU: two products by NumPy, for all heads at once.
 - CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the

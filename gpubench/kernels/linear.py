@@ -148,8 +148,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes slabs of rows on all threads, or all rows at once. Halves are computed in
-    float32."""
+    """Return a launch that computes slabs of rows on all threads. With few rows or a single thread, it computes
+    all rows at once. Halves are computed in float32. `turned` is as in `linear`."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -207,7 +207,7 @@ def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
     """Return the CUDA program of a layer: one launch for few rows, otherwise cuBLAS and a pass over the result.
-    `names` are the buffers of the rows and of the weights."""
+    `names` are the buffers of the rows and of the weights. `turned` is as in `linear`."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))

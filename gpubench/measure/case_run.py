@@ -307,8 +307,8 @@ class CaseRun:
         return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
-        """Have the worker launch the case for `work_s` seconds from `start_at` (`perf_counter`) on, after a
-        warm-up. Returns None if this broke the case."""
+        """Have the worker warm up for `warmup_s` seconds, wait until `perf_counter` gives `start_at`, and
+        launch the case for `work_s` seconds. Returns None if this broke the case."""
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         reply = self._exchange_once_prepared(
             lambda worker: protocol.Work(

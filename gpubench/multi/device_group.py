@@ -77,10 +77,13 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the device group cannot run the case, or None if it can. It can run a
-        collective with as many ranks as the group, and a training of which each rank can run its part of the
-        batch. It can run any other op in the tuned implementation without a variant, if the op has one output
-        and no ids, can be split, and each rank can run its share."""
+        """Return the reason why the device group cannot run the case, or None if it can.
+
+        A collective must have as many ranks as the group. Any other case must be of the tuned implementation,
+        without a variant and not of an overhead. Each rank must be able to run its part of the batch of a
+        training (an op with `averaged`). Any other op must have one output and only operands of the case's
+        dtype, and it must split into shares that each rank can run.
+        """
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (

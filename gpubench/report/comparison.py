@@ -77,8 +77,8 @@ _ABSENT = {
 def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
     """Return one document for each new file. The last document also has the gates and the warnings.
 
-    A comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise only the slower and faster
-    cases are listed, and the others are counted.
+    A comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise the slower and the faster
+    cases are listed, at most SHOWN of each, and the others are counted.
     """
     gates = Section(key="gates", title="Gates", lines=tuple(map(gate_text, comparison.gates)))
     texts = tuple(f"{notice.code}: {notice.message}; {notice.hint}" for notice in comparison.warnings)
@@ -245,8 +245,8 @@ def gate_text(gate: Gate) -> str:
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return a section for the slower and one for the faster cases. If all cases are listed, return a section
-    for every verdict."""
+    """Return a section for the slower and one for the faster cases, each with the SHOWN largest changes at
+    most. If all cases are listed, return a section for every verdict. A section without cases is left out."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")

@@ -498,7 +498,8 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
-    """Return the facts about the machine. An unknown fact is an empty text, and so is the host name."""
+    """Return the facts about the machine under pytest-benchmark's names. Unknown facts are empty. `node` is
+    always empty, because a result does not contain the host name."""
 
     def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")

@@ -74,12 +74,12 @@ class SharesBuffers(Protocol):
 
 @runtime_checkable
 class HostReadable(Protocol):
-    """A device whose buffers the host can read in place."""
+    """A device whose buffers lie in memory that the host can read."""
 
     @abstractmethod
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the buffer's own memory as a host array. Returns None if the host cannot read it, or if the
-        buffer has another shape or dtype."""
+        """Return the content of the buffer as a host array, which may be the buffer's own memory. Returns None
+        if the host cannot read it, or if the buffer has another shape or dtype."""
 
 
 @runtime_checkable

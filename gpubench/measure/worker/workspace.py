@@ -352,8 +352,7 @@ class Workspace:
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
-        """Return the outputs as host arrays. They are the memory of the device if the host can read it.
-        Otherwise they are copies."""
+        """Return the outputs as host arrays, which are either the device's own memory or copies."""
         kinds = [self._kind(operand) for operand in self.op.outputs]
         if isinstance(self.session, HostReadable):
             own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
