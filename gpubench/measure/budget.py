@@ -9,6 +9,14 @@ from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.result.run import Settings, StopReason
 
+# The search may use this share of the budget. The rest is for peaks, saving, closing workers and the report.
+SEARCH_SHARE = 0.9
+# The search leaves this share to overheads and splits if there are any. They come after it, and it can be cut
+# short.
+SHARE_BESIDE_OVERHEADS = 0.5
+# Finding devices, trying a user's functions and starting workers counts as at most this share of the budget,
+# since an answer needs times even if the libraries take longer to import than the whole budget.
+START_SHARE = 0.5
 # Work that is nearly done when the budget ends gets this much longer.
 LAST_S = 0.5
 

@@ -17,7 +17,7 @@ from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.base.messages import WARNINGS
 from gpubench.curves.stats import median
 from gpubench.measure import monitor
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import SEARCH_SHARE, SHARE_BESIDE_OVERHEADS, START_SHARE, Budget
 from gpubench.measure.case_run import LARGEST_BLOCK, ONCE_S, CaseRun, Runtime, warn_once
 from gpubench.measure.passes import Passes
 from gpubench.measure.plan import Purpose, Step, Workload, plan_peaks
@@ -57,16 +57,8 @@ from gpubench.result.run import (
     SessionRecord,
 )
 
-# The search may use this share of the budget. The rest is for peaks, saving, closing workers and the report.
-SEARCH_SHARE = 0.9
 # Choosing kernels is reported if it took at least this long.
 WORTH_A_WORD_S = 1.0
-# The search leaves this share to overheads and splits if there are any. They come after it, and it can be cut
-# short.
-SHARE_BESIDE_OVERHEADS = 0.5
-# Finding devices, trying a user's functions and starting workers counts as at most this share of the budget,
-# since an answer needs times even if the libraries take longer to import than the whole budget.
-START_SHARE = 0.5
 # A session that other programs disturbed is repeated at most this often.
 REPEATS = 2
 

@@ -64,7 +64,7 @@ def _run(monkeypatch, error, verbose=False):
 
 
 def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch):
-    monkeypatch.setattr(cli, "_run", Mock(side_effect=KeyboardInterrupt))  # while a module is loaded
+    monkeypatch.setattr(exit, "guard", Mock(side_effect=KeyboardInterrupt))  # while a module is loaded
     assert cli.main([]) == ExitCode.INTERRUPTED
 
 

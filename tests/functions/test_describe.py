@@ -333,7 +333,8 @@ class Tensor:
 
 
 def test_tensors_among_the_inputs_are_arrays_for_a_function_and_pytorchs_affair_for_a_pair(monkeypatch):
-    monkeypatch.setattr("gpubench.functions.session._device_wait", lambda inner: None)  # without CuPy
+    monkeypatch.setattr("gpubench.functions.session._device_wait", lambda inner: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     function = UserFunction(lambda xp, x: x, inputs=lambda n: Tensor())
     (drawn,) = make_inputs(function, ["x"], 3, "float32", 1)
     assert (type(drawn), drawn.dtype) == (np.ndarray, np.float32)
