@@ -291,9 +291,13 @@ class RayEngine:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_BACKEND_LOG_LEVEL": "error",
         }  # fmt: skip
-        self._ours.callback(set_environment, dict(os.environ))
-        for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS"):
-            os.environ.pop(name, None)
+        names = (*settings, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
+        before = {name: os.environ.pop(name) for name in names if name in os.environ}
+
+        def restore() -> None:
+            set_environment({k: v for k, v in os.environ.items() if k not in names} | before)
+
+        self._ours.callback(restore)
         os.environ.update(settings)
         # Never call init without an address: it may join somebody else's cluster.
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -319,9 +320,8 @@ def _spec(
     low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
     long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
-    first, last = (
-        msgspec.json.encode(text[:long].replace("T", " ")).decode() for text in (dates[0], dates[-1])
-    )  # foreign text
+    # Foreign text: Vega does not read all that JSON may hold unescaped.
+    first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))
     ends = f"datum.value > 0 ? {last} : {first}"
     bare = {"title": None, "domain": False, "ticks": False}
     x = quantity(
