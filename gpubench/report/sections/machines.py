@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 
@@ -316,6 +315,8 @@ def _spec(
     dates: Sequence[str],
     steps: dict[str, list[StepChange]],
 ) -> ChartRow:
+    import json
+
     ratios = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
