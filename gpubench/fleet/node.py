@@ -29,7 +29,6 @@ from gpubench import __version__
 from gpubench.base import disk, processes
 from gpubench.base.errors import GpubenchError, RequiredUnavailable
 from gpubench.base.installation import install_command
-from gpubench.base.plugins.containment import set_environment
 from gpubench.fleet.nodes import NodeReason
 from gpubench.measure.scratch import CLUSTER_PREFIX, Scratch
 from gpubench.result import store
@@ -293,11 +292,9 @@ class RayEngine:
         }  # fmt: skip
         names = (*settings, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
         before = {name: os.environ.pop(name) for name in names if name in os.environ}
-
-        def restore() -> None:
-            set_environment({k: v for k, v in os.environ.items() if k not in names} | before)
-
-        self._ours.callback(restore)
+        self._ours.callback(os.environ.update, before)  # the last callback runs first
+        for name in names:
+            self._ours.callback(os.environ.pop, name, None)
         os.environ.update(settings)
         # Never call init without an address: it may join somebody else's cluster.
         return {

@@ -110,7 +110,7 @@ def _restorers() -> list[Callable[[], Any]]:
         restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
     restorers += [
         partial(vars(builtins).update, dict(vars(builtins))),
-        partial(set_environment, dict(os.environ)),
+        partial(_set_environment, dict(os.environ)),
         partial(sys.setswitchinterval, sys.getswitchinterval()),
         gc.enable if gc.isenabled() else gc.disable,
         *_descriptors(),
@@ -131,7 +131,7 @@ def handler_restorers() -> list[Callable[[], Any]]:
     return [partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()]
 
 
-def set_environment(environ: dict[str, str]) -> None:
+def _set_environment(environ: dict[str, str]) -> None:
     """Make the environment variables of this process those of `environ`. Other variables are removed."""
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]

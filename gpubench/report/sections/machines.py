@@ -21,7 +21,7 @@ from gpubench.analysis.speedup import BreakEven, Speedup, earliest
 from gpubench.analysis.thresholds import ALWAYS, threshold_text
 from gpubench.base import units
 from gpubench.base.plugins.sections import section
-from gpubench.base.streams import printable, shorten
+from gpubench.base.streams import inert_json, printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
@@ -315,14 +315,13 @@ def _spec(
     dates: Sequence[str],
     steps: dict[str, list[StepChange]],
 ) -> ChartRow:
-    import json
-
     ratios = [f for factors in cases.values() for f in factors if f is not None]
     low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
     named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
     long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
-    # Foreign text: Vega does not read all that JSON may hold unescaped.
-    first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))
+    # Foreign text: Vega reads no raw line separator.
+    days = (msgspec.json.encode(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))
+    first, last = (inert_json(day).decode() for day in days)
     ends = f"datum.value > 0 ? {last} : {first}"
     bare = {"title": None, "domain": False, "ticks": False}
     x = quantity(
