@@ -41,7 +41,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
-    """Return the newest measurement of the energy of each shown case that has one."""
+    """Return the energy of each case of the analysis that has one, from its newest window."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     shown = {case.id for case in analysis.cases}
     results = []
@@ -85,8 +85,8 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    """Return the table with the best implementation of each side. Variants, such as products in TF32, are left
-    out."""
+    """Return a table with a line for each op, size, dtype and situation, where each side has the implementation
+    of least energy. Variants, such as products in TF32, are left out."""
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
     results = [energy for energy in results if energy.id in cases]
     on_cpu = group_by(

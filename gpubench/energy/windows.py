@@ -1,9 +1,9 @@
 """The measurement of the energy of a call. Each case runs alone for some seconds, which are its *window*, while
 the energy counter of its device is read.
 
-The kernel shows two kinds of counters as files, in microjoules: RAPL of the CPU's packages, also of AMD's
-(`/sys/class/powercap/intel-rapl:N`), and `energy1_input` of amdgpu's sensors. The monitor reads NVIDIA's
-counter from NVML. Since 2020 most kernels let only root read RAPL.
+The Linux kernel shows two kinds of counters as files, in microjoules: RAPL of the CPU's packages, also of AMD's
+(`/sys/class/powercap/intel-rapl:N`), and `energy1_input` of amdgpu's sensors. The counter of an NVIDIA GPU is
+read by `measure/monitor.py` through NVML. Since 2020 most Linux kernels let only root read RAPL.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the energy counters of the CPU's packages, or the reason why there are none. `root` is the folder
-    in which `/sys` lies."""
+    """Return the energy counters of all packages of the CPU. If there are none, or if one cannot be read,
+    return the reason as a text. `root` is the folder in which `/sys` lies."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -49,8 +49,8 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return the energy counter of the AMD GPU at this PCI address, in a list, or the reason why there is none.
-    An unknown address has none. `root` is the folder in which `/sys` lies."""
+    """Return a list with the energy counter of the AMD GPU at the PCI address `pci`. If it has none, or if
+    `pci` is None, return the reason as a text. `root` is the folder in which `/sys` lies."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -103,7 +103,8 @@ class EnergyCompanion(Companion):
     _sources: dict[str, str]
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Run each timed case again while the energy counter of its device is read, and record the energy."""
+        """Run each timed case again while the energy counter of its device is read, and record the energy.
+        Cases that have an energy already are left out. Do nothing if the run does not measure energy."""
         if not self.spec.settings.energy:
             return
         for run in runs:
@@ -181,8 +182,9 @@ class EnergyCompanion(Companion):
         return monitor
 
     def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
-        """Return the counter files of a device, or the reason why it has none, together with the kind of
-        counter. The kind is "" if the counter is not read from files."""
+        """Return the counter files of a device, or a text with the reason why it has none, together with the
+        kind of counter (`rapl`, `hwmon` or `nvml`). Return two empty texts for a GPU that is not AMD's, because
+        NVML reads its counter if there is one."""
         if device.kind == "cpu":
             return package_counters(self.root), "rapl"
         if device.kind == "software":
