@@ -75,8 +75,8 @@ class _Step(NamedTuple):
 
 
 class StageChain:
-    """The costs in a form for trying many stage assignments quickly. Values that are on both sides from the
-    start and that no stage writes are left out."""
+    """The costs of all stages in a form for trying many stage assignments quickly. Values that are on both
+    sides from the start and that no stage writes are left out."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
@@ -116,9 +116,9 @@ class StageChain:
         )
 
     def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
-        """Return the seconds of stage `number` on `side`, including its copies, and the set of copies that are
-        valid after it. `valid` is the set of copies that are valid before it, and `before` the side that ran
-        the stage before."""
+        """Return the seconds of stage `number` on `side`, including its copies, and the bits of the copies that
+        are valid after it. `valid` holds the bits (see `_Step`) of the copies that are valid before it, and
+        `before` is the side that ran the previous stage."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
         for here, both, copy_s in step.reads:
@@ -140,8 +140,8 @@ class StageChain:
         return bounds[::-1]
 
     def end_s(self, valid: int) -> float:
-        """Return the seconds of the copies that bring the wanted values to the host after the last stage.
-        `valid` is the set of copies that are valid then."""
+        """Return the seconds of the copies that bring the values that the caller wants to the host after the
+        last stage. `valid` holds the bits of the copies that are valid then."""
         return sum(copy_s for bit, copy_s in self._host_values if not valid & bit)
 
 

@@ -78,8 +78,8 @@ ONLY = Turn()
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
     """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` holds the names of
-    a norm's weights. The norm is computed in the same stage as queries, keys and values. `turn` tells the layer
-    and the turn of a loop."""
+    a norm's weights. The norm is computed in the same stage as queries, keys and values. `turn` gives the
+    suffixes of all names and the number of tokens."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -152,7 +152,7 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """Return a function that takes the params of the network and returns those of a weight gradient. The
+    """Return a function that takes the params of the network and returns those of an m x n weight gradient. The
     gradient is a matrix product that sums over the rows of the batch."""
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 

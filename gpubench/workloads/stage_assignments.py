@@ -91,7 +91,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
 
 @derive_once
 def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
-    """Return a row for each shown case that has a stage assignment and a time."""
+    """Return an `Assignment` for each case of the analysis that has a stage assignment and a time, and whose
+    two sides were timed alone beside it."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(assignment for assignment in rows if assignment is not None)
 
@@ -105,8 +106,8 @@ def list_mismatches(analysis: Analysis) -> list[str]:
 def _judge(
     run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
 ) -> Assignment | None:
-    """Return the row of a case with a stage assignment. Returns None for a split, or if no session timed both
-    sides alone. `cases` are all cases of the same workload."""
+    """Return the `Assignment` of a case. Returns None for a split, or if no session timed both sides alone.
+    `cases` are all cases of the same workload."""
     main = main_blocks(run, outcome)
     assignment = next(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
@@ -150,8 +151,8 @@ def _judge(
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
-    """Return the time of one side alone: `beside`, its own stage assignment, or a faster case on that side that
-    also leaves its result on the host."""
+    """Return the time of one side alone. It is `beside`, the time of that side's own stage assignment, or the
+    time of another case on that side that is faster and also leaves its result on the host."""
     on_gpu = not result.case.resident
     same = (case for case in cases if (is_cpu(case) if side == "cpu" else on_gpu and is_gpu(case, result)))
     single = fastest_alone(same, beside.sessions)
@@ -241,8 +242,8 @@ REASONS: dict[AssignmentReason, str] = {
 
 @section("hybrid", order=95)
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with a table for each workload, size, regime and device. A terminal shows only the
-    largest size of each workload."""
+    """Return the section with a table for each workload, size, regime and device. Unless every size was
+    requested, it shows only the largest size of each workload."""
     rows = shown = list(assignments(analysis))
     if not options.every_size:
         shown = at_largest(rows, lambda call: series_name(call.case.case), lambda call: call.n)

@@ -75,7 +75,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def stages(analysis: Analysis) -> tuple[Stages, ...]:
-    """Return a row for each shown case whose stages were timed."""
+    """Return the `Stages` of each case that the report shows and whose stages were timed."""
     timed = (breakdown for breakdown in analysis.shown_of(analysis.compared) if breakdown.time is not None)
     rows = (_row(analysis.run, analysis.outcomes[breakdown.id], breakdown) for breakdown in timed)
     return tuple(breakdown for breakdown in rows if breakdown is not None)

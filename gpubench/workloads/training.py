@@ -92,8 +92,8 @@ def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
 
 
 def _of_step(value: str) -> str:
-    """Return the name that a value has in a step. A `+` at the end of `value` marks what the next step begins
-    with."""
+    """Return the name that a value has in each step of the loop, with its number as a placeholder. A `+` at the
+    end of `value` marks a value that the next step begins with."""
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
@@ -125,9 +125,9 @@ def training_slack(op_name: str, value: str) -> Callable[..., Array]:
     """Return a function that computes the slack of `value`, a margin that is added to its tolerance.
 
     The sign of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient
-    passes. So two trainings are computed, one that passes the gradients of all such values and one that blocks
-    them. The slack of an element is four times the largest distance between their results within the element's
-    column, since several such values may go different ways.
+    passes. So the function computes two trainings in float64: one passes the gradients of all such values, the
+    other blocks them. The slack of an element is four times the largest distance between the two results within
+    the element's column, since several such values may go different ways.
     """
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:

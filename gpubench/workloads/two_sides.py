@@ -111,7 +111,7 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
 
 def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCosts:
     """Return the costs for the search, which are medians over the rounds. On a device without timestamps the
-    time of each stage already includes a launch and its wait."""
+    time of each stage already includes a launch and its wait, so `enter_s` is 0."""
     places = {
         operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
@@ -216,7 +216,8 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what runs here
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the error that says why a stage cannot run here, or None if both sides can run it."""
+        """Return the error that says why this op, one stage of the workload, cannot run, or None if both sides
+        can run it."""
         if op.stages:
             return Unsupported(
                 "an assigned workload has the tuned implementation alone", reason="no-implementation"
@@ -238,8 +239,7 @@ class TwoSideSession(
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
-        """Build a stage for both sides. On each side the launch uses the copies of the values that are
-        there."""
+        """Build a stage for both sides. The launch of each side uses that side's memory of the values."""
         launch = StageLaunch(op, case, inputs, output)
         built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
         launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
