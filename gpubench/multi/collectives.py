@@ -49,7 +49,8 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
-    """Return the rates of each collective that the report shows, ordered by op, ranks, device group and size."""
+    """Return the rates of each collective that the report shows, ordered by op, number of ranks, device group
+    and size."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
@@ -105,8 +106,8 @@ HALF = 0.5
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each copy between two GPUs whose whole interval lies below half of the median rate
-    of its peers. Peers have the same op, size and kind of path."""
+    """Return a sentence for each copy between two GPUs (`p2p`, `p2p_both`) that is slow: the whole interval of
+    its rate lies below half of the median rate of its peers. Peers have the same op, size and kind of path."""
 
     def kind_of(result: CollectiveResult) -> Hashable:
         path = declared_path(analysis.run, result.device_id)
@@ -239,8 +240,8 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """Return the ids of the GPUs on which other processes compute, because the times of such GPUs do not show
-    the state of the hardware."""
+    """Return the ids of the GPUs on which processes other than the run's compute. The times of such GPUs do not
+    show the state of the hardware."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
@@ -254,8 +255,10 @@ def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return the GPUs that are slow in all blocks together and in each half of the blocks. The list is empty if
-    so many GPUs are slow that they cannot be considered alike."""
+    """Return the GPUs that are slow in all blocks together and in each half of the blocks. `case` is the id of
+    the case without the device, `times` has the times of each GPU by its id, and `looks` is the number of
+    comparisons, which raises the threshold. The list is empty if so many GPUs are slow that they cannot be
+    considered alike."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [

@@ -128,7 +128,8 @@ class GroupSession(
         buffer.free()
 
     def forget(self) -> None:
-        """Free idle buffers. Also close the trainings whose outputs were freed; those of other workloads stay."""
+        """Free idle buffers, and let the sessions of the ranks do the same. Also close the trainings whose
+        outputs were freed; those of other workloads stay."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().free()
@@ -379,7 +380,7 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """Send each rank those data that were uploaded since they were last sent."""
+        """Send each rank its part of those operands that were uploaded since they were last sent."""
         works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 

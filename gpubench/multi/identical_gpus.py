@@ -221,7 +221,8 @@ def largest(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def implementations(item: Workload) -> tuple[Implementation, ...]:
-    """Return the implementations of a workload that run at once: both if it only moves data."""
+    """Return the implementations with which weak scaling runs a workload: library and tuned if it only moves
+    data, else tuned."""
     return ("tuned",) if item.op.overhead is None else ("library", "tuned")
 
 
@@ -253,7 +254,8 @@ def weak(
 
 
 def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
-    """Let all of these GPUs work from the same moment on, and return the times of each."""
+    """Let all of these GPUs work from the same moment on, and return the times of each. They work for ALONE_S
+    seconds if `alone` is set, else for TOGETHER_S."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
     work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
     work = {"start_at": start_at, "warmup_s": WARM_UP_S, "work_s": work_s}

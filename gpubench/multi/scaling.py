@@ -121,8 +121,8 @@ class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def scaling(analysis: Analysis) -> GroupGains:
-    """Return the gains of the shown device groups over single GPUs, ordered by op and size, together with weak
-    scaling."""
+    """Return the gains over single GPUs of the device groups that the report shows, ordered by op and size,
+    together with weak scaling."""
     run = analysis.run
     single = group_by(
         (
@@ -297,8 +297,8 @@ Readings = Mapping[tuple[int, str], Telemetry]  # telemetry by session and devic
 
 
 def weak(run: Run) -> tuple[Weak, ...]:
-    """Return a row of weak scaling for each case and number of GPUs that ran at once, in the order of the
-    file. A case without a session in which all of its GPUs have times has no row."""
+    """Return a `Weak` for each case and number of GPUs that ran at once, in the order of the file. A case has
+    none if there is no session in which all of its GPUs have times."""
     allowed = used_sessions(run)
     readings = {(session.index, read.device_id): read for session in run.sessions for read in session.telemetry}
     alone: dict[str, Sessions] = {}
@@ -345,8 +345,8 @@ def _weak_row(
     case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
-    """Return the row of one case on `gpus` GPUs. Returns None if no session is usable, or if a GPU has no rate
-    in any session."""
+    """Return the `Weak` of one case on `gpus` GPUs. Returns None if no session is usable, or if a GPU has no
+    rate in any session."""
     late_shares: dict[str, list[float]] = {}
     own_s: list[float] = []
     seen: dict[tuple[str, Part], list[Span]] = {}
