@@ -280,7 +280,7 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments that start a private Ray with a new token."""
+        """Return the arguments of `ray.init` that start a private Ray with a new token."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -352,7 +352,8 @@ class RayEngine:
         return Arrival(node, message)
 
     def cancel(self, node: str) -> None:
-        """Ask Ray to end the task, and forget it."""
+        """Ask Ray to end the task of the node with the id `node`, and forget the task. Do nothing if there is
+        none."""
         task = self._tasks.pop(node, None)
         if task is not None:
             with contextlib.suppress(Exception):
