@@ -41,8 +41,9 @@ class FileText(NamedTuple):
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
         """Return the fact whose value `parse` makes of the text. If the file cannot be read, the fact has the
-        status of the file. If `parse` raises ValueError or LookupError (a damaged file), the fact is invalid. If
-        `parse` returns None (the file says that there is no such thing), the fact is absent."""
+        status of the file. If `parse` raises ValueError, LookupError or OverflowError (a damaged file), the
+        fact is invalid. If `parse` returns None (the file says that there is no such thing), the fact is
+        absent."""
         if self.text is None:
             return missing(self.status, self.path)
         try:

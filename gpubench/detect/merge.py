@@ -62,7 +62,7 @@ class MergedDevice:
 
     @property
     def device_id(self) -> int | None:
-        """The id of the device. None if no record states it."""
+        """The PCI id of the product. None if no record states it."""
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:

@@ -128,9 +128,10 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 
 def _link_folder(root: Root, folder: str, bdf: Address | None, vendor: int | None) -> str:
-    """Return the folder that tells the link between a card and its slot. It is that of the upstream port if the
-    card has a switch of its own, as AMD's since Vega and Intel's Arc have: behind it a Radeon shows the fastest
-    link that it knows, and an Arc a single lane of the first generation."""
+    """Return the folder whose files state the speed and the width of the link between a card and its slot. It
+    is that of the upstream port if the card has a switch of its own, as AMD's since Vega and Intel's Arc have:
+    behind it a Radeon shows the fastest link that it knows, and an Arc a single lane of the first generation.
+    """
     bridges = [f"{PCI_DEVICES}/{name}" for name in route(root, bdf)[1:]] if bdf is not None else []
     ports = bridges[1:][-2:]  # the first is the root port
     ids = [tuple(_number(root, port, name).value for name in ("vendor_id", "device_id")) for port in ports]

@@ -115,7 +115,7 @@ def advice(machine: Machine) -> str:
 
 
 def spell(text: str) -> str:
-    """Return the text with `+` and `!` in place of the two signs that are not ASCII."""
+    """Return the text with `+` in place of `✓` and `!` in place of `✗`, the two signs that are not ASCII."""
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
