@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True):
     refused: dict[str, str]  # why a case, device or backend was refused, by its id
 
     def add(self, other: Report) -> None:
-        """Add the findings of another device."""
+        """Add everything that the report `other`, of another device, has."""
         self.findings.extend(other.findings)
         self.checked.extend(other.checked)
         self.refused.update(other.refused)
@@ -419,9 +419,9 @@ def check_op(op: Op) -> Report:
 
 
 def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Checks | None = None) -> Report:
-    """Check each device of the backend by `suite`, which takes `ops` and `checks`. A device that is unavailable
-    is refused, and any other BackendError of one is a finding. Raises BackendUnavailable if the devices cannot
-    be listed."""
+    """Check each device of the backend by `suite`, which takes `ops` and `checks`. An unavailable device is
+    listed as refused, and any other BackendError when a device is opened is a finding. Raises
+    BackendUnavailable if the devices cannot be listed."""
     whole = Report([], [], {})
     for device in backend.devices():
         try:

@@ -314,7 +314,8 @@ class Watch(ToMonitor, frozen=True):
 
 
 class Pause(ToMonitor, frozen=True):
-    """Order: read once more, then stop reading. The monitor answers Paused."""
+    """Order: stop reading. The monitor reads once more first, unless it began to read a moment ago (FRESH_S),
+    and then answers Paused."""
 
     number: int  # number of this order
 

@@ -134,7 +134,7 @@ RATE = attrgetter("rate")
 
 
 class Contenders(curves.Side):
-    """The curves of one side, with the slot of each."""
+    """The curves of one side (the CPU, or a GPU in a regime), each with its contender's slot."""
 
     def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
         self.fitted = fitted
@@ -192,7 +192,7 @@ class Passes:
         self._repeated: set[tuple[str, int, Slot]] = set()
 
     def rows(self, series: Series) -> Rows:
-        """Return the seconds per launch of a series, by size and contender."""
+        """Return the seconds per launch of a series, by size, contender and session."""
         return self.points.rows(series)
 
     def note_times(self, step: Step) -> None:

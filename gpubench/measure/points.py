@@ -422,8 +422,9 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to
-        its work or bytes."""
+        """Return the expected seconds of a launch: interpolated between measured sizes, and above them in
+        proportion to its work, or to its bytes if it copies. A contender of the CPU without a time is taken to
+        be as slow as the slowest other one, and one of a GPU to take no time."""
         times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
             said_s = series.op.seconds(series.params(n))

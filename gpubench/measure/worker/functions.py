@@ -143,7 +143,7 @@ class CallWorkspace(Workspace):
         self.host_outputs[0].value = None
 
     def spoil(self, buffer: Buffer, operand: Any) -> None:
-        """Free the object on the device."""
+        """Free the object on the device, which cannot be filled with sentinels."""
         self.session.free(buffer)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:

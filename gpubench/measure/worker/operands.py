@@ -191,9 +191,9 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy that has the same bits as these outputs, or that begins with them (see
-        `Passed`), then without its index. Returns None if there is no such copy, and for outputs below
-        LEAST_BYTES."""
+        """Return the check of a copy that has the same bits as these outputs. If only the beginning of a larger
+        copy has them (see `Passed`), its check is returned without its index. Returns None if there is no such
+        copy, and for outputs below LEAST_BYTES."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())

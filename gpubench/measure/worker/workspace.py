@@ -278,7 +278,8 @@ class Workspace:
     sides: Mapping[str, str] = {}
 
     def chain(self, case: Case) -> Any:
-        """Return the stages that the case runs. Returns None unless the case is a chain."""
+        """Return the stages of the case as an object that compiles and checks them. Returns None if the case
+        does not run stage by stage, as by default."""
         return None
 
     def check_between(self, case: Case, output: Buffer) -> None:
