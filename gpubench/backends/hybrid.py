@@ -92,7 +92,7 @@ class SplitLaunch(DividedLaunch):
             self.movers = reserved_cores(self.cpu.threads or 1, several=self.gpu.way.copies)
 
 
-# Runs the CPU's share that many times.
+# Takes a number, and runs the CPU's share so many times.
 CpuPart = Callable[[int], None]
 
 

@@ -60,7 +60,7 @@ def kernel(*dtypes: str) -> Any:
 
 
 def runner(**options: Any) -> Any:
-    """Return a decorator for a function that runs plans."""
+    """Return a decorator for a function that runs plans (`_PLAN`). `options` are those of numba's `njit`."""
 
     def compile_function(function: Any) -> Any:
         made = njit(**options, **_OPTIONS)(function)
