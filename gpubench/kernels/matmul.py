@@ -134,12 +134,18 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """Return the scale of the error of each element of C, for the tolerance. It is the root of a sum of
-    squares. One is that of the product of the norms of the row of A and the column of B. The others are those
-    of the k roundings of partial sums, which count if a few terms are much larger than the rest or if all have
-    the same sign. A rounding of a sum has the mean square (u sum)^2 / 3. Averaged over all orders of the terms,
-    k roundings add k/18 of the squared terms and k/9 of the squared sum. The squared sum is the square of the
-    sum of the means, plus the squared terms."""
+    """Return the scale of the error of each element of C, for the tolerance. It is the root of the sum of three
+    squares:
+
+    - the square of the norm of the row of A times the norm of the column of B,
+    - k/6 of an upper bound of the sum of the squared terms,
+    - k/9 of the square of (sum of the row * sum of the column / k).
+
+    The last two are for the k roundings of partial sums. They count if a few terms are much larger than the
+    rest, or if all terms have the same sign. A rounding of a sum s has the mean square (u s)^2 / 3. Averaged
+    over all orders of the terms, k roundings add k/18 of the squared terms and k/9 of the squared whole sum.
+    The latter is taken to be the third square plus k/9 of the squared terms.
+    """
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
