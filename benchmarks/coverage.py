@@ -33,8 +33,7 @@ TRUE = 100.0
 # ---------------------------------------------------------------- the time of a case, and a speedup
 
 # Standard deviations between sessions, between blocks and between samples, in percent. In addition, 3 % of the
-# samples take twice as
-# long.
+# samples take twice as long.
 NOISES = ((2.0, 2.0, 3.0), (5.0, 5.0, 3.0), (5.0, 15.0, 3.0), (10.0, 15.0, 5.0))
 OUTLIERS = 0.03
 BLOCKS = (1, 2, 4)

@@ -108,8 +108,8 @@ def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> R
 
 
 def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Return sets of five pairs of neighbouring sessions, or a sample of them with a fixed seed if there are
-    too many."""
+    """Return sets of five pairs of neighbouring sessions. If there are more than MOST_SETS, they are a sample
+    with a fixed seed."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     every = list(itertools.combinations(pairs, SIDE))
     return every if len(every) <= MOST_SETS else random.Random(1).sample(every, MOST_SETS)

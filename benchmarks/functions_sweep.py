@@ -74,11 +74,10 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 
 def time_call(sample: Any, calls: int) -> float:
-    """Return the seconds of a call, from the faster of two samples after a turn for warm-up.
-
-    The first sample is one turn, and the second takes about SAMPLE_S seconds. If a turn takes longer than
-    LONG_S, there is no second sample.
-    """
+    """Return the seconds of a call, from the faster of two samples after a turn for warm-up. `sample` makes a
+    given number of turns, each of them with `calls` calls. The first sample is one turn, and the second is up
+    to MOST turns, which take about SAMPLE_S seconds. If the first takes longer than LONG_S, there is no second
+    sample."""
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1
@@ -91,24 +90,19 @@ def time_call(sample: Any, calls: int) -> float:
 
 
 def make_inputs(function: Any, n: int) -> list[Any]:
-    """Return the inputs as gpubench would make them, with float64 replaced by float32.
-
-    If the function does not make its own inputs, they are vectors of numbers from 0.5 to 2.
-    """
+    """Return the inputs of a function at size n as gpubench would make them, with float64 replaced by float32.
+    If the function does not make its own inputs, they are vectors of numbers from 0.5 to 2."""
     rng = numpy.random.default_rng(n)
     made = function.make(rng, n) if function.make else [rng.uniform(0.5, 2, n) for _ in function.arguments]
     return [x.astype("float32") if getattr(x, "dtype", None) == "float64" else x for x in made]
 
 
 def sweep(name: str, function: Any, low: int, high: int) -> None:
-    """Print the median times of one function.
-
-    The rounds go through the sizes in alternating order, and no round begins after LIMIT_S seconds.
-    """
+    """Print the median times of one function at up to SIZES sizes from `low` to `high`, in equal ratios. The
+    rounds go through the sizes in alternating order, and no round begins after LIMIT_S seconds."""
     sizes = sorted({round(low * (high / low) ** (i / (SIZES - 1))) for i in range(SIZES)})
-    creates = (
-        "arange" in function.cpu.__code__.co_names
-    )  # else the calls of PyTorch are faster without a default
+    # PyTorch creates arrays on its default device. Functions that create none are faster without one.
+    creates = "arange" in function.cpu.__code__.co_names
     times: dict[tuple[str, str, int], list[float]] = {}
     began = perf_counter()
     for turn in range(ROUNDS):

@@ -47,7 +47,8 @@ def main() -> int:
 
 
 def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
-    """Return the Markdown table, with a row for each kind and a row for their sum."""
+    """Return a Markdown table of the outcomes, with a row for each kind of input and a row for all kinds.
+    `counts` has the number of inputs by (kind, outcome), and `slowest` the most seconds of an input by kind."""
     outcomes = ("reported", "refused", "failed")
     lines = ["| input | tried | reported | refused | failed | slowest |", "|---|---|---|---|---|---|"]
     for kind in fuzzer.KINDS:

@@ -42,7 +42,8 @@ def gain(copied: CaseTime, other: CaseTime) -> str:
 
 
 def main(device: str, ordinary: str, page_locked: str) -> None:
-    """Print a row for each op and size."""
+    """Print the table, with a row for each op and size. `ordinary` and `page_locked` are the result files
+    without and with --page-locked."""
     times, locked = best_times(ordinary, device), best_times(page_locked, device)
     print("| op | n | on the GPU | in place | managed | copied | gain | copied, page-locked | gain |")
     print("|---|--:|--:|--:|--:|--:|---|--:|---|")

@@ -102,7 +102,7 @@ class Repeats(msgspec.Struct, frozen=True):
     """How often to repeat the work."""
 
     count: int  # number of repeats
-    limit_s: float = 60.0  # about the most seconds
+    limit_s: float = 60.0  # about the most seconds of both halves; the warm-up has half of them in addition
     device_bytes: DeviceBytes | None = None  # returns the device memory in use
 
 

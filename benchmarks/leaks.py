@@ -4,7 +4,7 @@ resources.
     python benchmarks/leaks.py --launches 10000 --openings 200 --backends cupy,wgpu,numpy
 
 Each device is tested in a separate process. A row shows the resources after a warm-up and at the end. It is a
-leak (exit code 1) if a resource grew in both halves by more than the tolerance in benchmarks/leak_traces.py.
+leak (exit code 1) if a resource grew in both halves by more than half its tolerance (benchmarks/leak_traces.py).
 The device memory is that of all NVIDIA GPUs together, so other programs on them count, too. A row that takes
 longer than --limit ends early and shows a smaller count.
 """
@@ -65,7 +65,8 @@ def _each(options: argparse.Namespace) -> int:
 
 
 def _device_ids(names: list[str]) -> Iterator[str]:
-    """Yield the id of one device for each kind and name, because equal devices leak alike."""
+    """Yield the id of one device for each kind and name, because equal devices leak alike. Print the reason for
+    each backend that is not available."""
     for name in names:
         try:
             devices = backends.load(name).devices()
@@ -110,10 +111,8 @@ def _traces(
 
 
 def _size(op: Op, *, cpu: bool) -> int:
-    """Return the largest size whose operands are small, or the smallest size of a network.
-
-    Examples are 64 K elements of an `add` and 16 tokens of a network.
-    """
+    """Return the largest power of two up to 64 K at which the operands of the op fit into BYTES (CPU_BYTES on a
+    CPU), or 16 if there is none, as for a network."""
     most, sizes = CPU_BYTES if cpu else BYTES, [1 << power for power in range(16, 3, -1)]
     return next((n for n in sizes if op.held_bytes({"n": n}, "float32") <= most), sizes[-1])
 

@@ -2,9 +2,9 @@
 
 Run: python benchmarks/links.py (two GPUs, CuPy and NCCL; half a minute)
 
-The script uses CuPy's peer copy and NCCL's all-reduce. Both take their samples in turns, in one process.
-Printed are GB/s of both (for an all-reduce the bus bandwidth), and the ratio gpubench / plain script with its
-quartiles over the turns.
+The script uses CuPy's peer copy and NCCL's all-reduce. gpubench and the script take their samples in turns, in
+one process. The output has the GB/s of both (for an all-reduce the bus bandwidth), and the quartiles of the
+ratio gpubench / plain script over the turns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class PlainLinks:
         self.nccl.groupEnd()
 
     def seconds(self, call: Callable[[int], None], size: int, repeat: int) -> float:
-        """Return the seconds of one exchange. The script waits for each exchange on both devices."""
+        """Return the mean seconds of one exchange. `call` starts an exchange of `size` bytes, and each of the
+        `repeat` exchanges is waited for on both devices."""
         start = time.perf_counter()
         for _ in range(repeat):
             call(size)

@@ -2,7 +2,7 @@
 
 Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,300] (two minutes; no GPU)
 
-The files are default runs of one machine. The first table shows how much their times at the low size differ,
+The files are default runs of one machine. The first table shows how much their times at the least size differ,
 and divides the differences into a part that all ops of a run share and a part of each op. The second table
 makes the real passes and the real verdict for simulated runs of one session. Their true curves are pooled from
 the files, with the same scatter and with the costs of an H200 host. The table counts the cells whose break-even
@@ -93,7 +93,8 @@ def key_of(case: Case) -> Key:
 
 
 def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
-    """Yield each plain case with the values of its blocks."""
+    """Yield each measured case that is neither a variant nor split between two devices, with the median seconds
+    of each of its blocks."""
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement) and not outcome.case.variant and not outcome.case.shared_with:
             blocks = [stats.median(block.wall_s[block.warmup :] or block.wall_s) for block in outcome.blocks]
@@ -317,8 +318,8 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """Return a random deviation of ln(time) for this case, whose size is in its id. Half of its variance is
-        drawn once for each case, the other half at each call, as if new memory were allocated."""
+        """Return a random deviation of ln(time) for a case at its size. Half of its variance is drawn once for
+        each case, the other half at each call, as if new memory were allocated."""
         own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
         return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 
@@ -327,8 +328,8 @@ MOST_EQUAL = 6  # the largest number of cells for which `about equal` counts as 
 
 
 def width(curve: BreakEven) -> float:
-    """Return high / low of a break-even. It is 1 if one side is always faster, and infinity if an end is
-    unknown."""
+    """Return high / low of a break-even. It is 1 if one side is faster at all sizes up to the largest of the
+    op, and infinity if an end is unknown or if the run ended at a smaller size."""
     if curve.verdict in ("all-sizes", "no-size"):
         return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
     return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
@@ -336,7 +337,7 @@ def width(curve: BreakEven) -> float:
 
 def count_answers(rows: Sequence[BreakEven]) -> int:
     """Return the number of cells with an answer: a break-even within a factor of 4, one side at all sizes, or
-    about equal."""
+    about equal. The last counts for at most MOST_EQUAL cells."""
     equal = sum(curve.reason == "about-equal" and width(curve) > WIDEST_INTERVAL for curve in rows)
     return sum(width(curve) <= WIDEST_INTERVAL for curve in rows) + min(equal, MOST_EQUAL)
 

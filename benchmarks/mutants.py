@@ -376,7 +376,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     """One change of one file."""
 
-    part: str  # part of gpubench
+    part: str  # its key in PARTS
     file: str  # path from the root of the repository
     line: int  # number of the changed line
     change: str  # change in words
@@ -389,8 +389,9 @@ class Mutant:
 
 
 def draw(parts: list[str], only: tuple[str, ...], number: int, seed: int) -> tuple[list[Mutant], int]:
-    """Return the mutants to try, and the number of all changes among which they were drawn. The text of a mutant
-    takes a tenth of a second, so only those that are drawn get one."""
+    """Return the mutants to try, and the number of all changes among which they were drawn. `only` are
+    beginnings of `Mutant.text`, of which one must fit if there are any, and `number` 0 is all mutants. The text
+    of a mutant takes a tenth of a second, so only those that are drawn get one."""
     files = [(part, file) for part in parts for file in _files(part)]
     if only:
         near = [
@@ -415,7 +416,8 @@ def _tree(file: str) -> ast.Module:
 
 
 def mutants(part: str, file: str, chosen: Container[int] = range(sys.maxsize)) -> list[Mutant]:
-    """Return the mutants of a file, in the order of its lines. `chosen` is the numbers of the changes."""
+    """Return the mutants of a file, in the order of its lines. `chosen` has the places of the changes to make,
+    in the order of `_changes`. A change that leaves the text as it is gives no mutant."""
     tree = _tree(file)
     original = ast.unparse(tree)
     alterations = []

@@ -164,8 +164,8 @@ class _Torch:
         return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
 
     def mlp_backward(self, n: int) -> Call:
-        """Return a call that computes the gradients by autograd, from the values that the forward pass
-        stored."""
+        """Return a call that computes the gradients of both layers, with the operations that autograd would
+        use, from random values in place of those that a forward pass would store."""
         torch = self._torch
         x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
         w2, _ = self._weight(512, CLASSES)

@@ -45,7 +45,7 @@ def files_of(page: str) -> list[str]:
 
 def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
     """Return `page` with new blocks that are made from `files` (relative to `root`), in the order of their
-    measurement."""
+    measurement. Raises ValueError if the page has a block with an unknown name."""
     analyses = sorted(
         (analyse(store.load(root / name)) for name in files), key=lambda analysis: analysis.run.started_at
     )
@@ -100,8 +100,9 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
 
 
 def _peaks(analyses: Sequence[Analysis]) -> str:
-    """Return a table of the highest peaks of all files. The shares in the other tables refer to the peak of
-    their own file."""
+    """Return a table with one peak for each set of devices and dtype. A peak with both limits comes before one
+    with a single limit, then one out of caches before others, then one of a large matmul, then the one with the
+    most bytes/s. The shares in the other tables refer to the peak of their own file."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
@@ -119,8 +120,8 @@ def _peaks(analyses: Sequence[Analysis]) -> str:
 
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
-    """Return the rows of all files that `keep` accepts. If several files have the same case, the newest file
-    counts."""
+    """Return the rows of all files that `keep` accepts, without hybrid cases. If several files of a machine
+    have the same case, the newest file counts."""
     newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
         for share in roofline(analysis).rows:
@@ -130,10 +131,8 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """Return a table with a row for each set of labels and a column for each device and implementation.
-
-    A cell shows the rate, the share of the peak and the ratio to the vendor library.
-    """
+    """Return a table for each machine, with a row for each set of labels and a column for each device and
+    implementation. A cell shows the rate, the share of the peak and the ratio to the vendor library."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -216,7 +215,8 @@ def _matmul(analyses: Sequence[Analysis]) -> str:
 
 
 def _ladder(analyses: Sequence[Analysis]) -> str:
-    """Return a table of all kernels, including variants, at the sizes at which variants were measured."""
+    """Return a table of all kernels on GPUs, including variants, at the sizes at which variants were
+    measured."""
     rungs = [share for _, share in _rows(analyses, lambda share: share.case.case.variant is not None)]
     works = {share.case.case.workload for share in rungs}
     rows = [share for _, share in _rows(analyses, lambda share: share.case.case.workload in works)]

@@ -42,7 +42,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 def took_s(arguments: Sequence[str], folder: str) -> float:
     """Return the processor seconds of one complete process. Raises RuntimeError, with the end of its standard
-    error, if it fails. The usage error alone may."""
+    error, if it fails. Only the command `rnu` may fail, because it is the usage error."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
@@ -54,7 +54,8 @@ def took_s(arguments: Sequence[str], folder: str) -> float:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each process in each round. The first round warms the file cache and is dropped."""
+    """Return the processor seconds of each command in each round. The first round warms the file cache and is
+    dropped."""
     programs = {BASE: ["-c", "pass"]} | {name: ["-m", "gpubench", *rest] for name, rest, _ in COMMANDS}
     samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:
