@@ -88,11 +88,11 @@ def die_with(parent: int) -> None:
 
 
 def import_ours(root: str) -> None:
-    """Import the gpubench of the parent, even if another package has that name. Its folder `root` is put on the
-    path after the standard library.
+    """Import the parent's gpubench, even if another package has that name. `root` is the folder that contains
+    it. The folder is put on the path after the standard library.
 
-    The folder stays on the path, because the parent may have found its libraries there, too. If it was on the
-    path before, its place does not change.
+    It stays on the path, because the parent may have found its libraries there, too. If it was on the path
+    before, its place does not change.
     """
     sys.path.insert(0, root)
     import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
@@ -163,8 +163,8 @@ def _flush_all() -> None:
 
 
 def main() -> None:
-    """Bind the process to its parent, run the start-up code of other packages, then run the module as `python
-    -m` does."""
+    """Bind the process to its parent, run the start-up code of other packages, then run the module of the
+    command line as `python -m` does."""
     parent, module, *arguments = sys.argv[1:]
     die_with(int(parent))
     run_start_up_code()

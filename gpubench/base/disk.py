@@ -86,9 +86,11 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def read_text(path: StrPath, most: int) -> bytes:
-    """Return the bytes of a text file, as `as_utf8` does. Of a file with more than `most` bytes, the first
-    `most` + 1 are read, so that the caller sees that it is too long. Raises OSError, including NotRegular."""
-    return as_utf8(read_regular(path, most + 1))
+    """Return the bytes of a text file, in UTF-8 as by `as_utf8`. If the file has more than `most` bytes, return
+    its first `most` + 1 bytes, so that the caller sees that it is too long. Raises OSError, including
+    NotRegular."""
+    data = read_regular(path, most + 1)
+    return data if len(data) > most else as_utf8(data)
 
 
 def as_utf8(text: bytes) -> bytes:
@@ -162,7 +164,8 @@ def replace_file(
 
 
 def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:
-    """Create an empty file under an unused name in the folder of `target`. Returns its descriptor and path.
+    """Create an empty file under an unused name in the folder of `target`, with the permissions `mode` less the
+    umask. Returns its descriptor and path.
 
     Raises OSError if it cannot be created. Existing files and links, even planted ones, are left alone.
     """
@@ -249,7 +252,8 @@ _HELD = (32, 33, 1224)
 
 
 def reason(error: OSError) -> str:
-    """Return the text of `error` by the system or Python, without its number and path."""
+    """Return the text of `error` by the system or Python, without its number and path. Return the name of its
+    type if it has no text."""
     return error.strerror or str(error) or type(error).__name__
 
 

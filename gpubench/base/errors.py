@@ -1,8 +1,8 @@
 """The errors that gpubench reports to its user and that backends raise, and suggestions for mistyped names.
 This module imports no other module of gpubench except the list of messages.
 
-A `GpubenchError` ends the program with three lines (what, why, what to do) and an exit code. A `BackendError`
-does not end it: the worker turns it into a `Skip` or a `Failure` of one case.
+A `GpubenchError` ends the program with up to three lines (what, why, what to do) and an exit code. A
+`BackendError` does not end it: the worker turns it into a `Skip` or a `Failure` of one case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExitCode(enum.IntEnum):
 
 
 class GpubenchError(Exception):
-    """An expected problem, which is reported to the user in three lines.
+    """An expected problem, which is reported to the user in up to three lines.
 
     `code` is a key of `messages.ERRORS`, on which scripts may rely. `message` says what happened; if it is
     empty, the sentence of that entry is used. `why` is the reason, or "" if there is nothing to add. `hint` is
@@ -181,8 +181,9 @@ MOST_CHOICES = 20  # most names that a message lists
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
-    as "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names, which
-    the error names in place of more than MOST_CHOICES names; "" means that there is no such command."""
+    as "--format". `hint` replaces the text "did you mean", unless `word` holds several of the names. `listing`
+    is a command that lists all names, or "" if there is none. The error names this command, and then lists at
+    most MOST_CHOICES names itself."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

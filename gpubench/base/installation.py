@@ -103,8 +103,8 @@ def torch_command(vendor: str, platform: str = sys.platform) -> str:
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """Return the commands that install PyTorch on this system, as one text: for the usual wheel, then for the
-    GPUs of each vendor that this wheel does not drive."""
+    """Return the commands that install PyTorch on the system `platform` (a value of sys.platform), as one text:
+    for the usual wheel, then for the GPUs of each vendor that this wheel does not drive."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
@@ -114,7 +114,8 @@ def torch_hint(platform: str = sys.platform) -> str:
 
 
 def quote(text: str, platform: str = sys.platform) -> str:
-    """Return `text` quoted as one word of a command line, for a POSIX shell or for both cmd and PowerShell.
+    """Return `text` quoted as one word of a command line, for a POSIX shell or, if `platform` is "win32", for
+    both cmd and PowerShell.
 
     On Windows only double quotes work in both shells. They protect every valid file name except for `%` and `$`
     in it.
@@ -181,7 +182,7 @@ def _quote_source(source: str, extra: str, platform: str) -> str:
 
 
 def _pip(arguments: str) -> str:
-    """Return a pip command that installs for this interpreter."""
+    """Return a pip command with these `arguments`, such as `install numpy`, for this interpreter."""
     import shutil
     from importlib.util import find_spec
 
@@ -255,9 +256,10 @@ CACHE = FolderRules("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache"
 
 def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) -> Path | None:
     """Return gpubench's folder for one kind of file, without creating it. `environ` are the environment
-    variables, `platform` is a value of sys.platform. On Windows the folder is in that of the variable of
-    `kind`, on macOS in the home folder, and elsewhere in that of the variable or else in the home folder.
-    Returns None if the environment does not have what is needed."""
+    variables, `platform` is a value of sys.platform. The folder is below the one that a variable names:
+    `kind.windows` on Windows, `kind.xdg` on other systems. On macOS, and without the latter variable, it is
+    below `kind.macos` or `kind.default` in the home folder. Returns None if the environment does not have what
+    is needed."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -269,16 +271,16 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise gpubench's cache folder on
-    this system. The folder may not exist yet. Returns None if the environment names none.
-    """
+    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise that of `user_folder`, which
+    has the same arguments. The folder may not exist yet. Returns None if the environment names none."""
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
     return user_folder(CACHE, environ, platform)
 
 
 def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
-    """Return the name of the variable that determines `cache_folder`. Messages show it in place of a path."""
+    """Return the name of the variable that determines `cache_folder` for the same arguments. Messages show it
+    in place of a path."""
     own = {"win32": CACHE.windows, "darwin": "HOME"}.get(platform, CACHE.xdg)
     candidates = ("GPUBENCH_CACHE_DIR", own, "HOME")
     return next((name for name in candidates if environ.get(name)), "HOME")

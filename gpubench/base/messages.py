@@ -397,8 +397,8 @@ ERRORS: dict[str, Entry] = {
         "the file cannot be used: it is a document of another kind", "give a file that gpubench has written"),
 }
 
-# The types of fields that contain a code. Reason: why a case was skipped or failed. NoNumber: why another case
-# has no number, as the report finds in the samples. WarningCode: the code of a warning.
+# The types of fields that contain a code. Reason: why a case was skipped or failed. NoNumber: why a case that was
+# neither skipped nor failed has no number. WarningCode: the code of a warning.
 if TYPE_CHECKING:
     Reason = str
     NoNumber = str

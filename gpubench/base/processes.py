@@ -3,8 +3,8 @@ output. Also the load that other programs put on the CPUs.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
 child_main.py runs before the start-up code of other packages. Its messages are framed, which tells them from
-other output. On Linux the kernel kills a child when the thread that started it ends, so that thread has to
-outlive the child.
+other output. On Linux the kernel kills a Python child when the thread that started it ends, so that thread has
+to outlive the child.
 
 The load is computed from two readings of the system's counters, one before and one after a sample, so that
 nothing has to run during the sample.
@@ -42,7 +42,7 @@ SILENT_S = 3.0
 # Bytes kept of a child's stderr and stdout, each at the beginning and at the end.
 MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
-STDERR_TAIL = 2000
+STDERR_TAIL = 2000  # most characters of `Child.stderr_tail`
 _PIECE = 1 << 16
 # On Windows, Ctrl-C reaches every process of the console except those of another group.
 _NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -275,7 +275,7 @@ class Child(_Process):
         return self.errors.text()[-STDERR_TAIL:]
 
     def noise(self) -> str:
-        """Describe the output of the child that is no message, or return an empty text if there is none."""
+        """Describe the output on stdout that is no message, or return an empty text if there is none."""
         return foreign(self._noise.text())
 
     def _read(self, stream: IO[bytes]) -> None:
@@ -341,8 +341,8 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `most_output` and errors:
-    see `run_all`."""
+    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `env`, `most_output` and
+    errors: see `run_all`."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -353,9 +353,9 @@ def run_all(
     """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
     the same order. This takes at most `2 * LET_GO_S` longer than the longest limit.
 
-    `stdin` contains the inputs of the first commands; the others get none. Of each output, the first and the
-    last `most_output` bytes are kept. `tell` is called with the indices of the commands that run longer than
-    SILENT_S. Raises OSError if a command cannot be started.
+    `env` None means `environment()`. `stdin` contains the inputs of the first commands; the others get none. Of
+    each output, the first and the last `most_output` bytes are kept. `tell` is called once with the indices of
+    the commands that run longer than SILENT_S, if there are any. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -485,8 +485,8 @@ def _of_living_children() -> float:
 
 
 def _children(number: int | str) -> list[int]:
-    """Return the ids of all descendants of a process, from the lists of children that Linux has for each
-    thread. Returns an empty list if there are none, and on other systems."""
+    """Return the ids of all descendants of the process `number` (an id or "self"), from the lists of children
+    that Linux has for each thread. Returns an empty list if there are none, and on other systems."""
     own: list[int] = []
     for file in Path(f"/proc/{number}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended

@@ -117,8 +117,8 @@ def take_over() -> None:
 
 
 def keep_apart() -> None:
-    """Reserve standard output for `put`, and send all other output to standard error. Does nothing if
-    sys.stdout was replaced.
+    """Reserve standard output for `put`, and send all other output to standard error. Does nothing unless
+    sys.stdout is the Stream that `take_over` made, and not on a second call.
 
     Other code may print from Python, from C or from a thread, so the output of `put` goes to a private
     descriptor.

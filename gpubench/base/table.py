@@ -33,8 +33,8 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # whether the column is aligned to the right, as for numbers
     rank: int = 0  # the highest ranks are dropped first if the table is too wide; 0 is never dropped
     group: str = ""  # heading above this column and its neighbours of the same group
-    # In the first column, the width to which its texts may be cut; in the last one, that to which they may be
-    # wrapped. This happens before any column is dropped. 0 means that it does not.
+    # the width to which texts may be cut (in the first column) or wrapped (in the last one) before any column is
+    # dropped; 0: columns are dropped first
     least: int = 0
 
 
@@ -159,7 +159,7 @@ def natural_width(table: Table) -> int:
 
 
 def _with_short_names(table: Table, width: int) -> Table:
-    """Return the table with shortened first cells if it is too wide and they may be cut."""
+    """Return the table with shortened first cells if it is wider than `width` and they may be cut."""
     first, last = table.columns[0].least, table.columns[-1].least
     least = first or (SHORTEST if table.bare and not last else 0)
     longest = _widths(table)[0]
@@ -230,8 +230,9 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
 def _row(
     record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str], starts: Sequence[int]
 ) -> list[Line]:
-    """Return the lines of one row. The last column is wrapped to its width. `starts` holds the index of the first
-    column of each line."""
+    """Return the lines of one row, whose cells are in `record`. The last column is wrapped to its width.
+    `widths` and `gaps` are those of the columns, and `starts` holds the index of the first column of each
+    line."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     first, *below = (

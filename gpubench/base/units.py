@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from gpubench.base.errors import UsageError
+from gpubench.base.streams import cut
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -57,8 +58,9 @@ class _Part(NamedTuple):
     option: str  # name of the option
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
-        """Raise a UsageError about this part."""
-        where = f"{_shorten(self.text)!r} at position {self.start + 1} of {_shorten(self.whole)!r}"
+        """Raise a UsageError about this part, with the reason `why`. `hint` is its remedy; None means the usual
+        one."""
+        where = f"{cut(self.text, 60)!r} at position {self.start + 1} of {cut(self.whole, 60)!r}"
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
@@ -165,8 +167,8 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 
 def _value(match: re.Match[str]) -> Fraction:
-    """Return the exact value of a matched number. Powers are limited to about 2^41, so that 9^99 is never
-    computed."""
+    """Return the exact value of a matched number. An exponent above 41 counts as 41, so that 9^99 is never
+    computed; both are above MAX_SIZE, unless the base is 0 or 1."""
     from fractions import Fraction  # commands that read no size do without
 
     if match["plain"] is not None:
@@ -182,13 +184,9 @@ def _bounded_power(base: int, exponent: int) -> int:
     return power
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def parse_duration(text: str, *, option: str = "--max-time") -> float:
     """Return the seconds of a duration such as `500ms`, `2s`, `5m` or `1h`. A number without a unit means
-    seconds. Raises UsageError unless it is more than 0 and at most 30 days."""
+    seconds. Raises UsageError, which names `option`, unless it is more than 0 and at most 30 days."""
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or "s"] if match else math.nan
     if not 0 < seconds <= MAX_DURATION_S:
@@ -200,8 +198,8 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
 
 def parse_percent(text: str, *, option: str = "--precision") -> float:
-    """Return a percentage as a share, such as 0.02 for `2` and for `2%`. Raises UsageError unless it is more
-    than 0 % and at most 100 %."""
+    """Return a percentage as a share, such as 0.02 for `2` and for `2%`. Raises UsageError, which names
+    `option`, unless it is more than 0 % and at most 100 %."""
     match = _PERCENT.fullmatch(text.strip())
     percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:
@@ -243,8 +241,8 @@ def format_joules(joules: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`. It has three significant
-    digits, or four from 1000 on."""
+    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`. It has up to three
+    significant digits, or four from 1000 on."""
     index, value = 0, float(count)
     while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, 4)) >= 1024:
         value /= 1024

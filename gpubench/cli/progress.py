@@ -21,7 +21,7 @@ from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
 from gpubench.base import BUSY_SHARE, disk, processes, units
 from gpubench.base.errors import GpubenchError
-from gpubench.base.streams import Output, fill, in_ci, surviving, visible
+from gpubench.base.streams import Output, cut, fill, in_ci, surviving, visible
 from gpubench.cli.delivery import cannot_write
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.request import Tell
@@ -272,8 +272,7 @@ class _Lines(Display):
         """Print one line, cut to WIDTH. If `whole` is true, the line is not cut, because the end of a reason
         often says what helps."""
         self._spoke = time.monotonic()
-        line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
-        print(line, file=self._stream, flush=True)
+        print(text if whole else cut(text, WIDTH), file=self._stream, flush=True)
 
 
 # ---------------------------------------------------------------- on a terminal: the answer, which fills
@@ -351,8 +350,8 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Show the current step. What changes most often comes first, because a narrow terminal cuts the
-        end."""
+        """Show the current step, with `state` about its case. The part that changes most often comes first,
+        because a narrow terminal cuts the end."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
@@ -404,10 +403,10 @@ SUFFIX = ".jsonl"
 class EventLog:
     """Writes the runner's events, and conclusions from the saved run, as JSON lines.
 
-    The lines are written to stdout and to those `paths` that end in .jsonl. A case is reported after its last
-    session, and again at the end if more is known then. The last `case-complete` line of each id and the
-    conclusions equal the output of `report --format jsonl`. `errors` has the errors of streams that failed,
-    without which the run goes on.
+    The lines are written to stdout if `to_stdout` is true, and to those `paths` that end in .jsonl. A case is
+    reported after its last session, or as soon as it has failed, and again at the end if more is known then.
+    The last `case-complete` line of each id and the conclusions equal the output of `report --format jsonl`.
+    `errors` has the errors of streams that failed, without which the run goes on.
     """
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:

@@ -37,8 +37,8 @@ def entries(group: str, name: str | None = None) -> list[EntryPoint]:
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return, by name, an error for each entry point that is left out because its name is taken: by gpubench
-    (`built_in`), or by a package that was found earlier."""
+    """Return, by name, an error for each entry point of `group` (OPS or BACKENDS) that is left out because its
+    name is taken: by gpubench (`built_in`), or by a package that was found earlier."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):

@@ -62,7 +62,8 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Join the threads that the import has started, for at most THREADS_S in all."""
+    """Join the threads that the import has started, which are not among `before`, for at most THREADS_S in
+    all."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))
@@ -95,8 +96,8 @@ def _identity(number: int) -> tuple[int, int] | None:
 
 
 def end(code: int) -> NoReturn:
-    """End the process at once, without the exit functions that a package has registered, because they may
-    hang."""
+    """End the process at once with the exit code `code`, without the exit functions that a package has
+    registered, because they may hang."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

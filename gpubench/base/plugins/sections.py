@@ -81,7 +81,8 @@ def _text(module: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the sections that the user can choose, in the order of a report."""
+    """Return the names of the sections of gpubench and its wings that the user can choose, in the order of a
+    report."""
     return tuple(dict.fromkeys(declaration.key for declaration in declarations() if declaration.choice))
 
 
@@ -155,7 +156,7 @@ def section(
 
 
 def chart(key: str, *, order: int) -> Callable[[F], F]:
-    """Register a function that draws a Chart of the section `key`."""
+    """Register a function that draws a Chart of the section `key`. `order` sorts the charts of a report."""
 
     def register(make: F) -> F:
         _charts[make.__module__, make.__qualname__] = Maker(key, order, make)
@@ -166,7 +167,8 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
     """Return the functions that draw the sections `keys` and those that are always shown, in the order of a
-    report. If `together` is true, return the functions that draw several files together."""
+    report. If `together` is true, return only those that draw several files together, otherwise only the
+    others."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
@@ -218,8 +220,8 @@ def _load(keys: Collection[str]) -> list[Any]:
     return list(modules.values())
 
 
-# By format: the module, and the function if it is not `render`. It is imported only when the format is
-# requested.
+# By format: the module of gpubench.report, and the function in it if that is not `render`. It is imported only
+# when the format is requested.
 FORMATS = {
     "table": "renderers:render_terminal", "plain": "renderers:render_plain", "markdown": "renderers:render_markdown",
     "json": "document",

@@ -86,7 +86,8 @@ def foreign() -> tuple[Wing, ...]:
 
 @functools.cache
 def tell(what: str, why: str) -> None:
-    """Print on standard error which part of a wing is left out, and why. The same text is printed once."""
+    """Print the warning `what: why` on standard error. `what` says which part of a wing is left out. The same
+    text is printed once."""
     print(f"warning: {what}: {why}", file=sys.stderr)
 
 
@@ -123,8 +124,8 @@ def find(place: str) -> Any:
 
 
 def find_all(places: Mapping[str, str]) -> dict[str, Any]:
-    """Return the objects by the names of their places, which are `module:attribute`. An object that cannot be
-    imported is left out, with a message on standard error."""
+    """Return, by the names of `places`, the objects of the places, which are written `module:attribute`. An
+    object that cannot be imported is left out, with a message on standard error."""
     objects = {}
     for name, place in places.items():
         try:

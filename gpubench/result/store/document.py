@@ -34,7 +34,7 @@ from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
-from gpubench.base.streams import inert_json
+from gpubench.base.streams import cut, inert_json
 from gpubench.result.case import rename_old_devices
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 
@@ -324,8 +324,7 @@ def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RES
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return cut(repr(value), 80)
 
 
 def _round(value: Any, path: str) -> Any:
@@ -434,8 +433,8 @@ def is_part(data: bytes) -> bool:
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """Return the result so far, as JSON, from the lines of a `.part` file. The last line is dropped if it is
-    incomplete. Raises InputError if another line is damaged, or if there is no head."""
+    """Return the result so far, as JSON, from the lines of a `.part` file, without damaged lines at its end.
+    Raises InputError if a readable line follows a damaged one, without a head, and for too many blocks."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -472,7 +471,8 @@ def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
 
 def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
     """Return the outcome of `line`, as a mapping from field to JSON. Its lists extend the lists of the earlier
-    outcome `before` in place, because copying them would cost quadratic time over many lines."""
+    outcome `before` in place, because copying them would cost quadratic time over many lines. Raises InputError
+    if the line keeps more of a list than there is."""
     fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
         if name not in fields:
@@ -514,8 +514,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Upgrade a result to version 3. The blocks of a search for a break-even go, and so do cases that have no
-    other blocks. Settings without `protocol` get protocol 1."""
+    """Upgrade a result to version 3. The blocks of a search for a break-even are removed, and so are cases that
+    have no other blocks. Settings without `protocol` get protocol 1."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {

@@ -106,8 +106,7 @@ def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_pa
 @pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")
 def test_a_descriptor_that_the_shell_opened_is_read_to_its_end() -> None:
     """`gpubench report <(command)` names /dev/fd/63, a pipe."""
-    reader, writer = os.pipe()
-    data = b"x" * 300_000
+    (reader, writer), data = os.pipe(), b"x" * 300_000
 
     def fill() -> None:
         with os.fdopen(writer, "wb") as stream:
@@ -128,8 +127,9 @@ def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
     assert len(disk.read_regular(path)) == size
     with open(path) as next_file:
         assert next_file.fileno() == free, "what was opened is closed"
-    for most in (0, 1, 65_536, 100_000):
-        assert len(disk.read_regular(path, most)) == min(size, most)
+    assert all(len(disk.read_regular(path, most)) == min(size, most) for most in (0, 1, 65_536, 100_000))
+    path.write_bytes(b"\xef\xbb\xbf" + b"x" * size)
+    assert [len(disk.read_text(path, most)) for most in (size + 2, size + 3)] == [size + 3, size]
 
 
 @pytest.mark.parametrize(("system", "free_at", "tries", "refused"), [
