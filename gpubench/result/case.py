@@ -244,8 +244,8 @@ def copies(regime: str) -> bool:
 
 
 def calls_behind(regime: str, copy: int | None = None) -> int | None:
-    """Return the field `calls` of a case in this regime: `copy` for transfer-once, STREAMED_CALLS for streamed,
-    and None for other regimes."""
+    """Return the field `calls` of a case in this regime: for transfer-once `copy`, the number of calls that
+    share a copy; STREAMED_CALLS for streamed; None for other regimes."""
     return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
 
 

@@ -46,7 +46,7 @@ class Likeness(NamedTuple):
 
     differences: Mapping[str, str]  # descriptions of the facts that contradict each other, by name
     agreements: frozenset[str]  # the names of the identifying facts that are equal
-    drivers: Mapping[str, str]  # descriptions of different driver versions, by the id of the GPU here
+    drivers: Mapping[str, str]  # descriptions of drivers that differ, by the id of the GPU here
     gpus: Mapping[str, str]  # by the id of a GPU there: the id of the same GPU here
 
     @property

@@ -248,8 +248,8 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
     """The power state of a GPU."""
 
     state: StrFact = NOT_PROBED  # the power state that the kernel reports: active, suspended, ...
-    limit_w: FloatFact = NOT_PROBED  # the present limit
-    default_limit_w: FloatFact = NOT_PROBED  # the manufacturer's limit
+    limit_w: FloatFact = NOT_PROBED  # the present limit of the power
+    default_limit_w: FloatFact = NOT_PROBED  # the manufacturer's limit of the power
     throttle: list[str] = []  # the reasons why the clocks are lowered at present
 
 

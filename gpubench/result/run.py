@@ -70,7 +70,7 @@ class Peak(Record, frozen=True, kw_only=True):
     flops_per_s: float | None = None  # the rate of arithmetic
     upload_bytes_per_s: float | None = None  # the rate of the link from page-locked memory
     download_bytes_per_s: float | None = None  # the rate of the link to page-locked memory
-    own: bool = False  # whether it is not a peak of other backends, which may use the device's tensor cores
+    own: bool = False  # whether it limits this backend alone; others may reach more on it, with tensor cores
     reason: str | None = None  # the reason why there is no peak
 
 

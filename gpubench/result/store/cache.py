@@ -58,8 +58,8 @@ class SealedFiles:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Store the content in the first folder that accepts it. If none does, nothing is stored. Never
-        raises."""
+        """Store `data` as the file `name` in the first folder that accepts it. If none does, nothing is stored.
+        Never raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 path = _path(folder, name)
@@ -72,7 +72,7 @@ class SealedFiles:
                     return
 
     def remove(self, name: str) -> None:
-        """Remove the file from every folder. Never raises."""
+        """Remove the file `name` from every folder. Never raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 _path(folder, name).unlink()
@@ -178,5 +178,5 @@ def _make(folder: Path) -> None:
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:
-    """Store a note for the user. A note that is already stored is ignored."""
+    """Store a note for the user. A note with the same `code` and `message` as an earlier one is ignored."""
     _notes.setdefault((code, message), warning(code, message, severity=severity))

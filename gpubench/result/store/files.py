@@ -142,7 +142,7 @@ def check_writable(path: str | Path) -> None:
 
 def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
     """Check before measuring that files can be written to the folder `path`, which need not exist yet. Raises
-    UsageError if they cannot. Nothing is created."""
+    UsageError, which names `option`, if they cannot. Nothing is created."""
     try:
         folder = Path(os.path.abspath(path))
     except OSError:
@@ -323,8 +323,8 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """Return the newest result with samples in `folders` and their direct subfolders. A `.part` file and a file
-    that cannot be read count as results with samples.
+    """Return the newest result with samples in `folders` and their direct subfolders. `.part` files are
+    results, too (`newest_first`). A file that cannot be read counts as one with samples.
 
     If no result has samples, return the newest of all. Return None if there are no results. The time of a
     result is the one in its file name, because a checkout changes the times of files. If gpubench did not make
@@ -337,8 +337,9 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """Return the paths of all results in `folders` and their direct subfolders, newest first. `.part` files
-    that hold more than the result beside them are included. `newest` explains the order."""
+    """Return the paths of all results in `folders` and their direct subfolders, newest first, by the time that
+    `newest` explains. A `.part` file with data that the result beside it lacks is included. If it continues
+    that result, it is in the place of the result."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 

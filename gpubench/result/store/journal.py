@@ -86,7 +86,8 @@ class Journal:
             self._file = None
 
     def remove(self) -> None:
-        """Stop writing and remove the file, because the result is saved elsewhere. Never raises."""
+        """Stop writing and remove the file, if this journal has written it, because the result is saved
+        elsewhere. Never raises."""
         self.close()
         if self._length:  # else what lies there is not of this run
             with contextlib.suppress(OSError):
@@ -163,8 +164,8 @@ class NoLocks(OSError):
 
 
 class Lock:
-    """A lock on the file `path`. Releasing the lock removes the file. A file that a killed process left behind
-    is used again."""
+    """A lock that is held through the lock file `path`. Releasing the lock removes the file. A file that a
+    killed process left behind is used again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,8 +243,8 @@ def lock_result(
     holder.
 
     Raises InputError if another process keeps the lock, and UsageError if an existing lock file cannot be
-    opened. If the file system has no locks, `warn` is called with the reason. The returned lock is not held in
-    this case, and not if no lock file can be created.
+    opened. If the file system has no locks, `warn` is called with the reason, and the returned lock is not held.
+    It is not held either if no lock file can be created.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
