@@ -335,7 +335,7 @@ def ratio_interval(
 ) -> Interval:
     """Return the baseline's time divided by the case's time, with an interval as in `run_interval`. `pairs`
     holds a pair (blocks of the baseline, blocks of the case) for each session. `priors` are those of the
-    baseline and the case; None means as in `run_interval`."""
+    baseline and the case; None means no priors, as in `run_interval`."""
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]

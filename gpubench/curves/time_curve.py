@@ -404,7 +404,8 @@ class Height(NamedTuple):
 
 class TimeCurve:
     """The curve of ln(seconds) over ln(n) of one contender, between the smallest and the largest timed size.
-    `offset` is the variance of the shift that the whole curve may have in another run."""
+    `belief` is its process, over x = ln(n) + `shift`. `offset` is the variance of the shift that the whole
+    curve may have in another run."""
 
     def __init__(
         self, belief: Conditioned, points: Sequence[Point], offset: float, *, kind: Kind, shift: float = 0.0,
