@@ -29,7 +29,7 @@ DEFAULT_GATES: tuple[CompareFailOn, ...] = ("slower", "failed", "missing")
 class SideRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
-    source: str  # its LABEL, or else the name of the file without its folders
+    source: str  # the LABEL of `LABEL=FILE` on the command line, or else the file name without its folders
     run_id: str  # the id of the run
     label: str | None  # the label that the user gave the run; null if there is none
     started_at: str  # the time of its start, in UTC

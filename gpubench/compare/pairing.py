@@ -74,9 +74,9 @@ def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
     """Pair the cases of `new` with those of `base`, and collect the cases that only one of them has. Cases that
-    have samples on neither side are left out, and so are sizes that one run chose by itself. `index` is the
-    position of `new` among the new files. `alike` tells whether both runs have the same protocol, and
-    `takes_turns` whether their sessions alternate."""
+    have samples on neither side are left out, and so are those of `_own_sizes`: only one side has them, at a
+    size that its run chose by itself. `index` is the position of `new` among the new files. `alike` tells
+    whether both runs have the same protocol, and `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -262,7 +262,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 def take_turns(base: Run, new: Run) -> bool:
     """Tell whether the sessions of the two runs took turns: at most LONGEST_STRETCH sessions of one run follow
-    each other. A session and its repeats count as one. Return False if a start time cannot be read."""
+    each other. A session and its repeats count as one. Return False if a start time cannot be read, and for no
+    more than LONGEST_STRETCH sessions in all."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))

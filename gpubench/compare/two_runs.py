@@ -104,9 +104,9 @@ class _Whole(NamedTuple):
 
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
-    """Compare each new file with `base`, case by case. Raises InputError if a file is from another machine,
-    unless the options allow this. Raises InputError, too, if a new file has no case that can be compared with
-    the base."""
+    """Compare each new file with `base`, case by case. Raises InputError if a file, or the measured thresholds,
+    are from another machine, unless the options allow this. Raises InputError, too, if a new file has no case
+    that can be compared with the base, or the thresholds have no case in common with it."""
     name, run = base
     own = side(run)
     require_fitting(options, base)
