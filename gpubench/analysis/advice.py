@@ -82,7 +82,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     case_ids: tuple[str, ...]  # the ids of the cases behind the time
     reason: str | None  # the reason why there is no time; None if there is one
     libraries: tuple[str, ...] = ()  # CPU only: the libraries that the implementation calls, numba or a BLAS
-    weaker: bool = False  # CPU only: whether numba, which might be faster, was not installed
+    weaker: bool = False  # CPU only: whether numba, which might be faster, was not there or did not work
     threads: int | None = None  # CPU only: the number of threads; None: unknown
 
 

@@ -233,9 +233,9 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
     """Return one geometric mean of the headline speedups for each regime, dtype and device. All means of a
-    dtype are taken over the same workloads: those that were attempted in every regime, on any device. So sizes
-    that a search added for one break-even are left out. The interval is as wide as if all speedups erred in the
-    same direction."""
+    dtype are about the same workloads: those that were attempted in every regime, on any device. So sizes that
+    a search added for one break-even are left out. A mean names the workloads in which its device has no
+    headline as `missing`. The interval is as wide as if all speedups erred in the same direction."""
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio

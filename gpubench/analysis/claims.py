@@ -34,7 +34,7 @@ class Seconds(float):
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A claim about one of these: a speedup, the times of both sides, the time of one side, a time between two
-    bounds, or a break-even between two sizes. The fields of all other claims are None."""
+    bounds, or a break-even between two sizes. The fields of the other kinds are None."""
 
     claim: str  # the claim in one sentence
     document: str | None = None  # the document that makes the claim; None: not told

@@ -326,8 +326,8 @@ def _blocks(point: Expected) -> list[Sequence[float]]:
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
-    """Return the size from which a device has no room. Return 0 if nothing ever ran on the device, and infinity
-    if it always had room."""
+    """Return the size from which a device has no room for calls of this regime (by id). `rows` are its cases.
+    Return 0 if nothing ever ran on the device, and infinity if it always had room."""
     largest = max((case.n for case in rows if has_time(case)), default=None)
     if largest is None:
         return 0

@@ -108,7 +108,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     )
     id: str  # the id of the case
     outcome: OutcomeType  # the kind of outcome in the file
-    kernel: str | None = None  # the candidate kernel that the device chose
+    kernel: str | None = None  # the kernel chosen among several, or the library of a user's program
     label: Label | None = None  # the gravest of `warnings`; null without samples
     time: CaseTime | None = None  # the estimate with its interval; if it is null, `reason` says why
     min_s: float | None = None  # the smallest used sample
@@ -133,7 +133,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     outliers: int = 0  # the number of outliers, by Tukey's fences
     flops: int = 0  # floating-point operations of one launch, as the op declares them
     bytes: int = 0  # bytes that one launch has to move
-    written_bytes: int = 0  # the part of `bytes` that the outputs have
+    written_bytes: int = 0  # bytes of the outputs, a part of `bytes`; 0 if the file does not state them
 
     @property
     def n(self) -> int:

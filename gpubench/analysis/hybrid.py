@@ -169,7 +169,7 @@ SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each b
 
 
 class SideAlone(NamedTuple):
-    """The times of one side alone in the sessions that count."""
+    """The times of one side alone, or of the call that both share, in the sessions that count."""
 
     # the id of the side's own case; None: the side was timed only within the case of the shared call
     id: str | None

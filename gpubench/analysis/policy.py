@@ -168,9 +168,9 @@ class Policy:
         stage assignment, if exactly this call was measured and the report recommends it.
 
         The answer is unknown in these cases: no such call was measured; its size lies outside the sizes at
-        which both sides were measured; each choice at this size may cost too much time; the shapes fit no
-        params of the op or several. Raises UsageError for an unknown op, an unknown regime, a mapping without
-        n, and anything that is no shape.
+        which both sides can be compared (unless one side has no time at all, or no room for it); each choice at
+        this size may cost too much time; the shapes fit no params of the op or several. Raises UsageError for an
+        unknown op, an unknown regime, a mapping without n, and anything that is no shape.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else dtype_name(dtype)

@@ -388,7 +388,7 @@ def implausible(
 ) -> str | None:
     """Return a text that explains, with both numbers, why `wall_s` seconds cannot be the time of a launch. For
     example, a sample is too short for its clock, or the device alone took longer. Return None if nothing
-    contradicts it."""
+    contradicts it. `kind` is the kind of the device, and `blocks` are the blocks of the case."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
@@ -455,8 +455,9 @@ Direction = Literal["upload", "download"]
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
     """Return a text that explains, with both numbers, which measured or theoretical peak the case would exceed
-    if a launch took `seconds`. Return None if it exceeds none, and for splits and copies. The FLOPs of TF32
-    are not judged, nor is the traffic of data that the caches may hold."""
+    if a launch took `seconds`. Return None if it exceeds none, and for splits and single transfers (COPIES).
+    `kind` is the kind of its device. The FLOPs of TF32 are not judged, nor is the traffic of data that the
+    caches may hold."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -502,8 +503,8 @@ COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  
 
 
 def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
-    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case. The
-    direction None means both directions, one after the other."""
+    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case, whose call
+    takes `wall_s` seconds. The direction None means both directions, one after the other."""
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s

@@ -249,7 +249,7 @@ class CpuCode(NamedTuple):
 
     backend: str  # the name of the backend
     library: str  # numba, a BLAS such as `OpenBLAS 0.3.29 (Haswell)`, a user's program, or empty
-    weaker: bool = False  # whether numba, which might be faster, was not installed
+    weaker: bool = False  # whether numba, which might be faster, was not installed or did not work
     own: bool = False  # whether the code is a user's program
 
 

@@ -287,8 +287,9 @@ class GpuThreshold(msgspec.Struct, frozen=True):
 
 
 def resolve_op(op: str | None, names: Iterable[str]) -> str:
-    """Return the full name of an op. `op` may be a short name, such as `pairwise` for `options.pairwise`, or
-    None if there is only one name. Raises UsageError if the op is unknown or ambiguous."""
+    """Return the full name of an op. `names` are the measured ops. `op` may be a short name, such as `pairwise`
+    for `options.pairwise`, or None if there is only one name. Raises UsageError if the op is unknown or
+    ambiguous."""
     names = list(dict.fromkeys(names))
     if not names:
         raise UsageError("unknown-op", "no op was measured", why="the results are empty", hint="run it again")
@@ -441,7 +442,8 @@ class Costs(NamedTuple):
     cpu: float  # one call on the CPU
 
     def launch_s(self, calls: int) -> float:
-        """Return the seconds of one more call that shares the copy. A negative value is noise and becomes 0."""
+        """Return the seconds of one more call that shares the copy with `calls` calls. A negative value is
+        noise and becomes 0."""
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
@@ -449,8 +451,8 @@ class Costs(NamedTuple):
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Return the number of calls per transfer at which both sides cost the same, at most
-        NO_CALLS_SUFFICE."""
+        """Return the number of calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE.
+        `calls` is the number behind `many`."""
         margin, transfer = self.cpu - self.launch_s(calls), max(0.0, self.transfer_s(calls))
         return transfer / margin if margin * NO_CALLS_SUFFICE > transfer else NO_CALLS_SUFFICE
 
@@ -533,8 +535,9 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
     """Return the 95 % interval of the number of calls from which the GPU pays. `times` are those of
-    transfer-always, transfer-once-N and the CPU, and `calls` is N. The number is computed RESAMPLES times, with
-    each time drawn at random from its own interval."""
+    transfer-always, transfer-once-N and the CPU, `calls` is N, and `alloc_s` are the seconds of an allocation.
+    The number is computed RESAMPLES times, with each time drawn at random (from `seed`) from its own
+    interval."""
     import random  # few reports ask for it
 
     draw = random.Random(seed)
@@ -555,7 +558,7 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     """Return the reason why there is no result: noise, missing parts, or transfers that cost something else
-    when they are timed singly. Return None if there is no doubt.
+    when they are timed singly. Return None if there is no doubt. `calls` is N.
 
     The seconds of a transfer that its parts do not explain may belong to T1. Then b is wrong by 1 / (N - 1) of
     these seconds. If the GPU never pays even with the smaller b, there is no doubt.

@@ -169,7 +169,8 @@ def _lane(
     failed: Mapping[CellKey, set[int]],
 ) -> MapLane | None:  # fmt: skip
     """Return the lane of a series. Return None if neither the declaration of the op nor a measurement gives its
-    sizes."""
+    sizes. `rows` are its rows of the answer, one for each GPU, and `failed` holds, by cell, the sizes at which
+    a case failed."""
     first = rows[0]
     ladder = declared_sizes(first.op, first.params)
     sizes = [gain.n for case in rows for cell in case.cells.values() for gain in cell.gains]
@@ -191,8 +192,9 @@ def _lane(
 def _stretches(
     lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of a strip, from the start of the lane to its end without a gap. `failed` holds the
-    sizes at which the device failed."""
+    """Yield the stretches of a strip, from the start of the lane to its end without a gap. `points` are the
+    sizes at which both sides were timed, `margins` those at which their curves were compared, and `failed`
+    those at which the device failed."""
     bad = failed - {point.size for point in points}
     if not points or not margins:
         hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
@@ -240,7 +242,7 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
     """Return the sort key of a lane: its cell in the first of `regimes`, then its cells in the other ones, then
-    the op, dtype and params."""
+    the op, dtype and params. The cells are those of the first device in `shown` that has one."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -330,7 +332,7 @@ def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
     """Return which side wins in each of SITUATIONS in which a CPU and a GPU have times. Each op counts with the
-    GPU that does best."""
+    GPU that does best. `curves` are the break-evens of the cases `compared`."""
     outcomes = [
         (regime, _outcome(run, op, cell, cell.gain))
         for device_id in dict.fromkeys(curve.device_id for curve in curves)
@@ -368,7 +370,8 @@ def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
     """Return the judgement of a situation, by the geometric mean over the ops with a sure winner. It names no
-    winner if more than half of the ops have none."""
+    winner if more than half of the ops have none. `dtypes_shown` tells whether the exceptions are named with
+    their dtypes."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(
@@ -391,7 +394,8 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
     """Return a text for an op whose winner differs from that of the situation, such as `matmul from 930 x 930`.
-    The size is left out if the CPU wins, or if no break-even is known."""
+    The size is left out if the CPU wins, or if no break-even is known. `dtypes_shown` tells whether the text
+    has the dtype."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
