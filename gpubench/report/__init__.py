@@ -35,8 +35,9 @@ def render(
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """Return the report of `runs` in the given format, as text with one trailing newline. `look` holds fields
-    of `RenderOptions`. Raises what `analyse_runs` and `draw_report` raise."""
+    """Return the report of `runs` in the given format, as text with one trailing newline. `baseline` and `keep`
+    are as in `analyse_runs`. `look` holds fields of `RenderOptions`. Raises what `analyse_runs` and
+    `draw_report` raise."""
     from gpubench.report.layout import RenderOptions
 
     return draw_report(analyse_runs(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))

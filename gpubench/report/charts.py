@@ -195,9 +195,10 @@ def curves(
     columns: Sequence[tuple[str, str]],
     regimes: Sequence[tuple[str, str]],
 ) -> list[ChartRow]:
-    """Return the layers of curves with the encoding `base`: lines, and a point at each size. The device sets
-    the colour, and the regime the dash. Every point has a tooltip with `columns` (pairs of field and title). A
-    point is hollow if its case has a label such as noisy."""
+    """Return the layers of curves with the encoding `base`: lines, and a point at each size. The colour shows
+    which of `devices` it is, and the dash which of `regimes` (pairs of short name and meaning). Every point has
+    a tooltip with `columns` (pairs of field and title). A point is hollow if its case has a label such as
+    noisy."""
     names, color = [name for name, _ in regimes], accent(devices)
     dashes = {"domain": names, "range": [DASHES.get(name, OTHER_DASH) for name in names]}
     dash = word("regime", scale=dashes, legend={"title": "data"})

@@ -152,7 +152,8 @@ def _source(analysis: Analysis) -> Source:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the type of the document without sections of packages, for its JSON Schema."""
+    """Return, for the name ReportDocument, the type of the document without sections of packages, for its JSON
+    Schema. Raises AttributeError for any other name."""
     if name == "ReportDocument":
         return document_type()
     raise AttributeError(name)

@@ -286,7 +286,8 @@ def _entry(name: str, value: float, unit: str, half: float, case: Estimated, not
 
 
 def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
-    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`."""
+    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`. `what` is its beginning.
+    The ends of the interval are multiplied by `scale`, to get the unit."""
     return f"{what}, 95 % interval [{interval.low * scale:.4g}, {interval.high * scale:.4g}] {unit}"
 
 
@@ -383,8 +384,8 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, Any]]:
-    """Yield one row for each session of a case. `cpu_time` is the same as `real_time`. The row of an op without
-    declared work has no counter."""
+    """Yield one row for each session of a case. `family` and `member` are the indices of the op and of the case
+    in the op. `cpu_time` is the same as `real_time`. The row of an op without declared work has no counter."""
     counters = {"flops_per_second": case.row.flops, "bytes_per_second": case.row.bytes}
     for index, session in enumerate(case.sessions):
         seconds = session.median_s

@@ -243,13 +243,14 @@ _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
 def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
-    """Return a time such as `1.52 ms`, with two or three digits depending on its interval. Return `-` for
-    None."""
+    """Return a time such as `1.52 ms`, with two or three digits depending on its interval. `unit` is as in
+    `format_seconds`. Return `-` for None."""
     return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
-    """Return a time without an interval as text with three digits, such as `1.52 ms`. Return `-` for None."""
+    """Return a time without an interval as text with three digits, such as `1.52 ms`. `unit` is as in
+    `format_seconds`. Return `-` for None."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
 
 

@@ -70,7 +70,7 @@ _MOST_NAMES = 5  # the most names of ops that were not measured
 _MOST_CODES = 3  # the most users' functions for which other code is faster
 _MOST_SPLITS = 3  # the most sentences on splits; further splits are counted
 _MOST_DTYPES = 2  # the most dtypes in the line of the sides; more are counted
-_ALIKE = 1.5  # a line is shown only if break-evens differ by more than this factor
+_ALIKE = 1.5  # a line is shown only if break-evens differ by at least this factor
 # The ranks of the lines below the table. The highest ranks are dropped first, and needed lines remain.
 NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 

@@ -308,8 +308,9 @@ class _Clauses(msgspec.Struct, frozen=True):
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
         """Return a text with the number of elements from which the GPU wins half of the ops that it wins at
-        all. The text is empty if this number is unknown, if fewer than FEWEST_OPS of these ops work on vectors,
-        or if the sizes were requested. It is also empty for any regime but `waited`."""
+        all. `places` are the indices of the rows of these ops, and `clause` is the text before. The text is
+        empty if this number is unknown, if fewer than FEWEST_OPS of these ops work on vectors, or if the sizes
+        were requested. It is also empty for any regime but `waited`."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.size_unit == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:

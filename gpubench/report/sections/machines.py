@@ -256,7 +256,8 @@ def _tone(change: float) -> Tone:
 
 # ---------------------------------------------------------------- the history as a chart
 
-_LEAST_SPAN = 1.1  # the least span of the axis, so that a change of 2 % does not look large
+# The axis reaches at least this factor above and below 1, so that a change of 2 % does not look large.
+_LEAST_SPAN = 1.1
 _MOST_NAMED = 2  # the number of cases that are named, those that changed most
 _CAPTION = (
     "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "

@@ -233,8 +233,8 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
 
 
 def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """Return the panels as lines of text. They are side by side, or below each other if that would leave each
-    lane too few cells."""
+    """Return the panels as lines of text of at most `width` columns. They are side by side, or below each other
+    if that would leave each lane too few cells. `ascii_only` replaces the blocks by ASCII characters."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
@@ -436,8 +436,8 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
 
 
 def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
-    """Return the encoding of the axis of sizes below the lanes. If there is a single size, it is in the
-    middle."""
+    """Return the encoding of the axis of sizes below the lanes. If there is a single size, it is in the middle.
+    If `titled` is True, the axis has the unit of the sizes as its title."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())

@@ -175,7 +175,7 @@ class _Page:
         }  # fmt: skip
 
     def _article(self, place: int) -> Content:
-        """Return the part about one run."""
+        """Return the part about the run with the index `place`."""
         analysis, prefix = self.analyses[place], f"r{place}-"
         report = document(analysis, self.options)
         sections = [*_sections(report, prefix)]

@@ -45,7 +45,7 @@ from gpubench.result.case import STREAMED, WAITED
 
 _LETTERS = 24  # the characters of a lane, which is shown if no script draws it
 _MOST_NAMES = 3
-_ALIKE = 1.5  # advice is given only for factors above this
+_ALIKE = 1.5  # advice is given only for factors from this on
 Content = dict[str, Any]  # what the template shows of a run, a view or a row, by the name of the field
 _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
@@ -93,7 +93,8 @@ def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawi
 
 
 def _panels(view: MapView, name: str, *, draws: bool) -> Iterator[Content]:
-    """Yield the map and the table of each situation."""
+    """Yield the map and the table of each situation. `name` is the prefix of their anchors. The map has its
+    spec if `draws` is True."""
     specs = lane_specs(view) if draws else [None] * len(view.panels)
     for regime, (title, rows), spec in zip(view.ends.situations, view.panels.items(), specs, strict=True):
         situation = short_text(regime)
