@@ -76,7 +76,7 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
 
 def _key(op: str, dtype: str, params: str | None) -> Key | None:
     """Return the key of the op in question. Returns None for an op that nobody declares, such as a user's
-    function."""
+    function. Raises UsageError for a dtype or params that the op does not have."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES

@@ -107,7 +107,7 @@ _NOTICE = "\n**truncated**: {what} left out to stay below {limit} bytes; `gpuben
 
 
 def add_marker(text: str, marker: str) -> str:
-    """Return `text` after an invisible line, by which a later run finds its own comment."""
+    """Return `text` after an invisible line with `marker`, by which a later run finds its own comment."""
     return f"<!-- gpubench:{marker} -->\n{text}"
 
 
@@ -207,8 +207,9 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
-        """Write summary, outputs and messages, after the report. Only what the user asked for is computed. Raises
-        GpubenchError if a file cannot be written."""
+        """Write summary, outputs and messages, after the report. `outcome` and `markdown` return what is
+        written, and are called only if the user asked for it. `result_file` is the judged result, or None.
+        Raises GpubenchError if a file cannot be written."""
         if self.summary is not None:
             _append(self.summary, _below_limit(self.summary, markdown()))
         if self.outputs is not None:
@@ -249,7 +250,7 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 def _below_limit(path: str, text: str) -> str:
     """Return the part of `text` that still fits into the summary of this step, after the text that is already
-    there."""
+    in the file `path`. Raises GpubenchError if the file cannot be read."""
     try:  # what is no regular file holds nothing
         size = os.path.getsize(path) if os.path.isfile(path) else 0
     except OSError as error:
@@ -280,7 +281,8 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 
 
 def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gates:
-    """Return the requested gates as checked values. Raises UsageError if a text is wrong."""
+    """Return the gates of the texts of --min-speedup and of --fail-on as checked values. None means no gate.
+    Raises UsageError if a text is wrong."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(

@@ -144,8 +144,8 @@ class Command(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> int | None:
-        """Run the command and return its exit code. Raises ConfigError, with the place of the value, for a configured
-        value that only the command refuses."""
+        """Run the command and return its exit code; None means 0. Raises ConfigError, with the place of the
+        value, for a configured value that only the command refuses."""
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
             gc.enable()
@@ -265,7 +265,8 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
     """Return a UsageError with a corrected command if a required option is missing and a surplus word is
-    probably its value. Returns None otherwise."""
+    probably its value. Returns None otherwise. `args` are the words of the command line, and `extra` the
+    surplus ones."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -278,7 +279,7 @@ def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) ->
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
     """Turn the parser's exceptions in the `with` block into UsageError. An empty command line prints the help
-    on stderr."""
+    on stderr and raises SystemExit with the code USAGE."""
     try:
         yield
     except ParserUsageError as error:
@@ -361,9 +362,10 @@ def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return every configured value for `command`, by the name of the option's field. `file` is the only file to
-    read; if it is None, these are the user's file and the project's, searched from `folder` (None: nowhere) up.
-    If `files_wanted` is False, no file is read. Raises ConfigError if a file or a variable is wrong."""
+    """Return every configured value for `command`, by the name of the option's field. `file` is the only file
+    to read. If it is None, that is the file of GPUBENCH_CONFIG. Without one, they are the user's file and the
+    project's, searched from `folder` (None: nowhere) up. If `files_wanted` is False, no file is read. Raises
+    ConfigError if a file or a variable is wrong."""
     if file is not None and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     if file is None and files_wanted:
@@ -482,7 +484,7 @@ def _table(tables: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
     """Return a TOML value in the form that the parser takes. A list for an option that is given only once is
-    joined by commas."""
+    joined by commas. Raises ConfigError, which names `path` and `key`, for a value of another type."""
     items = value if isinstance(value, list) else [value]
     right = all(
         isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items

@@ -83,7 +83,7 @@ class CommandOptions:
     was not given has its default.
 
     A class has the options of its bases, then its own. An option that a class declares again keeps its place.
-    Raises UsageError for a word that an option does not accept.
+    Raises UsageError for a word that an option does not accept, and for a number above LARGEST.
     """
 
     # The declarations of all options, by field name.

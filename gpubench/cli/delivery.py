@@ -264,7 +264,8 @@ def deliver(
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
     """Write the reports to the files in `output`, and the answer or the report to stdout. `report` prints the
-    same bytes from the file. Events are left out, because they were written during the run.
+    same bytes from the file. `saved` are the result files of the run, which the answer names. Events are left
+    out, because they were written during the run.
 
     Returns the errors of files that could not be written, which stop neither the other files nor stdout.
     """
@@ -397,7 +398,8 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
 
 
 def look(options: CommonOptions, *, to_terminal: bool, **more: Any) -> RenderOptions:
-    """Return the look of any document: its width, its colour and the fields in `more`."""
+    """Return the look of any document: its width, its colour and the fields in `more`. `to_terminal` tells
+    whether it is shown on a terminal."""
     from gpubench.report.layout import RenderOptions
 
     color = count_colors(options.color, os.environ, terminal=to_terminal)

@@ -1,4 +1,4 @@
-"""The end of every command: errors become three lines on stderr and the documented exit code."""
+"""The end of every command: errors become up to three lines on stderr and the documented exit code."""
 
 from __future__ import annotations
 

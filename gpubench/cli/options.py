@@ -29,7 +29,7 @@ from gpubench.cli.declaration import (
 )
 
 # fmt: off
-# The words that stand for some ops in `--ops` (presets.py).
+# The words that stand for some ops in `--ops`.
 PRESETS = {
     "roofline": "copy and matmul with resident data, at sizes chosen to show what each device can do",
     "health": "matmul, copy, upload and download at one large size on every GPU, to find the slow one; with several "

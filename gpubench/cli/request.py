@@ -412,8 +412,8 @@ class Request:
                 if first[group[0].device.name] == group[0].device.backend
             ),
             equip=choice.equip,
-            # By so much at most the budget grows with what a machine's first run does once, and with the first
-            # calls of a user's functions, which may compile.
+            # The budget grows by at most this, for what a machine's first run does once and for the first calls
+            # of a user's functions, which may compile.
             once_s=(0.0 if named or not budget_s else max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S))
             + (self.settings.case_timeout_s if any(op.group == FUNCTIONS for op in ops.values()) else 0.0),
             whole=named,

@@ -85,9 +85,8 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """Return the run in the file, or in its `.part` file if a killed run left one that continues it. Returns
-    None if there is no file yet.
-    """
+    """Return the run in the file `append`, or in its `.part` file if a killed run left one that continues it.
+    Returns None if there is no file yet."""
     if append is None:
         return None
     part = store.part_to_resume(append)

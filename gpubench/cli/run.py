@@ -80,8 +80,9 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """Return the input of the runner, after the gates and the baseline have been checked against it. `began`
-    and `tell` are as in `cli.request.request`."""
+    """Return the input of the runner, after the gates and the baseline have been checked against it. `began`,
+    `tell` and errors are as in `cli.request.request`. Also raises UsageError for a gate or a baseline that
+    matches no planned case."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)

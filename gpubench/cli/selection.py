@@ -230,9 +230,10 @@ GIVEN = (
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
     """Return the settings: the values of the preset, replaced by the given options.
 
-    If `preset` is None, it is `default` if every size is given. Otherwise it is `quick` with the values of SUITE,
-    and the budget decides the number of sessions. `more` doubles the default budget, for work after a search
-    (overheads, splits). Raises UsageError for values that contradict each other or cannot be read.
+    If `preset` is None and every size is given, it is `default`. If it is None and some sizes are not given, it
+    is `quick` with the values of SUITE, and a given budget decides the number of sessions. `more` doubles the
+    default budget, for work after a search (overheads, splits). Raises UsageError for values that contradict
+    each other or cannot be read.
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
@@ -291,7 +292,7 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
     """Return the op or group before the colon (or an empty text), and the ascending values by name, with the
-    names in the given order."""
+    names in the given order. Raises UsageError for a text that is not of this form."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
