@@ -222,7 +222,7 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 class CodeSource(msgspec.Struct, frozen=True):
     """A source of functions: a file, a module or a pickle."""
 
-    name: str  # name of the source in messages
+    name: str  # name of the source, with which the ids of its functions begin
     kind: Literal["file", "module", "pickle"]  # kind of the source
     place: str  # path of a file or pickle, or the dotted name of a module
     path: tuple[str, ...] = ()  # folders to add to `sys.path`

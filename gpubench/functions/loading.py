@@ -60,9 +60,9 @@ def _has_items(value: Any) -> bool:
 
 
 def change_input(function: UserFunction, change: Callable[[Any], Any], value: Any) -> Any:
-    """Return `change(value)` for an input of a pair. In an input of a function of arrays, return a copy of its dicts,
-    lists, tuples and dataclasses in which `change` replaces each object that they contain, at any depth. A mark
-    `stays` is dropped."""
+    """Return `change(value)` for an input of a pair. For an input of a function of arrays, return a copy of its
+    dicts, lists, tuples and dataclasses in which `change` replaces each object that they contain, at any depth.
+    A mark `stays` is dropped."""
 
     def replace(value: Any) -> Any:
         if type(value) is dict:
@@ -338,9 +338,9 @@ def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype:
     """Return the inputs at size n: those that the user's function returns, otherwise a random vector for each
     of `arguments`. The same seed gives the same inputs.
 
-    Floating-point arrays get the dtype, and other objects stay unchanged. The tensors of a function for all
-    libraries become NumPy's arrays. Raises PluginError if the user's function does not return a list, except
-    for one input of a single argument. An exception of the user's function is passed on.
+    Floating-point arrays get the dtype, and other objects stay unchanged. Tensors become arrays of NumPy,
+    except for a pair. Raises PluginError if the user's function does not return a list, except for one input of
+    a single argument. An exception of the user's function is passed on.
     """
     import numpy as np
 

@@ -123,8 +123,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         """Move an input into the array that the buffer holds.
 
         The held object is replaced instead if it is no array, has another shape or cannot be written to, like
-        NumPy scalars and JAX arrays. So is an input that `to_gpu` has returned itself or as a view, because it
-        is needed again.
+        NumPy scalars and JAX arrays. It is also replaced if `to_gpu` returned its argument or a view of it,
+        because that input is needed again.
         """
         before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
@@ -138,8 +138,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
         """Wait for the whole device, then move a result to the host, as `to_cpu` or on_host returns it. Raises
-        a BackendError if that fails, and Unsupported for a result in NumPy's arrays of a function for all
-        libraries on PyTorch."""
+        a BackendError if that fails. On PyTorch, raises Unsupported if a function for all libraries returns
+        arrays of NumPy."""
         host.value = None
         self.sync()
         with Translated(self.function):
@@ -238,9 +238,9 @@ def _shares_memory(value: Any, host: Any) -> bool:
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
     """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
 
-    It is the library of a program that is a library's own, or else the nearest one that the program uses, or else the
-    one from which one of `inputs` comes. Python's own library, NumPy and the user's package do not count. If there is
-    no library, return the name of the program.
+    The first of these packages counts: that of the program itself, those that the program uses, the nearest
+    first, and those from which `inputs` come. Python's own library, NumPy and the user's package do not count.
+    If no package is left and NumPy was not among them, return the name of the function.
     """
     program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
     module = getattr(program, "__module__", None) or ""
@@ -426,7 +426,7 @@ def allow_condition(
 
 
 def _on_cpu(function: UserFunction, inputs: Sequence[Any], change: Callable[[Any], Any]) -> Any:
-    """Return the result of the CPU program, or of NumPy, for changed inputs."""
+    """Return the result of the CPU program, or of NumPy, for `inputs` after `change` was applied to them."""
     import numpy as np
 
     changed = [change_input(function, change, x) for x in inputs]

@@ -350,7 +350,8 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
 
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
-    """Return the inputs, and the seconds of making them. Raises PluginError."""
+    """Return the inputs at size `n`, and the seconds of making them. Raises PluginError if they need too much
+    memory or the user's function for inputs fails."""
     # A trial needs memory for the inputs twice, for a copy of them and for the function.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:
