@@ -18,8 +18,8 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings, with `energy` on if it was requested. Raises UsageError if it was requested
-        without sizes, unless a file of `--append` or `--like` has them."""
+        """Return the settings of the run that wings add, with `energy` set to True if it was requested. Raises
+        UsageError if it was requested without sizes, unless a file of `--append` or `--like` has them."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes

@@ -67,7 +67,8 @@ _MEANING = (
 
 @section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
 def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row for each size and situation. Returns None if the run has no energy."""
+    """Return the section with a row for each op, size, dtype and situation. Returns None if the run has no
+    energy."""
     results = energies(analysis)
     if not results:
         return None
