@@ -58,8 +58,8 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
 
 
 def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
-    """Return a function that takes the params of the network and returns those of a matrix product, which maps
-    `k` widths of a token to `m` widths."""
+    """Return a function that takes the params of the network and returns those of a matrix product. Each of its
+    rows has `k` times the width of a token before the product, and `m` times this width after it."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 

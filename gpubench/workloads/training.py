@@ -155,8 +155,8 @@ def _largest(xp: Array, distance: Array) -> Array:
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
-    """Return the scale for judging the weights after three updates: the largest absolute initial weight or
-    moment. No gradient exceeds its incoming gradient times the input."""
+    """Return the scale for judging the weights after three updates: the largest absolute value among the
+    initial weights and moments."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 

@@ -51,7 +51,8 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the two stage assignments of `single_sides` for the stages of the op."""
+    """Return two stage assignments of the op: `cpu`, with all stages on the CPU, and `gpu`, with all stages on
+    the GPU except those that only the host can run."""
     return single_sides([kernels.load(stage.op).host is not None for stage in op.stages])
 
 

@@ -108,7 +108,7 @@ class _Stages:
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
-        """Return the dtypes that the ops of all stages on the device have."""
+        """Return the dtypes that all ops of the stages on the device have in common."""
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
@@ -181,10 +181,12 @@ class _Stages:
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
         """Return the `declared` tolerance if there is one. Otherwise return the tolerance of the stage that
-        writes the value, with additional units for each stage before it, and with `declared` as the slack if it
-        is a function. The scale is the same for the whole value: the larger of that stage's largest scale and
-        the value's largest number. A number that is small only because terms cancel has the error of these
-        larger terms."""
+        writes the value, with more round-off units for each stage before it, and with `declared` as the slack
+        if it is a function.
+
+        The scale is the same for the whole value: the larger of that stage's largest scale and the value's
+        largest number. A number that is small only because terms cancel has the error of these larger terms.
+        """
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -245,8 +247,8 @@ class _Stages:
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return the rates of library calls that have no fast code. Each is the lowest rate among the
-        stages."""
+        """Return the operations per second of library calls that have no fast code, by (backend, dtype), as
+        `Op.slow`. Each is the lowest among the stages."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
