@@ -315,9 +315,9 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return the part of an answer that is about several GPUs: which identical GPUs differ, which links are
-    slow, and what collectives carry. `alone` says that the run has no other answer. The part then also says
-    what the GPUs gain."""
+    """Return the part of an answer that is about several GPUs: which identical GPUs differ, and which links are
+    slow. `alone` says that the run has no other answer. The part then also says what collectives carry or,
+    without collectives, what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -419,9 +419,9 @@ def _range_text(rates: Sequence[float]) -> str:
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """Return the lines of the table as pairs of a label and its results. Each op and number of ranks has a line
-    for each device group. If there are more than _MOST_PAIRS groups, only the slowest and the fastest one have
-    a line."""
+    """Return the lines of the table of bus bandwidths as pairs of a label and its results. Each op and number
+    of ranks has a line for each device group. If there are more than _MOST_PAIRS groups, only the slowest and
+    the fastest one have a line."""
     lanes = []
     order = sorted(
         rows,

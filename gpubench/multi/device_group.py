@@ -328,9 +328,9 @@ CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the begin and the end of each rank's share of `units`. The shares are multiples of a step
-    (`granule`) and as equal as possible; the last one also gets the rest. Raises ValueError if there are fewer
-    steps than ranks."""
+    """Return the begin and the end of each rank's share of the `units` of an op, which are counted from 0. The
+    shares are multiples of a step (`granule`) and as equal as possible; the last one also gets the rest. Raises
+    ValueError if there are fewer steps than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:
@@ -467,7 +467,7 @@ class CollectiveTimer(Timed):
 
     def verify(self) -> Check:
         """Fill the outputs with NaN, make an exchange, and compare every element on every rank that receives
-        data. Raises Wrong if an element differs."""
+        data. Raises Wrong if an element differs, or if something was written beside an output."""
         fresh = not self._sent
         if fresh:
             self._prepare()

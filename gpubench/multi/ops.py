@@ -51,12 +51,12 @@ def _share(count: int, ranks: int) -> int:
 
 
 def _once(ranks: int) -> float:
-    """Return the bus factor of an exchange in which each link carries all bytes once."""
+    """Return busbw / algbw of an exchange in which each link carries all bytes once."""
     return 1.0
 
 
 def _others(ranks: int) -> float:
-    """Return the bus factor of an exchange in which a rank sends everything but its own share."""
+    """Return busbw / algbw of an exchange in which a rank sends everything but its own share."""
     return (ranks - 1) / ranks
 
 

@@ -34,8 +34,9 @@ class ScalingOptions(SelectionOptions):
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the request for devices. With strong scaling, device groups of the GPUs that are found are
-        added. With `--ops health`, a group of every pair of GPUs is added, too."""
+        """Return the request for devices. With strong scaling or `--ops health` (unless the mode is cpu), it
+        asks for device groups of the GPUs that are found, too. `--ops health` adds every ordered pair of GPUs
+        to them."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")

@@ -149,8 +149,9 @@ def scaling(analysis: Analysis) -> GroupGains:
 def _strong(
     run: Run, outcome: Measurement, result: CaseResult, singles: Mapping[str, Sequence[CaseResult]]
 ) -> Strong | None:
-    """Return the gain of one case of a device group. Returns None if no single GPU of its backend ran the same
-    workload in the same regime."""
+    """Return the gain of one case of a device group. Ranks in host memory are compared with the CPU. Returns
+    None if no single GPU of its backend ran the same workload in the same regime, or if the ratio of the two is
+    unknown."""
     inner, case = result.case.device_id.split(":")[1], result.case
     ranks = len(group_ranks(case.device_id))
     # Ranks in host memory are compared with the CPU.
@@ -323,7 +324,7 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
     """Return the parts of each GPU's work in each usable session, by device id. A session is usable if each of
-    the `gpus` GPUs has times alone and at once."""
+    the `gpus` GPUs has times alone and at once, with samples in every part."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -486,8 +487,8 @@ def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
 
 
 def _state_text(gain: Weak) -> str:
-    """Return the state of the GPU that keeps the least, with its early and its late clock, such as
-    `1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`."""
+    """Return the state of the GPU that keeps the least, with its early and its late clock, such as `1.98 ->
+    1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`. The text is empty if its late state is unknown."""
     early, late = (
         next(
             (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None
