@@ -74,8 +74,8 @@ class Answers(NamedTuple):
 
 def run_cluster(options: ClusterRunOptions) -> int:
     """Measure on every node, save each result as it arrives, print the report of the fleet, and return the exit
-    code. Raises UsageError, RequiredUnavailable if too few nodes can be asked, and a signal's interrupt after
-    the fleet is saved."""
+    code. Raises UsageError, InputError if the file of `--append` is no fleet, RequiredUnavailable if too few
+    nodes can be asked, and a signal's interrupt after the fleet is saved."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
@@ -115,7 +115,8 @@ def run_cluster(options: ClusterRunOptions) -> int:
 
 def detect_cluster(options: ClusterDetectOptions) -> int:
     """Ask every node for its hardware and software, print the inventory of the cluster, and return the exit
-    code."""
+    code. Raises UsageError, RequiredUnavailable if too few nodes can be asked, and a signal's interrupt after
+    the inventory is printed."""
     _refuse(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     to_terminal = sys.stdout.isatty()
     format = options.format or ("table" if to_terminal else "plain")

@@ -195,7 +195,8 @@ class FleetDriver:
             self._end(progress, wire.error_reason(error), wire.error_text(error))
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
-        """Handle one message of a node. An invalid message ends only the run of that node."""
+        """Handle one message of a node, or the engine's report that no more will come from it. An invalid
+        message ends only the run of that node."""
         if arrival.message is None:
             self._end(progress, arrival.reason or "died", arrival.why)
             return
@@ -330,8 +331,8 @@ def fleet_of_ends(
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
     """Return the entry of a node in the fleet. It is made from the node's file in the journal. If the node
-    ended in a worse way than the file says, that end is entered. Without `embeds`, the entry refers to the
-    file."""
+    ended in a worse way than the file says, that end is entered, and a node that ran other code loses its
+    result. Without `embeds`, the entry refers to the file."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():

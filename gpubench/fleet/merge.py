@@ -48,8 +48,9 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 def join_files(options: MergeOptions) -> None:
     """Write one result with all sessions if the files are of one machine, device ids mean the same GPUs in all
-    of them, and no nodes are expected. Otherwise write a fleet. Raises InputError if the fleet is not complete,
-    after writing it. Raises UsageError for an output that is no result file."""
+    of them, and no nodes are expected. Otherwise write a fleet. Raises InputError for a file that cannot be
+    used, unless nodes are expected, and, after writing, if the fleet is not complete. Raises UsageError for an
+    output that is no result file."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(

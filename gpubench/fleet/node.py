@@ -105,9 +105,9 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield the messages of a child process while it runs: its output, and what it adds to its `.part` file.
-    Each line of output is an event. If `keep` is given, it is called with each line, and no line becomes an
-    event."""
+    """Yield the messages of a child process while it runs: its output, what it adds to its `.part` file, and a
+    heartbeat after HEARTBEAT_S seconds without another message. Each line of output is an event. If `keep` is
+    given, it is called with each line, and no line becomes an event."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -280,7 +280,8 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init` that start a private Ray with a new token."""
+        """Return the arguments of `ray.init` that start a private Ray. Also make a folder with a new token for
+        it, and set Ray's environment variables; `close` undoes both."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"

@@ -468,9 +468,9 @@ def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
     """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. The fleet is complete
-    if at least `expected` nodes have a result, and `names`, the labels of required nodes, are among them. If
-    `expected` is None, all given or named nodes must have a result. A complete fleet omits the failed nodes.
-    """
+    if at least `expected` nodes have a result, and if each label in `names` and of a failed node is that of a
+    node with a result. If `expected` is None, all given or named nodes must have a result. A complete fleet
+    omits the failed nodes."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [

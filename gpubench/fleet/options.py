@@ -97,7 +97,8 @@ class FleetReportOptions(ReportOptions):
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
         """Return the runs of the node that `--node` names, or None without that option. `files` has pairs of a
-        path and a document. Raises UsageError if an option applies only to a whole fleet."""
+        path and a document. Raises UsageError if an option applies only to a whole fleet or if there is no such
+        node, and InputError if the node brought no result."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
             "--fail-on slow-gpu": SLOW_GPU in split_words(self.fail_on),
