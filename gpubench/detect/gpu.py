@@ -171,7 +171,8 @@ def _bdf(device: MergedDevice) -> Fact[str]:
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    """Return the name of a GPU and its precision: "exact", "family" or None."""
+    """Return the name of a GPU and its precision: "exact" if a source names this GPU, "family" if the name is
+    that of its PCI id, and None if there is no name."""
     names = [make_fact(r.name, r.source) for r in device.records if r.name]
     exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:

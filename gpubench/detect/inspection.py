@@ -371,7 +371,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 
 
 def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | None]:
-    """Return the status, the error code and the hint for a probe that did not finish."""
+    """Return the status, the error code and the hint (None: there is none) for a probe that did not finish."""
     lines = ended.errors.splitlines()
     if ended.status == 0 and ended.noise:
         lines = [ended.noise]

@@ -447,8 +447,9 @@ def read_cards(root: Root) -> list[Card] | None:
 
 
 def _device_name(root: Root, node: str) -> str | None:
-    """Return the name of the device folder behind a DRM node. Return None if neither a link nor an address
-    shows it."""
+    """Return the name of the folder of the device that has this DRM node, as `/sys/devices` names it. It is
+    part of the node's link, or else the target of its link `device`, or the PCI address or the device tree's
+    name in its `uevent`. Return None if none of them names it."""
     path = root.target(f"{CARDS}/{node}") or ""
     if "/drm/" in path:
         return path.partition("/drm/")[0].rpartition("/")[2]

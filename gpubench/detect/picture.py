@@ -421,8 +421,9 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """Return the recommendation and the parts as text, as wide as the terminal. `bars` shows the used memory as
-    bars, `color` is the number of colours (0, 16 or 256), and `ascii` replaces all signs beyond ASCII."""
+    """Return the recommendation and the parts as text, as wide as the terminal (from NARROWEST to WIDEST
+    columns). `bars` shows the used memory as bars, `color` is the number of colours (0, 16 or 256), and `ascii`
+    replaces all signs beyond ASCII, as is done for a terminal that cannot show them."""
     import shutil
 
     ascii = ascii or not _unicode()

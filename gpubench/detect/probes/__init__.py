@@ -42,7 +42,7 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
 
 
 def text(value: Any) -> str | None:
-    """Return bytes decoded to text, and other values unchanged. (Some bindings return bytes.)"""
+    """Return bytes decoded to text, and other values such as None unchanged. (Some bindings return bytes.)"""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
