@@ -150,8 +150,8 @@ def choose_adapters(
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the fastest adapter of the card, but the first one that passed its trial unless the fastest is
-    more than MARGIN times as fast. If no adapter passed, return the first of the card."""
+    """Return the first adapter of the card that passed its trial, or the fastest one if it is more than MARGIN
+    times as fast as the first. If no adapter passed, return the first of the card."""
     passed = [device for device in card if times.get(device.id) is not None]
     if not passed:
         return card[0]

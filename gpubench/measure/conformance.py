@@ -368,8 +368,8 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """Check the device's clock with launches of one case. Returns False if these are too short, so that a
-        longer case has to be tried."""
+        """Check the device's clock with launches of one case. Returns False if they showed no fault but are too
+        short, so that a longer case has to be tried."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:

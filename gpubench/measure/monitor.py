@@ -153,9 +153,9 @@ class Monitor:
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the GPUs and splits that can be read, and the reason for each GPU that cannot, by device id. Other
-    devices are ignored. A device is identified by its own UUID or address, or by the UUID or address of its GPU
-    in `machine`."""
+    """Return the GPUs and splits that can be read, and reasons for those that cannot, by device id. Other
+    devices are ignored, and so is a split whose GPU is unknown. A device is identified by its own UUID or
+    address, or by the UUID or address of its GPU in `machine`."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
@@ -224,9 +224,9 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """Return the block with its throttled samples discarded, and with the throttle reasons and the clock of
-    each sample. The clock is left as it is if the device counted cycles itself. Without readings the block is
-    returned as it is.
+    """Return the block with its throttled samples discarded, and with the throttle reasons that were read
+    during it and the clock of each sample. The clock is left as it is if the device counted cycles itself.
+    Without readings the block is returned as it is.
 
     `times_s` contains the time at which the block began, and then the end of each entry of `wall_s`, on the
     clock of the readings. A sample is judged by the readings during it, or by the nearest reading if there is

@@ -69,7 +69,7 @@ class Goal(NamedTuple):
 
     sharp: float  # the largest high / low of an interval that is narrow enough
     most_around: int  # the number of sizes in or near the interval that is enough
-    least: float  # the narrowing of ln(high / low) by the best remaining size that is too little to be worth it
+    least: float  # a size that is expected to narrow ln(high / low) by less than this is not measured
     # the number of blocks at a size. A second block lowers the variance of a size by a third, for a third of
     # the cost of a new size.
     purpose: Purpose
@@ -322,7 +322,8 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """Yield the steps of the best wishes until there is no wish or no time left."""
+        """Yield the steps of the best wishes until there is no wish or no time left, then steps with the check
+        sizes that are still due."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
@@ -595,6 +596,7 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return the number of first costs that fit one step of `most_s` seconds: at least one, 0 without costs."""
+    """Return how many of the costs in seconds, from the first on, fit one step of `most_s` seconds. It is at
+    least one, or 0 without costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

@@ -111,7 +111,7 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The id of the series: `matmul,k=64/float32`."""
+        """The id of the series, such as `matmul,k=64/float32`."""
         if not self.shape:  # asked for again and again
             return f"{self.op.name}/{self.dtype}"
         shape = "".join(f",{name}={value}" for name, value in sorted(self.shape.items()))
@@ -215,8 +215,8 @@ def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """Return pairs (implementation, variant): each selected implementation, then its requested variants. The
-    list is empty if the device does not measure the op at all."""
+    """Return pairs (implementation, variant): each selected implementation, with the variant None, then its
+    requested variants. The list is empty if the device does not measure the op at all."""
     op, backend = series.op, target.device.backend
     if op.collective is not None:
         measured = _joins(series, target, constraints)

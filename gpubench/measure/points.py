@@ -74,14 +74,16 @@ class Rungs:
 
     def next(self) -> list[int]:
         """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap
-        sizes, then the others."""
+        sizes, then the others. A size is cheap if its launch takes at most CHEAP_S seconds on a slow machine.
+        """
         if len(self.left) == len(self.sizes):
             return sorted({self.sizes[0], self._begin} & set(self.rest))
         return [n for n in self.rest if self._is_cheap(n)] or self.rest
 
     @property
     def _begin(self) -> int:
-        """The largest cheap size. Together with the smallest size it gives the first answer."""
+        """The largest size whose launch is cheap (CHEAP_S), or the smallest size if none is. Together with the
+        smallest size it gives the first answer."""
         return max(filter(self._is_cheap, self.sizes), default=self.sizes[0])
 
     def _is_cheap(self, n: int) -> bool:
@@ -124,7 +126,7 @@ Rows = Mapping[int, Row]  # by size
 
 
 def slot(case: Case) -> Slot:
-    """Return the slot of a case."""
+    """Return the device id, the implementation and the regime of the case."""
     return (case.device_id, case.implementation, case.regime_id)
 
 
@@ -208,7 +210,8 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series by size and slot, without splits, device groups and variants."""
+    """Return the times of a series, without splits, device groups and variants: the median seconds of each
+    block of the phase `main`, by size, slot and session."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -422,9 +425,11 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the expected seconds of a launch: interpolated between measured sizes, and above them in
-        proportion to its work, or to its bytes if it copies. A contender of the CPU without a time is taken to
-        be as slow as the slowest other one, and one of a GPU to take no time."""
+        """Return the expected seconds of a launch. Between measured sizes they are interpolated. Above them
+        they grow in proportion to the work, or to the bytes if it copies; a GPU's launch that does not copy
+        takes at most as long as the fastest contender of the CPU. A contender of the CPU without a time is
+        taken to be as slow as the slowest other one, or as the op declares if there is none, and one of a GPU
+        to take no time."""
         times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
             said_s = series.op.seconds(series.params(n))

@@ -418,7 +418,7 @@ class StepRun:
         self.took_s = time.monotonic() - began - (runtime.budget.once_s - once_s)
 
     def finish(self) -> bool:
-        """Wait for the last checks. Returns False if a case did not pass its check."""
+        """Wait for the last checks. Returns False if a case did not pass its last check."""
         began = time.monotonic()
         passed = [run.measured for run in self._runs]
         for run in self._runs:
@@ -566,7 +566,8 @@ def sweep(run: CaseRun) -> None:
 
 
 def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
-    """Time one block at this split, unless rounding leads to a split that was already tried."""
+    """Time one block at this split, and store the median seconds in `times`. Do nothing if rounding leads to a
+    split that was already tried, or if the case or the budget is over."""
     if run.over or run.runtime.budget.over:
         return
     trial = run.trial(SWEEP, split)

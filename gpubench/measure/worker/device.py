@@ -126,7 +126,8 @@ class Kept:
         self._finished = True
 
     def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
-        """Return the workload of a case and mark it as in use."""
+        """Return the workload of a case, which is made if there is none, and mark it as in use. `announce` is
+        told before inputs are made."""
         name = case.prepared_with
         workload = self._workloads.pop(name, None)
         if workload is None:

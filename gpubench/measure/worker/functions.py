@@ -213,7 +213,8 @@ class CallWorkspace(Workspace):
         return self._compare(got, self.inputs, self._operands.answer(self.case)[:2])
 
     def _compare(self, got: Any, inputs: Values, reference: tuple[Any, Allowed]) -> Check:
-        """Compare a result on the host with the reference result for the same inputs. Raises Wrong."""
+        """Compare a result on the host with the reference result for the same inputs. Raises Wrong, and
+        Unsupported if the result has a part that cannot be compared."""
         function: UserFunction = self.op.calls
         want, allowed = reference
         if function.same is not None:

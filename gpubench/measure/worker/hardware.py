@@ -169,7 +169,7 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
 
 def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     """Return the FLOP/s of a matrix product so large that doubling its side hardly raises the rate. Raises
-    _NoPeak if memory or time ends before that."""
+    _NoPeak if memory or time ends before that, or if the product is wrong."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
@@ -369,8 +369,8 @@ class OverheadTimer(Timed):
     # ---------------------------------------------------------------- the calls
 
     def _open(self, repeat: int) -> float:
-        """Return the mean seconds of importing the library and opening the device, each time in a new
-        process."""
+        """Return the mean seconds of importing the library and opening the device, each time in a new process.
+        Raises BackendUnavailable if it cannot be opened there."""
         total = 0.0
         for _ in range(repeat):
             with closing(Worker(self._opening.threads)) as child:

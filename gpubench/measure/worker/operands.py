@@ -192,8 +192,8 @@ class Passed:
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
         """Return the check of a copy that has the same bits as these outputs. If only the beginning of a larger
-        copy has them (see `Passed`), its check is returned without its index. Returns None if there is no such
-        copy, and for outputs below LEAST_BYTES."""
+        copy has them (see `Passed`), its check is returned without the index of its largest error. Returns None
+        if there is no such copy, and for outputs below LEAST_BYTES."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())
@@ -223,8 +223,9 @@ class Passed:
         return copy.check if all(map(same_bytes, outputs, arrays)) else None
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
-        """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing for very
-        small or very large outputs, for an op that updates an input, and if memory is too short for a copy."""
+        """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing on a
+        device that cannot compare buffers, for very small or very large outputs, and for an op that updates an
+        input. If memory is too short for the copy, no copy stays."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes

@@ -140,8 +140,8 @@ class PipelineTimer(Timer):
             used.stream.wait()
 
     def verify(self) -> None:
-        """Check the outputs of the last row. Then run each set once over sentinels and check the outputs again.
-        Raises Wrong."""
+        """Check the outputs of the last row, which is made now if there was none. Then run each set once over
+        sentinels and check the outputs again. Raises Wrong."""
         if not self.last_inputs:
             self._row(2 * len(self.sets))
         self.verify_sets()

@@ -264,7 +264,7 @@ class Workspace:
             self.session.tune(self.op, case, self.buffers)
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return the session's launch of the case."""
+        """Return a launch of the case on these buffers, as the session compiles it."""
         return self.session.compile(self.op, case, buffers, output)
 
     @staticmethod
@@ -297,7 +297,8 @@ class Workspace:
         return None
 
     def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Like `time_stages`, but time the stages on both sides and predict stage assignments."""
+        """Like `time_stages`, but time the stages on both sides and predict stage assignments. Returns None if
+        that is not possible, as by default."""
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
