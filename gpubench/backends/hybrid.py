@@ -265,7 +265,7 @@ class Sides:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all references to the caller's arrays."""
+        """Drop all references to the caller's arrays, and free the pieces of earlier calls."""
         self._bound.clear()
         self.pieces.close()
 
@@ -349,7 +349,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         buffer.free()
 
     def forget(self) -> None:
-        """Drop the CPU shares that `bind_cpu` made, because they refer to the caller's arrays."""
+        """Drop what refers to the caller's arrays: the CPU shares that `bind_cpu` made, the pieces of earlier
+        calls, and what the sessions of workloads keep."""
         self._sides.forget()
         for two_sided in self._two_sided.values():
             two_sided.forget()
@@ -385,8 +386,8 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return gpu_units(units, gpu_share) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Choose the kernel of the GPU. If trials are allowed, also choose the number of pieces, the kernel of
-        the CPU, and the session of the CPU."""
+        """Choose the kernel of the GPU. If trials are allowed, also choose the number of pieces (for calls that
+        copy), the kernel of the CPU, and the session of the CPU."""
         launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()

@@ -124,7 +124,8 @@ class TorchSession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse ops on the host, the tuned implementation, variants other than TF32 on CUDA, TF32 on a GPU
-        without it, operands that are too large, and dtypes that PyTorch does not compute."""
+        without it, operands that are too large, and dtypes that PyTorch does not compute. Returns None for any
+        other case."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":

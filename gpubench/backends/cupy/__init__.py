@@ -139,7 +139,7 @@ class CupySession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse a tuned case without a CUDA kernel, dtypes and TF32 that the device lacks, and operands that
-        do not fit."""
+        do not fit. Returns None for any other case."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -268,8 +268,8 @@ class CupySession(
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time the stages by events between them. Steps on the host come first, timed by the host's clock. With HIP
-        each step is timed with a wait."""
+        """Time the stages by events between them. Steps on the host come first, timed by the host's clock. With
+        HIP each step is timed with a wait. Never returns None."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)

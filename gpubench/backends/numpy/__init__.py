@@ -105,7 +105,8 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned implementation that the op does not declare or numba cannot compile."""
+        """Refuse a tuned implementation that the op does not declare or numba cannot compile. Returns None for
+        any other case."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:

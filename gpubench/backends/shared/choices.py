@@ -337,7 +337,7 @@ _MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains dig
 
 def op_hash(op: Op) -> str:
     """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
-    inputs or reference.
+    inputs, reference or tolerance.
 
     The digits depend on behaviour, not on source text, so that results stay comparable after a file is
     reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its

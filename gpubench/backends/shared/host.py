@@ -404,7 +404,8 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
-    """Return why the operands do not fit into the device's memory, or None if they do."""
+    """Return an error if all operands together take more bytes than `limits.max_buffer_bytes`, otherwise
+    None."""
     size, limit = op.held_bytes(case.params, case.dtype), limits.max_buffer_bytes
     if size <= limit:
         return None

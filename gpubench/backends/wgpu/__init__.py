@@ -226,7 +226,7 @@ class WgpuSession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse the implementation `library`, a case without a kernel, an operand larger than a buffer, and
-        what the kernel refuses at the device's limits."""
+        what the kernel refuses at the device's limits. Returns None for any other case."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -343,8 +343,9 @@ class WgpuSession(
         return chained
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time each step by the timestamps of a pass, all in one submit. Without timestamps, each step is timed
-        with a submit and a wait. Steps on the host come first, timed by the host's clock."""
+        """Time each step by the timestamps of a pass, all in one submit. Without timestamps, or with more steps
+        than MOST_STAMPED, each step is timed with a submit and a wait. Steps on the host come first, timed by
+        the host's clock. Returns None if the timestamps went backwards."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
         # What a stage of the host raises is none of the device's errors.

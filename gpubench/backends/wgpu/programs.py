@@ -227,7 +227,7 @@ class Programs:
 
     def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
         """Return the program and the name of the preferred candidate, or of the default if that cannot be
-        built. Raises Unsupported."""
+        built. The name is None for a kernel without candidates. Raises Unsupported."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None

@@ -278,7 +278,7 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned case without a kernel."""
+        """Refuse a tuned case without a kernel. Returns None for any other case."""
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -441,7 +441,8 @@ class FakeSession(
         return launch.cost_s * repeat * self._factor()
 
     def empty_launch(self) -> FakeLaunch:
-        """Return a launch with only the fixed cost."""
+        """Return a launch that computes nothing. It takes EMPTY_COST_S seconds by the scripted clock, or 0 on
+        `fake:cpu`."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
