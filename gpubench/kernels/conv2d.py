@@ -73,7 +73,7 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
-    """Return the result, computed for a few images at a time, which stay in the caches. This halves the
+    """Return the convolution, computed for a few images at a time, which stay in the caches. This halves the
     time."""
     starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])

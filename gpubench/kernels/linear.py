@@ -403,7 +403,8 @@ def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
 
 
 def _require_row(step: Any, params: Params) -> Any:
-    """Return the step. Raises Unsupported if it is None, because then a row does not fit into a group."""
+    """Return `step`, the pass or the program of a product. Raises Unsupported if it is None, because then a row
+    does not fit into a group."""
     if step is None:
         raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
     return step

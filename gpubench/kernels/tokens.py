@@ -119,7 +119,7 @@ class Beginning(NamedTuple):
     """The result of `beginning`."""
 
     size: int  # number of its bytes
-    beside: int  # bytes of the tokens of its last word that exceed the requested number of tokens
+    beside: int  # number of bytes of its last tokens, which are more than were requested; 0: none are
 
 
 @cache

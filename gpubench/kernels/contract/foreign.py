@@ -150,7 +150,7 @@ def guard(op: Op) -> Op:
 
 def _unfit(op: Op, params: Params) -> str | None:
     """Return `op.fits(params)`, or a Defect if a function of the op raises an error or returns something
-    invalid."""
+    invalid. None means that the params are allowed."""
     what = "fits"
     try:
         unfit = op.fits(params)

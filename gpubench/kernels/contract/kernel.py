@@ -165,7 +165,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
-    """Return a kernel that chooses among the results of `candidates`. The first candidate is the default."""
+    """Return a kernel in this language whose candidates the function `candidates` returns (see
+    `Kernel.candidates`). The first candidate is the default. `declared` are further fields of the kernel."""
 
     def build(params: Any, dtype: str, limits: Limits) -> Any:
         return candidates(params, dtype, limits)[0].build()

@@ -463,10 +463,11 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 class GpuText(msgspec.Struct, frozen=True):
     """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's text is made from it.
 
-    The body can use `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the
-    sizes by their names. `real` is the type of the arithmetic, and `stored` is the type in memory. `wide` and
-    `narrow` convert between them. `clamped(i, last)` is the smaller of the two in WGSL, where only reads within
-    a buffer are safe, and `i` in CUDA. A line `// unroll N` becomes a pragma in CUDA.
+    The body can use `thread`, `group` (the x, y and z of its group), `block` (the index of its group), the
+    buffers, the shared arrays and the sizes by their names. `real` is the type of the arithmetic, and `stored`
+    is the type in memory. `wide` and `narrow` convert between them. `clamped(i, last)` is the smaller of the
+    two in WGSL, where only reads within a buffer are safe, and `i` in CUDA. A line `// unroll N` becomes a
+    pragma in CUDA.
     """
 
     name: str  # name of the kernel

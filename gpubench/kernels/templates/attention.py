@@ -188,10 +188,11 @@ def torch_attention(torch: Any, qkv: Array, heads: int = HEADS, tokens: int | No
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """The assignment of queries to the threads of a group."""
+    """The assignment of queries to the threads of a group. A group has `parts` warps, each of which takes the same
+    queries and a part of the keys."""
 
     rows: int  # queries of a thread
-    parts: int  # threads that share the same queries, with different keys
+    parts: int  # warps of a group
 
     @property
     def threads(self) -> int:
@@ -209,9 +210,10 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose the number of queries of a thread, which is 1 or 2, and the number of parts of a group.
+    """Choose the number of queries of a thread, which is 1 or 2, and the number of warps of a group, which
+    divide the keys among them.
 
-    The number of parts is doubled until each multiprocessor has enough warps, as long as the number of keys and
+    The number of warps is doubled until each multiprocessor has enough warps, as long as the number of keys and
     the device's limits allow it. `itemsize` is the number of bytes of a number in the arithmetic. Raises
     Unsupported for heads that are too wide for registers.
     """

@@ -27,8 +27,8 @@ MOST_INPUTS = 3
 
 
 def compiled_kernels(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
-    """Return the numba kernel that chooses among the results of `candidates`, or no kernel if the op has more than
-    MOST_INPUTS `inputs`."""
+    """Return the numba kernel whose candidates the function `candidates` returns, or no kernel if the op has
+    more than MOST_INPUTS `inputs`."""
     return (choose_kernel("numba", candidates, dtypes=tuple(_REAL)),) if inputs <= MOST_INPUTS else ()
 
 

@@ -235,7 +235,7 @@ class ReductionGrid(msgspec.Struct, frozen=True):
 
 
 def _cuda_source(op: str, element: Formula, join_name: Join, dtype: str, grid: ReductionGrid) -> str:
-    """Return the translation unit, which does not depend on n."""
+    """Return the CUDA translation unit of the reduction, which does not depend on n."""
     names = element.names
     join, start = _CUDA_JOINS[join_name]
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)

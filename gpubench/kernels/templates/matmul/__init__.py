@@ -182,9 +182,9 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first. It is the first tile that gives the device enough groups: one
-    for each multiprocessor with slices, two without, and 14 for the largest tile. If no tile does, it is the
-    tile that gives the most groups.
+    """Return the tiles with the default first. It is the first tile that gives the device enough groups for
+    each multiprocessor: one if the tile has slices, two if it has none, and 14 if it is the first of `tiles`,
+    the largest. If no tile does, it is the tile that gives the most groups.
 
     An eighth of the multiprocessors may stay idle. For example, 64 x 128 at n = 1024 gives 128 groups to 132
     multiprocessors, and is the fastest tile there. On a software adapter `SOFTWARE_TILE` is the default. If the

@@ -188,9 +188,10 @@ def _some(count: str, real: str) -> str:
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
-    """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one, whose two
-    numbers are named `mean` and `mean`_squares. The expressions `count`0, `count`1, ... are the numbers of
-    elements of the pairs, and `counted` is their sum."""
+    """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one. Its two numbers
+    get the name `mean` and this name with `_squares`. The names of the pairs begin with `pair`, and the numbers
+    of their elements with `count`, each followed by 0, 1, ...; the expression `counted` is the sum of these
+    numbers."""
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
@@ -327,7 +328,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
         return self.units if self.turned else self.units * self.width
 
     def norm(self, product: WeightedRows) -> RowNorm | None:
-        """Return the norm of the rows, or None if the product has none."""
+        """Return the norm of the block's rows, or None if `product` does not norm them."""
         return RowNorm(self.rows, product.k, self.units * self.shares, self.shares) if product.normed else None
 
 
@@ -336,7 +337,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
     """Return the CUDA launch that computes the product. Returns None for more than MOST_ROWS rows, for a matrix
-    without elements, and if a block cannot hold the rows that it norms."""
+    without elements, if a block cannot hold the rows that it norms, and beyond CUDA's largest grid."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None
@@ -361,7 +362,7 @@ def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
 
 
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
-    """Return the translation unit. A turned product has no norm."""
+    """Return the CUDA translation unit of the product. A turned product has no norm."""
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
     operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
@@ -488,8 +489,8 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """Return the whole text. `storage` is the storage of the weights. Results are stored in its units and
-    elements of x are read one by one; if the weights are turned, the other way round."""
+    """Return the text of the whole shader. `storage` is the storage of the weights. Results are stored in its
+    units and elements of x are read one by one; if the weights are turned, the other way round."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"

@@ -172,8 +172,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return the expressions of `line` and `place`, limited to the matrix: a thread beyond the edge reads
-        the last line or the last place again."""
+        """Return the expressions of a line and a place of the matrix, from those within the tile. They are
+        limited to the matrix: a thread beyond the edge reads the last line or the last place again."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"

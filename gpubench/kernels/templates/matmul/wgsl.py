@@ -135,7 +135,7 @@ def kernel(product: Callable[[Params, str], Product]) -> Kernel:
 
 
 def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
-    """Return a kernel that chooses among the results of `choices`."""
+    """Return a WGSL kernel whose candidates the function `choices` returns, the default first."""
     return choose_kernel("wgsl", choices, variant="register")
 
 

@@ -68,9 +68,9 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the whole text. `lines` can use `row`, the index of the first unit of the thread's row, and must
-        write only if `live` is true, because spare threads repeat the last row. `shared` names arrays with one
-        number per thread."""
+        """Return the text of the whole shader around `lines`, the statements of its body. They can use `row`,
+        the index of the first unit of the thread's row, and must write only if `live` is true, because spare
+        threads repeat the last row. `shared` names arrays with one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
@@ -147,7 +147,7 @@ class _Text(msgspec.Struct, frozen=True):
     rows: WgslRows  # threads and units of a row
 
     def source(self) -> str:
-        """Return the whole text."""
+        """Return the text of the whole shader."""
         formula, rows = self.formula, self.rows
         make = {"number": self._number, "total": self._total, "powers": self._powers}
         lines = rows.loads(formula.inputs, formula.across)
