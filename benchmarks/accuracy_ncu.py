@@ -107,7 +107,8 @@ def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
-    """Return a pairing for each kernel in `KERNELS` and each of `clocks` for which `readings` has both.
+    """Return a pairing for each kernel in `KERNELS` and each of `clocks`, if `readings` has one of the kernel
+    on that clock.
 
     A pairing compares gpubench's reading on that clock with the median launch that `tool` measured. `rows` are
     the pairs (kernel name, seconds) in the output of ncu. The bool next to a clock says whether the pairing has

@@ -127,7 +127,8 @@ def same(other: Subject, out: Any) -> None:
 
 
 def reading(subject: Subject) -> Reading:
-    """Return the seconds per launch on each clock of the device, sampled as gpubench does."""
+    """Return the median seconds per launch on each clock (hot, cold, wall and single), sampled as gpubench
+    does. Clocks without a sample are left out."""
     cycle = subject.cycle
     blocks = [
         timer.sample_block(cycle, msgspec.structs.replace(BLOCK, round=number), since=0.0).block

@@ -5,8 +5,8 @@ Run: .venv/bin/python benchmarks/compare_power.py [SUITES] [TABLE ...] (100 suit
 TABLE is one of:
 
 - power: base and new take turns, and one case of each suite is slower. Sessions follow noise model S of
-  docs/comparing.md: low ends are log-normal, half of their variance is a slow drift of each case, and 3 % of
-  the sessions are disturbed by 5 to 20 %;
+  docs/comparing.md: low ends (the least time of a session) are log-normal, half of their variance is a
+  slow drift of each case, and 3 % of the sessions are disturbed by 5 to 20 %;
 - drift: no case is changed, but the whole machine becomes slower from the first session to the last. Base and
   new take turns, or base comes before new;
 - speeds: the host has two speeds, and in half of the sessions all cases take 1.25 times as long;
@@ -34,7 +34,7 @@ Side = list[list[float]]  # the logarithms of the low ends, by case and session
 
 
 def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
-    """Return simulated low ends of one case in `count` sessions, in the order of time, as logarithms. Their
+    """Return the simulated ln(low end) of one case in each of `count` sessions, in the order of time. Their
     standard deviation is `sigma`, without disturbed sessions."""
     part = sigma * math.sqrt(0.5)
     drift, values = chance.gauss(0, part), []

@@ -129,8 +129,8 @@ def sweep(
 ) -> tuple[curves.Threshold | None, float, int, float]:
     """Make a dense sweep around a break-even.
 
-    Return the break-even of the sweep, the last size at which the order of its medians changes, the number of
-    sizes, and the seconds.
+    Return the break-even of the sweep (None: it found none), the last size at which the order of its medians
+    changes (0: it never does), the number of sizes, and the seconds.
     """
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule

@@ -64,7 +64,8 @@ class Pool(NamedTuple):
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Pool:
-    """Measure one run whose sessions repeat the shares of ORDER."""
+    """Measure one run whose sessions repeat the shares of ORDER, and return its pool. Ends the program if the
+    run has not all of its sessions."""
     site = folder / "site" / "altered-1.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")

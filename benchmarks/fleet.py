@@ -68,7 +68,7 @@ sys.exit(done.returncode)
 
 
 def _time(command: list[str], folder: Path) -> tuple[float, int, str]:
-    """Return the seconds, the peak resident bytes and the output of the command."""
+    """Return the wall seconds of the command, the most resident bytes of its process, and its output."""
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _WATCH, *command], cwd=folder, capture_output=True, text=True, check=True,

@@ -96,8 +96,8 @@ def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
 
 
 def table(cells: list[Judged], devices: dict[str, str]) -> str:
-    """Return the table: a line for each function with the faster library of the GPU, and a summary of all
-    cells."""
+    """Return a Markdown table with a line for each function, for the library that is faster on the GPU, and a
+    summary of all cells."""
     head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):

@@ -173,7 +173,8 @@ def _fill(text: str) -> str:
 
 
 def _print(command: str, arguments: str) -> str:
-    """Return the output of the command with these arguments. Paths are relative to the repository."""
+    """Return the output of the command with these arguments. Paths are relative to the repository. Ends the
+    program if the command fails."""
     import contextlib
     import os
 
