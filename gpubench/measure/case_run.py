@@ -191,7 +191,7 @@ class CaseRun:
         self.prepare(first=True)
 
     def _place(self) -> tuple[str, int, int, int, int, float | None]:
-        """Return the values of the fields of the event CaseUnderWay for this case, in their order."""
+        """Return the values of the fields of a CaseUnderWay about this case, in order."""
         progress, session = self.runtime.progress, self.runtime.session
         return (
             self.case.id, self._number, progress.cases, session, progress.sessions, progress.remaining(),
@@ -231,8 +231,8 @@ class CaseRun:
 
     def sample(self, number: int, position: int) -> None:
         """Take one block in round `number`, as the block with index `position` of that round, and stop the case
-        if it has enough samples. If it has the least number of samples already and its time is too short for
-        another block, stop it without one."""
+        if it has enough samples. If it has the least number and no time for another block, stop it without one.
+        """
         settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
@@ -255,8 +255,7 @@ class CaseRun:
         """Take and record a block of samples (arguments as in `sample`). Returns False if the case is over.
 
         If samples were throttled, the worker takes as many again, as long as the case has tries left in this
-        session. If the device is too hot or lacks power, it gets a pause first. Otherwise it gets no pause,
-        since an idle device lowers its clock.
+        session. A hot device gets a pause first. Others get none, since an idle device lowers its clock.
         """
         samples = self._block_size()
         while True:
@@ -392,8 +391,8 @@ class CaseRun:
     def _ask_of_session(
         self, kind: Callable[..., protocol.WorkerRequest], **fields: object
     ) -> protocol.Reply | None:
-        """Send a request about this case and session, once the case is prepared. Returns the reply, or None if
-        the case is not prepared or an error ended it."""
+        """Send a request about this case and session, once the case is prepared. Returns None if an error ended
+        it."""
         session = self.runtime.session
         return self._exchange_once_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
@@ -402,8 +401,7 @@ class CaseRun:
     def _exchange_once_prepared(
         self, request: Callable[[Worker], protocol.WorkerRequest]
     ) -> protocol.Reply | None:
-        """Like `_exchange`, but first prepare the case again if its worker was replaced. Returns None, too, if
-        that fails."""
+        """Like `_exchange`, but first prepare the case again if its worker was replaced."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepared = None
             self.prepare(first=False)

@@ -322,8 +322,7 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """Yield the steps of the best wishes until there is no wish or no time left, then steps with the check
-        sizes that are still due."""
+        """Yield the steps of the best wishes until none or no time is left, then those of the check sizes."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
@@ -596,7 +595,6 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return how many of the costs in seconds, from the first on, fit one step of `most_s` seconds. It is at
-    least one, or 0 without costs."""
+    """Return how many of the first costs fit a step of `most_s` seconds: at least one, 0 without costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

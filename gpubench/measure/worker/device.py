@@ -126,8 +126,7 @@ class Kept:
         self._finished = True
 
     def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
-        """Return the workload of a case, which is made if there is none, and mark it as in use. `announce` is
-        told before inputs are made."""
+        """Return the workload of a case, which is made if there is none, and mark it as in use."""
         name = case.prepared_with
         workload = self._workloads.pop(name, None)
         if workload is None:

@@ -319,9 +319,8 @@ class Timer(Timed):
         self.workspace.spoil_host_output()
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
-        """Return buffers for the inputs and for the outputs, or None for the outputs if the kernel makes its
-        own. Operands that travel get buffers from the pool. The others use the buffers of the workspace or of
-        this timer."""
+        """Return buffers for the inputs, and for the outputs or None if the kernel makes its own. Operands that
+        travel get buffers from the pool. The others use the buffers of the workspace or of this timer."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:
