@@ -386,7 +386,7 @@ class WeightLoad(OfSeries, frozen=True, kw_only=True):
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
     """Return a row for each op that has weights and each GPU that has a speedup of waited calls. The row is for
-    the largest such size."""
+    the largest size with such a speedup."""
     waited = (
         ratio
         for ratio in analysis.speedups

@@ -182,8 +182,8 @@ MOST_CHOICES = 20  # most names that a message lists
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
     """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
     as "--format". `hint` replaces the text "did you mean", unless `word` holds several of the names. `listing`
-    is a command that lists all names, or "" if there is none. The error names this command, and then lists at
-    most MOST_CHOICES names itself."""
+    is a command that lists all names, or "" if there is none; the error names it, and it replaces a list of
+    more than MOST_CHOICES names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

@@ -155,13 +155,13 @@ class _Process:
         return thread
 
     def _end_group(self) -> None:
-        """Wait for the end of the process, then end the rest of its group, if the process is a Child or has
-        failed. Processes that a user's file started would otherwise run on and keep the pipes open, whose end
-        shows a crash. A command that succeeds may leave a daemon, as git does. SIGTERM does not end the
-        tracker of multiprocessing, which still frees shared memory.
+        """Wait for the end of the process. If it is a Child or has failed, then end the rest of its group:
+        processes that a user's file started would run on and keep the pipes open, whose end shows a crash. A
+        command that succeeds may leave a daemon, as git does. SIGTERM does not end the tracker of
+        multiprocessing, which still frees shared memory.
 
-        The process is reaped last and by no other thread, since its number may then become that of a
-        stranger's group.
+        The process is reaped after that, and by no other thread, because the number of a reaped process may
+        become that of a stranger's group.
         """
         process = self._process
         try:

@@ -145,8 +145,8 @@ TITLE = "gpubench"
 
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
-    """Yield the messages for the log of a CI runner as lines without newlines, errors first. There are at most
-    MOST + 1 of each kind."""
+    """Yield the errors, then the warnings, as lines (without newlines) for the log of a CI runner. Of each kind
+    there are at most MOST, and one line that counts the others."""
     for kind, texts in (("error", outcome.errors), ("warning", outcome.warnings)):
         for text in texts[:MOST]:
             yield f"::{kind} title={TITLE}::{escape_command(text)}"

@@ -163,10 +163,11 @@ class Saver:
                 ) from error
 
     def finish(self, run: Run) -> None:
-        """Save the whole result.
+        """Save the whole result. A run that measured nothing is saved only in a named file.
 
-        If no requested file can be written, also without the `.part` file, it is in the user's data folder or
-        the temporary one, and `error` says where. A run that measured nothing is saved only in a named file.
+        If no requested file can be written, the result is saved in the user's data folder or the temporary one.
+        Then the `.part` file is removed, which may have filled the disk, and the requested files are tried
+        again. If that fails, too, `error` says where the result is.
         """
         self.saved = []
         if self._anywhere and not _has_samples(run):

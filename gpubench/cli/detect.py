@@ -192,7 +192,7 @@ def _results_place(options: DetectOptions) -> Path | None:
 
 
 def _tell(machine: Machine) -> None:
-    """Print failed probes and warnings on stderr."""
+    """Print on stderr the warnings of the machine, and the relevant probes that failed or have a hint."""
     from gpubench.base.installation import locate
     from gpubench.base.streams import visible
     from gpubench.detect.recommend import is_relevant

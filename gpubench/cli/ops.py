@@ -174,7 +174,7 @@ def implementations(op: Op, backend: Listed) -> list[str]:
 def formula(cost: Callable[[int], int]) -> str:
     """Return a cost as a polynomial in n or as a fraction of n: `2 n^3`, `4 n^2 + 8 n`, `n/1024`.
 
-    A cost that is neither is shown by its value at one size.
+    A cost that is neither is shown by its value at one size, as `384 at n=64`.
     """
     # The coefficients are the digits of one value in a base so large that each coefficient is less than half of
     # it.

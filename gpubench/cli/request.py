@@ -470,7 +470,8 @@ def _with_gpu_id(device: Device, machine: Any) -> Device:
 
 
 def _rename_gpus(device: Device, gpu_ids: Mapping[str, str]) -> Device:
-    """Return the device with the ids that its GPUs have in the file. `gpu_ids` holds them by the ids in use."""
+    """Return the device with other ids for its GPUs: those in the result file. `gpu_ids` has them by the
+    present ids."""
     return msgspec.structs.replace(
         device, gpu_id=gpu_ids[device.gpu_id] if device.gpu_id else None,
         gpu_ids=[gpu_ids[gpu_id] for gpu_id in device.gpu_ids],

@@ -419,8 +419,8 @@ _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 def growing_k(looks: int) -> float:
     """Return the number of robust standard deviations by which a suspect must fall short of its peers. `looks`
-    is the number of comparisons in the fleet. With this k, chance alone finds a suspect in fewer than one fleet
-    of twenty."""
+    is the number of comparisons in the fleet. With this number, chance alone finds a suspect in at most one
+    fleet of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 

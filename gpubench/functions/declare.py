@@ -208,8 +208,9 @@ GPU_LIBRARIES = {
 
 
 def libraries(program: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of the packages that a program uses, the nearest first: those of its class and its bases, those
-    whose objects it names or imports, then in the same way those of each function that it names."""
+    """Yield the names of the packages that a program uses, the nearest first: those of its class and the bases
+    of that, then those that it imports or whose objects it names. Then the functions that it names are searched
+    in the same way. A name may occur several times."""
     reached: list[Any] = [program]  # it grows while it is read
     for value in reached:
         while isinstance(value, functools.partial):

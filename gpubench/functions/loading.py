@@ -246,8 +246,8 @@ class Loaded(NamedTuple):
 
 @cache
 def load_source(source: CodeSource) -> Loaded:
-    """Import the user's code into this process. Raises PluginError, whose text names the last line of the
-    user's file that ran."""
+    """Import the user's code into this process. Raises PluginError if that fails. Its text names the last line
+    of the user's file that ran."""
     declare.MEASURES = False
     before = len(DECLARED)
     try:
@@ -467,7 +467,8 @@ _STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELET
 
 
 class Effects:
-    """A profile function that records the first side effect of the user's code in `first`, or "".
+    """A profile function that notes the first side effect of the user's code as text in `first`, which is empty
+    until then.
 
     A kernel that is compiled from a trace would lose the side effects.
     """

@@ -257,7 +257,8 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
 
 
 def session_of(session: Session, op: Op) -> Session:
-    """Return the session that runs an op. An op of a user's function on objects gets a CallSession."""
+    """Return the session that runs an op: a CallSession for a user's function on objects, the session of a
+    composed device for this op, otherwise `session` itself."""
     if op.calls is not None:
         return CallSession(session, op.calls)
     return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session

@@ -76,7 +76,8 @@ class TrialRequest(msgspec.Struct):
     usable_bytes: int | None = None  # free memory that the machine leaves to gpubench; None: unknown
 
     def pick_dtype(self, declared: Sequence[Any]) -> Any:
-        """Return the first named dtype that a function declares, else float32, else its first one."""
+        """Return the first dtype of the request that is among `declared`, else float32 if that is, else the
+        first of `declared`."""
         return next((dtype for dtype in (*self.dtypes, "float32") if dtype in declared), declared[0])
 
     @property
@@ -299,9 +300,9 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if `call` returns its old `result` both for the new inputs `others` and for scaled
-    numbers. (New inputs alone may give the old result: sorted permutations are equal.) A result without
-    different floating-point numbers is not judged."""
+    """Raise PluginError if `call` returns its old `result` also for the new inputs `others` and for `inputs`
+    with scaled numbers. Both are tried, because new inputs alone may rightly give the old result, such as
+    sorted permutations. A `result` without different floating-point numbers is not judged."""
     import numpy as np
 
     own = [plain(x) for x in inputs]

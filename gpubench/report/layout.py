@@ -165,8 +165,8 @@ def json_text(data: Any, options: RenderOptions) -> str:
 
 
 def json_line(data: Any) -> str:
-    """Return `data` as one line of JSON. Characters outside of ASCII are escaped, because some readers take a
-    character such as U+2028 for the end of the line."""
+    """Return `data` as one line of JSON, with its line end. Characters outside of ASCII are escaped, because
+    some readers take a character such as U+2028 for the end of the line."""
     import json
 
     text = json.dumps(round_numbers(msgspec.to_builtins(data)), separators=(",", ":"))

@@ -204,7 +204,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
-    """The units, clock and partitions of a GPU."""
+    """The compute units, clock, sharing and partitions of a GPU."""
 
     arch: StrFact = NOT_PROBED  # the architecture, such as gfx90a or sm_90
     units: IntFact = NOT_PROBED  # the number of multiprocessors, compute units or Xe cores

@@ -106,9 +106,9 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return the screen at the end of a run, with the `saved` files and the sections in `more`, which `--full`
-    adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the end. The
-    last line names commands, unless `options.command` is empty."""
+    """Return the screen at the end of a run. It names the `saved` files, and the sections in `more`, which
+    `--full` adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the
+    end. The last line names commands, unless `options.command` is empty."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
@@ -181,8 +181,9 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the content of the final screen, with the `saved` files and the sections in `more`, which `--full`
-    adds. `alone` means that no section with details follows. `backend` replaces the fastest backend."""
+    """Return the content of the final screen. It names the `saved` files, and the sections in `more`, which
+    `--full` adds. `alone` means that no section with details follows. `backend` replaces the fastest
+    backend."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)

@@ -241,8 +241,9 @@ def _implementations_beside(answer: MachineAnswer) -> Table:
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op in a column whose heading names a size. If the op was measured at another
-    size, the cell names that size."""
+    """Return the cells of one op in a column whose heading names a size of `elements` elements. If the op was
+    measured at another size, the cell names that size. `implementation` is None if the op was not measured near
+    it."""
     if implementation is None:
         return [Cell("-"), Cell("")]
     tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"

@@ -48,8 +48,8 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> str:
-        """The gain at the largest size, as text. It is `wrong` or `failed` for such a cell, and `-` if there is
-        no gain."""
+        """The gain at the largest size, as text. It is `wrong` if the result was wrong there, `failed` if the
+        measurement failed, and `-` if there is no gain."""
         cell = None if self.strip is None else self.strip.cell
         if cell is not None and cell.kind in ("wrong", "failed"):
             return cell.kind

@@ -6,8 +6,8 @@ Errors name `source`, the file as the user wrote it, so that the user can act on
 A `.part` file holds a run that is under way. Its lines, put together, are the result so far. The first line
 names the format. Each other line does one of two things. It states a new value that replaces an earlier one:
 the head (the document without sessions and outcomes), a session by its index, or an outcome by its id. Or it
-says that an outcome is forgotten. If the process is killed, the last line may be incomplete, so readers drop an
-incomplete line.
+says that an outcome is forgotten. If the process is killed or the power fails, lines at the end may be
+damaged, so readers drop them.
 
 Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above
 every real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it

@@ -280,8 +280,7 @@ _LAST_S = 253_402_300_799.0  # the end of the year 9999, because the time of a f
 
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return the folder in which programs keep the user's data on this platform, with gpubench's name. The
-    folder is not created."""
+    """Return gpubench's folder among the user's data on this platform. The folder is not created."""
     # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
     folder = user_folder(DATA, {**environ, "HOME": home}, platform)

@@ -437,7 +437,7 @@ def _relation(path: str | Path, part: Path) -> Relation:
 
 
 def _progress(path: str | Path) -> _Progress:
-    """Return the progress of the run in the file `path`. Raises InputError."""
+    """Return the progress of the run in the file `path`. Raises InputError if the file cannot be read."""
     data, source = read(path)
     with enough_memory(source):
         try:

@@ -328,7 +328,8 @@ def _pack(part: str | bytes) -> Markup:
 
 @functools.cache
 def _library() -> str:
-    """Return the script that draws charts, with its license. Raises GpubenchError."""
+    """Return the script that draws charts, with its license. Raises GpubenchError if the library cannot
+    draw."""
     return f"/*\n{_file('vega.LICENSE')}*/\n{page_script()}"
 
 
