@@ -160,11 +160,11 @@ def _results(options: CheckOptions) -> Path:
     UsageError if the named folder already contains such results."""
     from gpubench.result import store
 
-    folder = Path("results") if options.results_dir is None else options.results_dir.resolve()
+    folder = (options.results_dir or Path("results")).absolute()
     store.check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if options.results_dir is None:
-        return Path(tempfile.mkdtemp(prefix="check-", dir=folder)).resolve()
+        return Path(tempfile.mkdtemp(prefix="check-", dir=folder))
     old = [name for name in ("base.json", "new.json") if (folder / name).exists()]
     if old:
         raise UsageError(
@@ -181,10 +181,14 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
     not exist.
     """
     path = Path(place)
-    candidates = [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if path.is_dir() else [path]
+    candidates = (
+        [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if os.path.isdir(path) else [path]
+    )
     if os.name == "nt":
         candidates.reverse()
-    program = next((str(path.absolute()) for path in candidates if path.is_file()), None) or shutil.which(place)
+    program = next((str(path.absolute()) for path in candidates if os.path.isfile(path)), None) or shutil.which(
+        place
+    )
     if program is None:
         raise UsageError(
             "no-environment", f"{name}: there is no gpubench in {place}",

@@ -15,9 +15,7 @@ from typing import Any
 from gpubench.base import disk, streams
 from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
-# Error numbers of a disk that is full, read-only or broken, which are no bugs of gpubench.
-_LACKS = disk.LOST | {errno.EROFS}
-# Those of them that only a write to a file has; others, such as EIO, any pipe or device may have.
+# Error numbers that only a write to a file has; others, such as EIO, any pipe or device may have.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -87,11 +85,11 @@ def _tell_notes() -> None:
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
-    """Report a limit of the system, such as a full temporary folder. Report any other error as a bug. Returns
-    the exit code."""
+    """Report a limit of the system, a full disk or a path that the system refuses. Report any other error as a
+    bug. Returns the exit code."""
     why = find_limit(error)
-    if isinstance(error, OSError) and (why or error.errno in _LACKS):
-        why = why or error.strerror or str(error)
+    if isinstance(error, OSError) and (why or error.errno in disk.LOST or disk.mend(error)):
+        why = why or disk.reason(error)
         why += f" ({error.filename})" if error.filename else ""
     if why:
         return tell(GpubenchError("refused", why=why), verbose=verbose)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
@@ -520,7 +520,7 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
     named = [other for other in options.functions or [] if other.endswith(".py")]
     if options.sizes and word[:1].isdigit():
         near = f"write --sizes {options.sizes[-1]},{word}"
-    elif Path(f"{word}.py").is_file():
+    elif os.path.isfile(f"{word}.py"):
         near = f"write {word}.py"
     elif named and not is_op:
         near = f"write {named[0]}:{word}"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet
@@ -194,7 +195,7 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
 
     notes: dict[str, Reason] = {}  # by code, of the newest file each
     looked_at = 0
-    for path in [results] if results.is_file() else newest_first([results]):
+    for path in [results] if os.path.isfile(results) else newest_first([results]):
         if looked_at == MOST_FILES:
             break
         head = load_head(path)

@@ -278,7 +278,7 @@ def _output(options: ClusterRunOptions) -> str:
 def _saved_nodes(path: str | None) -> list[Node] | None:
     """Return the nodes of the fleet file that `--append` names. Returns None without the option, or if the file
     does not exist yet. Raises InputError if the file is not a fleet."""
-    if path is None or not Path(path).exists():
+    if path is None or not os.path.exists(path):
         return None
     fleet = document(path)
     if not isinstance(fleet, Fleet):

@@ -442,14 +442,13 @@ def _inside(folder: Path, file: NodeFile) -> Path:
     fleet was written."""
     path, inner = folder / file.path, PurePosixPath(file.path)
     code, why = "bad-document", "it changed since the fleet was merged"
-    if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
-        why = "it lies outside of the fleet's folder"
-    else:
-        try:
-            if digest_file(path).sha256 == file.sha256:
-                return path
-        except OSError as error:
-            code, why = "unreadable", error.strerror or str(error)
+    try:
+        if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
+            why = "it lies outside of the fleet's folder"
+        elif digest_file(path).sha256 == file.sha256:
+            return path
+    except (OSError, RuntimeError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a circle of links
+        code, why = "unreadable", str(error)
     raise InputError(code, f"{file.path} cannot be used", why=why)
 
 

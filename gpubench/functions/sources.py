@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench import kernels
-from gpubench.base import processes, units
+from gpubench.base import disk, processes, units
 from gpubench.base.errors import UsageError, suggest
 from gpubench.functions.describe import Code, CodeSource, add_to_manifest, make_op, shape_text, worker_alone
 from gpubench.functions.trial import TRIAL_S, TrialReport, TrialRequest
@@ -50,17 +51,20 @@ def _is_path(word: str) -> bool:
 
 
 def source_of(where: str) -> CodeSource:
-    """Return the source for a path or a dotted module name. Raises UsageError if the file does not exist or
+    """Return the source for a path or a dotted module name. Raises UsageError if the file cannot be read or
     does not end in .py. Whether a module exists is not checked."""
     if _is_path(where):
-        path = Path(where).resolve()
-        if not path.is_file():
-            folder = path.parent
-            near = [file.name for file in folder.glob("*.py") if file.is_file()] if folder.is_dir() else []
+        path = Path(os.path.realpath(where))
+        try:
+            disk.read_regular(path, 0)
+        except OSError as error:
+            # A folder may have the name, too.
+            near = [name for name in glob.glob("*.py", root_dir=path.parent) if name != path.name]
             raise UsageError(
-                "bad-function", f"there is no file {where}", why=f"it was looked for in {folder}",
+                "bad-function", f"there is no file {where}",
+                why=f"it was looked for in {path.parent}: {disk.reason(error)}",
                 hint=suggest(path.name, near) or "give the path of a Python file",
-            )  # fmt: skip
+            ) from error  # fmt: skip
         if path.suffix != ".py":
             raise UsageError(
                 "bad-function", f"{where} is not a file with functions", why="a file of functions ends in .py",
@@ -133,13 +137,12 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
             "bad-function", f"{shown} declares no function",
             why="gpubench.function or gpubench.pair made nothing in it", hint=DECORATORS,
         )  # fmt: skip
-    missing = [name for name in request.names or [] if name not in report.known]
-    if missing:
-        raise UsageError(
-            "bad-function", f"{shown} has no function {missing[0]!r}",
-            why="it declares " + ", ".join(report.known),
-            hint=suggest(missing[0], report.known) or "take one of these",
-        )  # fmt: skip
+    for name in request.names or []:
+        if name not in report.known:
+            raise UsageError(
+                "bad-function", f"{shown} has no function {name!r}", why="it declares " + ", ".join(report.known),
+                hint=suggest(name, report.known) or "take one of these",
+            )  # fmt: skip
     add_to_manifest(source, report.functions)
     ops = [make_op(description, Code(worker_alone)) for description in report.functions]
     if not request.dtypes:

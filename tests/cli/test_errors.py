@@ -72,7 +72,8 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     refused = InputError("unreadable", "what\nbroken", why="because", hint="do")
     assert _run(monkeypatch, refused) == ExitCode.INPUT
     assert capsys.readouterr().err == "error: what broken\n  why: because\n  fix: do\n"
-    assert _run(monkeypatch, GpubenchError("refused", "what")) == ExitCode.FAILED
+    for error in (GpubenchError("refused", "what"), *(OSError(n, "no") for n in (errno.EACCES, errno.ELOOP))):
+        assert _run(monkeypatch, error) == ExitCode.FAILED
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
     assert _run(monkeypatch, exit.Terminated()) == ExitCode.TERMINATED
     assert (_run(monkeypatch, SystemExit(2)), _run(monkeypatch, SystemExit())) == (ExitCode.USAGE, ExitCode.OK)
@@ -90,5 +91,4 @@ def test_anything_else_is_a_bug(monkeypatch, capsys, error):
     """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
     assert _run(monkeypatch, error) == ExitCode.FAILED
     reported = capsys.readouterr().err
-    assert "Traceback" in reported
-    assert "please report" in reported
+    assert ("Traceback" in reported, "please report" in reported) == (True, True)

@@ -56,7 +56,7 @@ OF_RUN = [
     ("--ops add --budget 5x", "--budget"), ("--ops add --budget 0", "--budget"), ("--ops add --budget=-1s", "--budget"),
     ("--ops add --case-timeout 0s", "--case-timeout"), ("--ops add --max-time soon", "--max-time"),
     ("--ops add --precision 0", "--precision"), ("--ops add --precision 200%", "--precision"), ("--ops add --calls 1", "--calls"),
-    ("--ops add --threads 0", "--threads"),
+    ("--ops add --threads 0", "--threads"), *((f"{path}.py", "is no file") for path in (NO_FILE_HAS_THIS, f"{NO_FILE_HAS_THIS}/f", "loop", "loop.py/f")),
     ("--ops attention_append --params tokens=8", "attention_append takes width, heads, room"),
     ("--ops matmul --params colums=3", "no op has a param 'colums'"), ("--ops matmul --params kk=3", "matmul takes m, k, batch"),
     ("--ops matmul --params batsh=3", "did you mean 'batch'?"), ("--ops add --params k=3", "nothing beside the size"),
@@ -136,10 +136,10 @@ INPUT = [
     ("noise few.json", "10 quiet sessions"), ("noise absent.json", "absent.json"), ("noise quiet.json --sessions 6", "12 quiet sessions"),
     ("advise matmul --size 1k", "run `gpubench run` first"), ("advise relu --size 1k --from run.json", "no result of relu"),
     ("advise matmul --size 1k --params m=3 --from run.json", "no result of matmul float32 m=3"),
-    ("advise matmul --size 1k --dtype f16 --from run.json", "no result of matmul float16"),
-    ("advise matmul --size 1k --from missing.json", "there is no such file"),
+    ("advise matmul --size 1k --dtype f16 --from run.json", "no result of matmul float16"), ("advise matmul --size 1k --from missing.json", "there is no such file"),
     (f"report {NO_FILE_HAS_THIS}", ""), (f"compare {NO_FILE_HAS_THIS}=gone.json new.json", ""), (f"noise {NO_FILE_HAS_THIS}", ""),
     (f"advise matmul --size 64 --from {NO_FILE_HAS_THIS}", ""), (f"merge {NO_FILE_HAS_THIS} -o all.json", ""),
+    (f"report --results-dir {NO_FILE_HAS_THIS}", "no result file"), (f"advise matmul --size 64 --results-dir {NO_FILE_HAS_THIS}", "no result file"),
 ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def folder(tmp_path_factory):
     files |= {f"noise-{n}": content for n, (content, _) in enumerate(NO_THRESHOLDS)}
     for name, content in (files | {"good": GOOD}).items():
         (folder / f"{name}.json").write_bytes(content)
-    (folder / "empty").mkdir()
+    (folder / "empty").mkdir(), (folder / "loop.py").symlink_to("loop.py")
     return folder
 
 

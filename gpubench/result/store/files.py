@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import itertools
 import os
 import re
@@ -205,8 +206,6 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
                 f"the folder {target.parent} does not exist",
                 f"create the folder {target.parent} first, or choose another place",
             )
-        if not target.parent.is_dir():
-            return f"{target.parent} is not a folder", "choose another place"
         # Permission bits do not tell about read-only mounts, quotas, or root: only an attempt does.
         descriptor, probe = disk.create_beside(target)
         os.close(descriptor)
@@ -389,7 +388,8 @@ def _results(folder: Path) -> list[Path]:
     """
     from gpubench.result.store.journal import part_relation
 
-    names = (path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in folder.glob(pattern))
+    patterns = ("[!.]*", "[!.]*/[!.]*")
+    names = (folder / name for pattern in patterns for name in glob.glob(pattern, root_dir=folder))
     paths = {
         path for path in names if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
     }
