@@ -441,13 +441,11 @@ def read_caches(root: Root, online: CpuSet) -> Caches:
     seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
     gaps: list[tuple[str, int, bool]] = []  # an index, a CPU, and whether a file is spoiled
     for cpu in sorted(online):
-        for name in (f"index{number}" for number in range(32)):
+        for name in root.names_like(f"{CPUS}/cpu{cpu}/cache", r"index\d{1,2}"):
             if cpu in seen.get(name, ()):
                 continue
             folder = f"{CPUS}/cpu{cpu}/cache/{name}"
             facts = root.facts(folder, _CACHE_FILES)
-            if all(fact.status == "absent" for fact in facts.values()):
-                break
             sharing = root.fact(f"{folder}/shared_cpu_list", parse_list)
             if not sharing.value:
                 sharing = first(root.fact(f"{folder}/shared_cpu_map", parse_mask), sharing)

@@ -45,6 +45,7 @@ from gpubench.detect.pci import (
     read_functions,
     read_tree_gpus,
     with_pci_paths,
+    without_virtual,
 )
 from gpubench.detect.proc import CpuInfo, Groups
 from gpubench.detect.vendors import (
@@ -120,7 +121,8 @@ def _devices(
             cards.setdefault(card.function.bdf, card)
     listed = {bdf for function in pci for bdf in (function.bdf, *function.record.virtual)}
     functions = [(function, cards.get(function.bdf)) for function in pci]
-    functions += [(card.function, card) for bdf, card in cards.items() if bdf not in listed]
+    alone = {bdf: card.function for bdf, card in cards.items() if bdf and bdf not in listed}
+    functions += [(function, cards[function.bdf]) for function in without_virtual(root, alone)]
     records = []
     for record, own in tree.records:
         if own is not None and record.vendor_id in (AMD, INTEL):

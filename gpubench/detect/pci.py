@@ -84,23 +84,23 @@ def read_functions(root: Root) -> list[Function] | None:
         # A device whose class cannot be read may be a GPU: what else is said of its address decides.
         if value is None or value >> 8 in (0x03, 0x12) or value == 0x0B40:
             functions[bdf] = describe(root, folder, "pci-sysfs", bdf)
-    return _without_virtual(root, functions)
+    return without_virtual(root, functions)
 
 
-def _without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[Function]:
+def without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[Function]:
     """Keep one function for each device: the physical function, or the first one if it is missing.
 
     In a guest, a virtual function has no link to its physical function, so it is a device of its own.
     """
-    leads = {}
+    leads = []
     for physical, own in group_by(
         functions, lambda bdf: address(root.link(f"{functions[bdf].folder}/physfn")) or bdf
     ).items():
         place = physical if physical in own else own[0]
         virtual = tuple(bdf for bdf in own if bdf != place)
         record = replace(functions[place].record, virtual=virtual)
-        leads[place] = functions[place]._replace(record=record)
-    return [leads[bdf] for bdf in sorted(leads)]
+        leads.append(functions[place]._replace(record=record))
+    return leads
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
@@ -403,17 +403,8 @@ _DISPLAYS = (
     r"|rcar.*|rz.*du|stm.*|sti.*|tidss|tilcdc.*|omapdrm|omapdss.*|zynqmp.*|xlnx.*|kirin.*|ade|ingenic.*|jz4740.*|aspeed.*|logicvc.*"
     r"|RKNPU|nvdla|sprd.*|starfive.*|vs_drm|apple.*|adp|atmel.*|fsl_dcu.*|nwl.*|ssd13.*|ili9.*|st7.*|hx8357.*|panel.*|repaper|gm12u320"
 )
-# Buses that only have displays, as prefixes of the modalias of a device.
-_DISPLAY_BUSES = (
-    "usb:",
-    "spi:",
-    "i2c:",
-    "virtio:",
-    "vmbus:",
-    "platform:vgem",
-    "platform:vkms",
-    "platform:amdgpu_xcp",
-)
+# Buses that only have displays, by the modalias of a device.
+_DISPLAY_BUSES = "usb:|spi:|i2c:|virtio:|vmbus:|platform:(vgem|vkms|amdgpu_xcp)"
 _GPU_NODE = re.compile(
     r"(?:.*[.:,])?((?:img)?gpu(?:3d)?|mali|gk20a|gm20b|gp10b|gv11b|ga10b|v3d|sgx|kgsl-3d0|adreno|pvrsrvkm|sgpu)(\.[0-9]+)?"
 )
@@ -430,19 +421,21 @@ class Card(NamedTuple):
 
 def read_cards(root: Root) -> list[Card] | None:
     """Return all DRM devices, in the order of their nodes. Return None if the folder cannot be listed."""
-    names = root.names(CARDS)
-    if names is None:
+    if root.names(CARDS) is None:
         return None
-    numbers = [match for name in names if (match := re.fullmatch(r"(card|renderD)(\d{1,4})", name))]
+    names = root.names_like(CARDS, r"(card|renderD)\d{1,4}")
     devices: dict[str, list[str]] = {}
-    for match in sorted(numbers, key=lambda match: (match[1], int(match[2]))):
-        devices.setdefault(_device_name(root, match[0]) or match[0], []).append(match[0])
+    for name in sorted(names, key=lambda name: (name[0], len(name), name)):
+        devices.setdefault(_device_name(root, name) or name, []).append(name)
     cards = []
     for device, nodes in devices.items():
         folder = f"{CARDS}/{nodes[0]}"
-        bdf = address(root.link(f"{folder}/device"))
+        place = f"{folder}/device"
+        bdf = address(root.link(place))
+        if parse_uevent(root.read(f"{place}/uevent")).get("MODALIAS", "").startswith("auxiliary:"):
+            place += "/.."  # a driver of two parts, such as NovaCore: the GPU is the device of the first one
         node = next((node for node in nodes if node.startswith("renderD")), None)
-        cards.append(Card(folder, describe(root, f"{folder}/device", "drm", bdf), device, node))
+        cards.append(Card(folder, describe(root, place, "drm", bdf), device, node))
     return cards
 
 
@@ -517,7 +510,7 @@ def _family(driver: str | None, uevent: Mapping[str, str]) -> Family | None:
 def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
     plain = (driver or "").replace("-", "_")
     alias = uevent.get("MODALIAS", "")
-    return bool(re.fullmatch(_DISPLAYS, plain)) or alias.startswith(_DISPLAY_BUSES)
+    return bool(re.fullmatch(_DISPLAYS, plain) or re.match(_DISPLAY_BUSES, alias))
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None, node: str | None = None) -> DeviceRecord:

@@ -155,6 +155,9 @@ ON_PCI = {
     "a BMC whose class no file tells": (
         {f"{DRM}/card0/device/uevent": "DRIVER=ast\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:04:00.0"},
         {"gpu_count": 0, "display_adapters.*.role": ["bmc"], "display_adapters.*.bdf": ["0000:04:00.0"]}),
+    **{f"a driver of two parts, with {node}": (
+        HOST | pci(VBIOS, "10de", "2684", "NovaCore", uevent=f"PCI_SLOT_NAME={VBIOS}", part__uevent="MODALIAS=auxiliary:nova_core.nova-drm")
+        | {f"{DRM}/{node}/device": f"-> ../../../bus/pci/devices/{VBIOS}/part"}, {"gpus.*.id": [f"pci:{VBIOS}"]}) for node in ("card0", "renderD128")},
     "frame buffers of the firmware": (
         {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
             ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0})}  # fmt: skip
@@ -236,8 +239,7 @@ ADRENO = device("3d00000.gpu", "adreno", "qcom,adreno-43050c01")
 PANTHOR = card(1, "fb000000.gpu", "panthor", render=128)
 OF_THE_TREE = {
     "msm_dpu": card(0, "ae01000.display-controller", "msm_dpu"),
-    "msm_mdp, with its render node": card(0, "900000.mdss", "msm_mdp", render=128),
-    "mdp4": card(0, "5100000.mdp", "mdp4"),
+    "msm_mdp, with its render node": card(0, "900000.mdss", "msm_mdp", render=128), "mdp4": card(0, "5100000.mdp", "mdp4"),
     "card and GPU of an Adreno": card(0, "ae01000.display-controller", "msm_dpu", render=128) | ADRENO,
     "Adreno without a card": ADRENO, "kgsl": device("3d00000.qcom,kgsl-3d0", "kgsl-3d"),
     "nvgpu without a card": device("17000000.ga10b", "gk20a", "nvidia,ga10b"),
@@ -248,15 +250,12 @@ OF_THE_TREE = {
     "panthor": PANTHOR, "lima": card(0, "1c40000.gpu", "lima", render=128),
     "a PowerVR by its own driver": device("cac00000.imggpu", "pvrsrvkm", "img,rgx"), "Vivante's own": device("38000000.gpu3d", "galcore"),
     "Mali by its own driver": device("13000000.mali", "mali", "arm,mali-valhall"),
-    "three cores of a Vivante": card(0, "etnaviv", "etnaviv", render=128) | device("130000.gpu", "etnaviv-gpu")
-    | device("134000.gpu", "etnaviv-gpu"),
+    "three cores of a Vivante": card(0, "etnaviv", "etnaviv", render=128) | device("130000.gpu", "etnaviv-gpu") | device("134000.gpu", "etnaviv-gpu"),
     "v3d beside vc4": card(0, "fec00000.v3d", "v3d", render=128) | card(1, "gpu", "vc4-drm"),
     "powervr": card(0, "fd00000.gpu", "powervr", render=128, compatible="img,img-axe"),
-    "a driver in no list": card(0, "fd00000.gpu2", "newgpu", render=128),
-    "no driver": device("fd00000.gpu", None, "arm,mali-bifrost"),
+    "a driver in no list": card(0, "fd00000.gpu2", "newgpu", render=128), "no driver": device("fd00000.gpu", None, "arm,mali-bifrost"),
     "a render node without a card": {f"{DRM}/renderD128/device/uevent": "DRIVER=newgpu"}}  # fmt: skip
-KNOWN = {"msm_dpu": ("integrated", True), "host1x and nouveau": ("integrated", True),
-         "a driver in no list": (None, None)}  # fmt: skip
+KNOWN = {"msm_dpu": ("integrated", True), "host1x and nouveau": ("integrated", True), "a driver in no list": (None, None)}  # fmt: skip
 VULKAN = {"source": "wgpu:vulkan", "name": "Some GPU", "device_id": "1", "adapter_type": "integrated"}
 OFF_PCI = {
     **{name: (HOST | tree, {**ONE, "warnings": []}) for name, tree in OF_THE_TREE.items()},
@@ -302,8 +301,9 @@ SR_IOV = {
        for driver, kind in (("i915", "0300"), ("vfio-pci", "0302"), (None, "0380"))},
     "a virtual function of a guest": (HOST | pci("0000:00:06.0", "8086", "4680", "i915"), ONE),
     "virtual functions without their device": (HOST | functions("0000:03:00.0", 3), {"gpus.*.bdf": ["0000:03:00.1"]}),
-    "an API lists them": (IGPU | functions("0000:00:02.0", 2), {**ONE, "warnings": []}, [LISTED] * 3 + PLACED),
-    "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4)}  # fmt: skip
+    "none but the folder of cards lists them": (
+        {path.replace("bus/pci", "x"): text.replace("bus/pci", "x") for path, text in functions("0000:00:02.0", 3).items()}, {"gpus.*.bdf": ["0000:00:02.1"]}),
+    "an API lists them": (IGPU | functions("0000:00:02.0", 2), {**ONE, "warnings": []}, [LISTED] * 3 + PLACED), "an API lists one more": (IGPU | functions("0000:00:02.0", 2), {"gpu_count": 2}, [LISTED] * 4)}  # fmt: skip
 ROWS = ON_PCI | OF_KFD | OF_INTEL | OFF_PCI | SR_IOV
 
 

@@ -64,8 +64,7 @@ PROCESSORS = {
             for name, text in (("thread_siblings_list", f"{first}-{first + 7}"), ("physical_package_id", str(node)))}},
         {"cpu.cores": 2, "cpu.logical": 16, "cpu.packages": 2, "platform.arch": "ppc64le", "cpu.vendor": "IBM",
          "numa.ids": [0, 8, 250], "numa.nodes.*.id": [0, 8, 250], "numa.nodes.*.kind": ["dram", "dram", "absent"]}),
-    "SME of x86 is no matrix unit": (
-        HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
+    "SME of x86 is no matrix unit": (HOST | {"/proc/cpuinfo": HOST["/proc/cpuinfo"].replace("avx2", "avx2 sme")}, {"cpu.isa": ["avx", "avx2", "fma"]}),
     "a file of 5 MiB": (
         HOST | {"/proc/cpuinfo": "\n\n".join(f"processor : {n}\nflags : {'x' * 2500} lm avx fma" for n in range(2000)), f"{CPU}/online": "0-1999"},
         {"cpu.isa": ["avx", "fma"]}),
@@ -103,6 +102,9 @@ PROCESSORS = {
                       (2, "Unified", "32K", "0-1"), (2, "Unified", "32K", "0-1"))
         | each_cpu(2, {"cache/index1/shared_cpu_list": range(2)}),
         {"cpu.caches.*.type": ["data", "instruction", "unified"], "cpu.caches.*.instances": [2, 2, 1]}),
+    "an index of a cache that is not there hides no other": (
+        HOST | {f"{CPU}/cpu0/cache/index{n}/{name}": text for n in (0, 2) for name, text in
+                {"level": str(n + 1), "type": "Data", "size": "32K", "shared_cpu_list": "0-1"}.items()}, {"cpu.caches.*.level": [1, 3]}),
     "the clock of a virtual machine": (
         HOST | {"/proc/cpuinfo": "processor : 0\ncpu MHz : 2499.998\nflags : lm hypervisor\n\nprocessor : 1\ncpu MHz : 800.0"},
         {"cpu.now_hz": 2_499_998_000, "cpu.now_hz.source": "/proc/cpuinfo", "cpu.max_hz": "absent"}),
@@ -168,8 +170,7 @@ MEMORY = {
     "an old kernel without MemAvailable": (
         HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB"},
         {"memory.available_bytes": 35 * 1024, "memory.available_bytes.note": "too old"}),
-    "an old kernel that tells what is free alone": (
-        HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB"}, {"memory.available_bytes": 10 * 1024}),
+    "an old kernel that tells what is free alone": (HOST | {"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 10 kB"}, {"memory.available_bytes": 10 * 1024}),
     **{f"the CPUs of a node by {files}": (
         HOST | {f"{NODE}/node0/cpulist": "0"} | under(f"{NODE}/node1", files), {"numa.nodes.*.cpus": ["0", cpus]})
        for files, cpus in (({"cpumap": "2"}, "1"), ({"cpulist": "?", "cpumap": "00000000,00000002"}, "1"), ({"cpulist": "?"}, "invalid"),
@@ -242,8 +243,7 @@ MEMORY = {
     "a spoiled cpuset": (
         HOST | {"/proc/self/cpuset": "garbage", "/proc/mounts": "none /dev/cpuset cpuset rw 0 0"},
         {"cpu.cpuset": "invalid", "cpu.quota_cpus": "absent"}),
-    "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}),
-    "a spoiled table of mounts": (
+    "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}), "a spoiled table of mounts": (
         HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
     **{f"a path of {len(path)} characters": (
         HOST | group(f"0::{path}", V2, {}), {"cpu.quota_cpus": "invalid", "memory.limit_bytes": "invalid"})
