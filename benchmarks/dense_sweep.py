@@ -130,7 +130,7 @@ def sweep(
     """Make a dense sweep around a break-even.
 
     Return the break-even of the sweep (None: it found none), the last size at which the order of its medians
-    changes (0: it never does), the number of sizes, and the seconds.
+    changes (0: it never does), the number of sizes, and the seconds that the sweep took.
     """
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule

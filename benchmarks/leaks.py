@@ -124,8 +124,8 @@ class _Memory(ctypes.Structure):
 
 
 def _device_memory() -> leak_traces.DeviceBytes | None:
-    """Return a function that returns the memory in use on all NVIDIA GPUs, or None without the NVML library of
-    the driver."""
+    """Return a function that returns the memory in use on all NVIDIA GPUs, or None if the driver's NVML library
+    is missing or does not start."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError:

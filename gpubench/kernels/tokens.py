@@ -119,7 +119,7 @@ class Beginning(NamedTuple):
     """The result of `beginning`."""
 
     size: int  # number of its bytes
-    beside: int  # number of bytes of its last tokens, which are more than were requested; 0: none are
+    beside: int  # bytes at its end that belong to tokens beyond the requested number
 
 
 @cache

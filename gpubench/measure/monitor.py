@@ -53,7 +53,7 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Return the other programs that use each GPU, by device id. Unused GPUs are left out. Call it before a
+        """Return how many other programs use each GPU, by device id. Unused GPUs are left out. Call it before a
         worker opens a device, because our own workers would count as users."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]

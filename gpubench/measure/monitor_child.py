@@ -92,8 +92,8 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Return which programs use each device now, without those that the run has started. Devices that do not
-    report it are left out."""
+    """Return how many programs use each device now, without those that the run has started, and how much memory
+    is in use. Devices that do not report it are left out."""
     real = [target for target in targets if target.known]
     counted = {}
     for name in _of_backends(targets):

@@ -300,8 +300,8 @@ class Pace:
 
         Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of
         the smallest. Above all of them it grows from the time of the largest, with the slope between the last
-        two sizes. If only one was measured, it grows in proportion to the size. Returns None if no size was
-        measured.
+        two sizes, but with one from 1 to STEEPEST. If only one was measured, it grows in proportion to the
+        size. Returns None if no size was measured.
         """
         times = self._seconds.get(self._curve(case))
         if not times:

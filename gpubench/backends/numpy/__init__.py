@@ -345,7 +345,8 @@ def _write(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """Return a text on why numba does not work. It names the variables of numba that the user has set."""
+    """Return a text on why numba does not work. If it does not load, the text names the variables of numba that
+    the user has set."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
         return NUMBA_MISSING

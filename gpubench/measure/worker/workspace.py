@@ -428,7 +428,7 @@ class Workspace:
         return f"{of}; {''.join(inputs)}got {float(got[place]):.9g}, want {float(want[place]):.9g}"
 
     def release(self) -> None:
-        """Free all buffers."""
+        """Free the buffers of this workspace, and give its weights back. Shared inputs stay."""
         self._free_inputs()
         for output in self.outputs.values():
             for i, buffer in enumerate(each(output)):
