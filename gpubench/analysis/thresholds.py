@@ -299,11 +299,10 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
     if len(matches) == 1:
         return matches[0]
     short = {name.rpartition(".")[2]: name for name in names}
-    raise UsageError(
-        "unknown-op", "several ops were measured" if op is None else f"there is no op {op[:40]!r}",
-        why="measured: " + ", ".join(names),
-        hint="name one of them" if op is None else suggest(op, [*names, *short]) or "name one of these",
-    )  # fmt: skip
+    wrong, hint = "several ops were measured", "name one of them"
+    if op is not None:
+        wrong, hint = f"there is no op {op[:40]!r}", suggest(op, [*names, *short]) or "name one of these"
+    raise UsageError("unknown-op", wrong, why="measured: " + ", ".join(names), hint=hint)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -431,7 +430,6 @@ LARGEST_DIFFERENCE = 0.10
 # If a transfer would have to be shared by more calls than this, the GPU never pays: such data stays on the
 # device, and its regime is resident.
 MOST_CALLS = 1e6
-NO_CALLS_SUFFICE = 1e9  # stands for infinity, because percentiles need a finite number
 
 
 class Costs(NamedTuple):
@@ -451,10 +449,10 @@ class Costs(NamedTuple):
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Return the number of calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE.
-        `calls` is the number behind `many`."""
-        margin, transfer = self.cpu - self.launch_s(calls), max(0.0, self.transfer_s(calls))
-        return transfer / margin if margin * NO_CALLS_SUFFICE > transfer else NO_CALLS_SUFFICE
+        """Return the number of calls per transfer at which both sides cost the same: infinity if the GPU's call is
+        not faster. `calls` is the number behind `many`."""
+        margin = self.cpu - self.launch_s(calls)
+        return max(0.0, self.transfer_s(calls)) / margin if margin > 0 else math.inf
 
 
 class Trio(NamedTuple):

@@ -155,8 +155,6 @@ def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
     for other in inside[1:]:
         spread = math.sqrt(least.variance + other.variance)
         z = (other.mean - least.mean) / spread
-        if z > NEAREST:
-            continue
         first, density = normal(z), math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
         mean = least.mean * first + other.mean * (1 - first) - spread * density
         square = (
@@ -168,8 +166,6 @@ def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
     return least
 
 
-# A contender that is slower by more standard deviations than this is ignored.
-NEAREST = 4.0
 LEAST_VARIANCE = 1e-9
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import socket
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -168,6 +169,13 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
 )  # fmt: skip
 def test_who_asks_for_more_than_the_answer_gets_the_report(asked, screen):
     assert delivery.report_style(RunOptions(**asked)).screen is screen
+
+
+def test_errors_of_files_follow_what_was_printed(monkeypatch):
+    order = []
+    monkeypatch.setattr("sys.stdout", Mock(flush=lambda: order.append("printed")))
+    monkeypatch.setattr(delivery, "tell", order.append)
+    assert (delivery.exit_code(None, ["error"]), order) == (1, ["printed", "error"])
 
 
 @pytest.mark.parametrize(("asked", "known"), [

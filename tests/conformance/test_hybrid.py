@@ -167,12 +167,16 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
     session.held_pieces[timer.case.workload] = 4
     launch, host = timer.launch, timer.workspace.host_outputs[0]
     session.upload(timer.workspace.buffers[0], timer.workspace.inputs[0])
+    launch.gpu.launch.output, launch.gpu.inputs[0].buffer.array = None, np.full_like(host, np.nan)
     for repeat in (1, 1, 2):
         session.run(launch, repeat)
         for _ in range(2):
             host.fill(np.nan)
             session.download(launch.output, host)
             timer.workspace.verify_host_output(timer.case)
+    launch.gpu.launch.output.array.fill(7)
+    session.download(launch.output, host)
+    assert host[0] == 7
     calls, run = [], FakeStream.run
 
     def lose_one(stream, launch):

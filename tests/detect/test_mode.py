@@ -280,8 +280,8 @@ ONLY_QUEUED = ops({"matmul": 30.0, "add": 20.0}, QUEUED)
 
 
 @pytest.mark.parametrize(("rows", "why", "gib", "mode"), [
-    (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small", 16, "gpu"),
-    (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)", 16, "gpu"),
+    (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=9e-6)[:2], "too small", 16, "gpu"),
+    (ops({"matmul": 6.0, "add": 0.16}, WAITED, cpu_s=9e-6), "share the ops (1 and 1)", 16, "gpu"),
     (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal", 16, "gpu"),
     (COPIES_LOSE, "no call that is waited for", 16, "gpu"),
     ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU", 16, "gpu"),

@@ -46,7 +46,7 @@ from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.points import Rungs
 from gpubench.measure.targets import DeviceSelection
-from gpubench.measure.worker.functions import CallOperands, CallWorkspace
+from gpubench.measure.worker.functions import CallOperands, CallWorkspace, Round, find_false_time
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case
 from gpubench.result.run import Check, Device
@@ -583,3 +583,14 @@ def test_a_module_in_an_archive_is_a_source(tmp_path, monkeypatch):
     before = np.random.default_rng, [*sys.meta_path]
     assert set(load_source(place).functions) == {"f"}
     assert (np.random.default_rng, sys.meta_path) == before
+
+
+@pytest.mark.parametrize(("milliseconds", "words"), [  # of the first call, of another one, and of reading 40 kB
+    ((9.0, 1.1, 0.0), "takes 8 times"), ((9.0, 1.15, 0.0), ""), ((1.05, 0.01, 0.0), "takes 105 times"), ((1.0, 0.01, 0.0), ""),
+    ((1.0, 1.0, 7.1), "when it is read"), ((1.0, 1.0, 6.9), ""), ((2.0, 2.0, 10.1), "when it is read"), ((2.0, 2.0, 9.9), ""),
+])  # fmt: skip
+def test_times_that_measure_no_work_are_told_by_their_distance(milliseconds, words):
+    result = np.zeros(10_000, np.float32)
+    only = Round((result, result), *(value / 1e3 for value in milliseconds))
+    told = find_false_time([only], lambda: [only])
+    assert (bool(told), words in told) == (bool(words), True)

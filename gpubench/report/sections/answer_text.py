@@ -442,8 +442,9 @@ def raising_functions(run: Run) -> list[str]:
     ]
     late = [warning for warning in run.warnings if warning.code == "bad-function" and warning.id is not None]
     texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
-    more = len(texts) - _MOST_RAISING
-    return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
+    if more := texts[_MOST_RAISING:]:
+        texts[_MOST_RAISING:] = [f"Further functions that do not run at some size: {len(more)}."]
+    return texts
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:

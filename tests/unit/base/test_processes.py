@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import psutil
 import pytest
@@ -56,6 +57,7 @@ def test_a_child_of_a_child_is_ours_whether_or_not_the_system_lists_children(mon
         monkeypatch.setattr(processes, "Path", lambda place: tmp_path)
     works = "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ninput()"
     before = processes.read_cpu_times()
+    assert 0 < before.ours_s < before.total_s >= before.busy_s > 0
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {works!r}])"
     child = processes.Child([sys.executable, "-c", starts], framed=False)
     try:
@@ -65,16 +67,20 @@ def test_a_child_of_a_child_is_ours_whether_or_not_the_system_lists_children(mon
         child.kill()
 
 
-def test_this_system_can_be_read():
-    reading = processes.read_cpu_times()
-    assert reading is not None
-    assert 0 < reading.ours_s < reading.total_s
-    assert 0 < reading.busy_s <= reading.total_s
-
-
 @pytest.mark.parametrize(("foreign", "steal", "busy"), [
     (None, None, False), (0.05, 0.05, False), (0.051, 0.0, True), (0.0, 0.06, True), (None, 0.06, True),
 ])  # fmt: skip
 def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
     record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
     assert record.contended == busy
+
+
+def test_a_command_that_no_signal_ends_is_abandoned(monkeypatch):
+    tasks, owner, before = [], processes.Child.__base__, {*threading.enumerate()}
+    send_kill = owner.send_kill
+    monkeypatch.setattr(processes, "LET_GO_S", 0.1)
+    monkeypatch.setattr(owner, "send_kill", lambda task: tasks.append(task))
+    processes.run([sys.executable, "-c", "import time; time.sleep(20)"], 0.1)
+    alive, daemons = tasks[0].alive, {thread.daemon for thread in {*threading.enumerate()} - before}
+    send_kill(tasks[0])
+    assert (alive, daemons) == (True, {True})

@@ -138,14 +138,11 @@ def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
     (streams.shorten("x" * 40), "x" * 40), (streams.shorten("x" * 41), "x" * 37 + "..."), (streams.printable("a\n b"), "a b"),
     (streams.cut_middle("abcdefghij", 10), "abcdefghij"), (streams.cut_middle("abcdefghij", 9), "abc...hij"), (streams.cut_middle("日本語日本語", 9), "日...語"),
     (streams.visible("a\x1b[0m\u202e"), "a [0m "), (streams.wrap("aaaa " * 6, 20), "aaaa aaaa aaaa aaaa\n  aaaa aaaa"),
+    (paint((Cell(" ", "bad"), Cell("x", "good")), color=True), " \x1b[32mx\x1b[0m"),  # blanks alone have no colour
 ])  # fmt: skip
 def test_a_text_is_measured_cut_and_wrapped_by_its_columns(made, expected):
     """A wide character takes two; no line is narrower than sixteen."""
     assert made == expected
-
-
-def test_blanks_alone_have_no_colour() -> None:
-    assert paint((Cell(" ", "bad"), Cell("x", "good")), color=True) == " \x1b[32mx\x1b[0m"
 
 
 @pytest.mark.parametrize(("output", "message", "noise"), [

@@ -24,7 +24,7 @@ from tests.unit.report.samples import full_run
     ("1k:16k", [1024, 2048, 4096, 8192, 16384]), ("1k:64M:x4", [1024 * 4**i for i in range(9)]),
     ("256:1024:+256", [256, 512, 768, 1024]), ("256:1023:+256", [256, 512, 768]),
     ("100:1k", [100, 200, 400, 800]), ("4k,1k,4096", [1024, 4096]), (" 1k , 4K ", [1024, 4096]),
-    ("1MI,1g", [2**20, 2**30]), ("2^40", [units.MAX_SIZE]), ("7:7", [7]), ("1^999999", [1]),
+    ("1MI,1g", [2**20, 2**30]), ("2^40", [units.MAX_SIZE]), ("1:8:x2", [1, 2, 4, 8]), ("7:7", [7]), ("1^999999", [1]), ("1:1000:+1", [*range(1, 1001)]),
 ])  # fmt: skip
 def test_documented_implementations(text, sizes):
     assert units.parse_sizes(text) == sizes
@@ -34,7 +34,7 @@ def test_documented_implementations(text, sizes):
     ("", 1), ("0", 1), ("-4", 1), ("1k,,4k", 4), ("1k,4q", 4), ("1k,0", 4), ("0.0001k", 1), ("1.5", 1),
     ("2^41", 1), ("1e13", 1), ("2^99999999999999", 1), ("10i", 1), ("1__0", 1), ("_1", 1), ("٣", 1),
     ("9" * 5000, 1), ("4k:1k", 1), ("1k:", 4), (":1k", 1), ("1k:4k:2", 7), ("1k:4k:x1", 7), ("1k:4k:x", 8),
-    ("1k:4k:+0", 8), ("1:2:3:4", 1), ("1:2^40:+1", 8), ("auto", 1),
+    ("1k:4k:+0", 8), ("1:2:3:4", 1), ("1:1001:+1", 8), ("auto", 1),
 ])  # fmt: skip
 def test_everything_else_is_a_usage_error_with_its_position(text, position):
     with pytest.raises(UsageError) as caught:
@@ -90,6 +90,8 @@ def test_durations_and_percentages(parse, text, value):
     *((" ".join(units.scale_size(n)), said) for n, said in (
         (972, "972 "), (973, "1 K"), (10_178, "9.9 K"), (10_240, "10 K"), (10_700, "10 K"), (24_536_678, "23.4 M"), (2**20, "1 M"),
         (104_752_742, "99.9 M"), (105_277_030, "100 M"), (1_610_612_736, "1.5 G"))),
+    *((units.earned_digits(*ends), said) for ends, said in (  # up to the second uncertain one
+        ((1.2345, 1.228, 1.240), 4), ((1.2, 0.9, 1.5), 3), ((1.0, 1.0, 1.0), 4), ((1.0, 0.0, 100.0), 1))),
 ])  # fmt: skip
 def test_quantities_in_words(text, said):
     assert text == said
@@ -104,12 +106,6 @@ def test_a_unit_that_is_none_is_refused():
 def test_seconds_read_back_within_the_digits_shown(seconds, digits):
     shown = units.parse_duration(units.format_seconds(seconds, digits=digits).replace(" ", ""))
     assert math.isclose(shown, seconds, rel_tol=10.0 ** (1 - digits))
-
-
-def test_digits_end_at_the_second_uncertain_one():
-    assert units.earned_digits(1.2345, 1.228, 1.240) == 4  # uncertain from the hundredths on
-    assert (units.earned_digits(1.2, 0.9, 1.5), units.earned_digits(1.0, 1.0, 1.0)) == (3, 4)
-    assert units.earned_digits(1.0, 0.0, 100.0) == 1
 
 
 SEVEN = datetime(2026, 11, 20, 19, tzinfo=UTC)

@@ -54,9 +54,6 @@ def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
     for n in (1 << 12, 5000, 60_000, 70_000, 1_000_000, 1 << 20):
         assert curve.mean(math.log(n)) == pytest.approx(curve.at(math.log(n)).mean, rel=1e-12)
     assert [curve.mean(x) for x in (0.0, 30.0)] == [curve.mean(curve.first), curve.mean(curve.last)]
-
-
-def test_a_contender_without_a_time_has_no_curve():
     assert fit({"none": TimedSizes("cpu", {}), "empty": TimedSizes("cpu", {64: [[]]})}) == {}
 
 

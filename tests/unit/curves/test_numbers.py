@@ -263,9 +263,6 @@ def test_who_writes_next_to_nothing_has_other_relatives():
     assert relation_of(8, lambda n: 200) == relation_of(8, lambda n: 4 * n), "2.4 % at 1,024"
     least, more = (relation_of(1000, lambda n, by=by: by * n) for by in (19, 21))
     assert least == relation_of(8, lambda n: 4) != more
-
-
-def test_traffic_is_a_constant_or_none():
     assert traffic_of({10: 120, 1000: 12_000}) == 12.0
     assert traffic_of({100: 1220, 1000: 12_000}) == pytest.approx(12.1)
     assert traffic_of({100: 1224, 1000: 12_000}) == pytest.approx(12.12), "2 % more than the least"

@@ -106,8 +106,8 @@ def throttled(run, ids=None):
     return with_blocks(run, lambda block: replace(block, discarded=every), ids)
 
 
-def contended(run):
-    return replace(run, sessions=[replace(session, foreign_cpu_share=0.5) for session in run.sessions])
+def contended(run, share=0.5):
+    return replace(run, sessions=[replace(session, foreign_cpu_share=share) for session in run.sessions])
 
 
 def noisy(run, ids):

@@ -214,9 +214,7 @@ def test_every_op_has_its_row_from_the_first_cell_on():
     known = (60, 200, len(run.outcomes))
     pending = [sum(" ..." in line for line in lines(after(run, count))) for count in known]
     assert pending[0] > pending[1] > pending[2] == 0
-
-
-def test_overheads_and_ops_that_stay_on_the_host_wait_for_no_row():
+    # Overheads and ops that stay on the host wait for no row.
     run = answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST])
     run = replace(run, selection=Selection(ops=["add", "copy", "gelu", "launch", "mul"]))
     assert [line.split()[0] for line in lines(run)[3:]] == ["add", "copy", "mul"]
@@ -349,14 +347,9 @@ def screen_text(run):
 def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
     (curve,) = analyse(function_run(WRITTEN | COMPILED)).best_code
     assert curve.n == pytest.approx(2.1e4, rel=0.2)
-
-
-def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
+    # Where no library runs it on a GPU all code competes, and advice is about code that the caller has.
     compiled = function_run({("numpy:0", "library"): seconds(1e-6, 1e-8)} | COMPILED)
     assert find_threshold([compiled], "f", "waited").n == pytest.approx(2.1e4, rel=0.2)
-
-
-def test_advice_is_about_code_that_the_caller_has():
     answer = Policy([function_run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
     assert (answer.device_id, answer.implementation) == ("cupy:0", "library")
     assert answer.gain == pytest.approx((1e-6 + 2**20 * 1e-8) / (1e-4 + 2**20 * 1e-10), rel=0.1)
@@ -381,7 +374,13 @@ def test_the_screen_names_functions_that_were_left_out(count, words):
 def test_the_screen_says_from_which_size_on_a_function_raises(device, sentence):
     detail = "it raises ValueError: too large (mine.py, line 5)"
     raised = [skipped(case("mine.f", device=device, n=n), "bad-function", detail) for n in (2**26, 2**25)]
+    timed = function_run(WRITTEN)
     shown = function_run({key: times for key, times in WRITTEN.items() if "numpy:0" in (device, key[0])})
     text = screen_text(replace(shown, outcomes=[*shown.outcomes, *raised]))
     assert f"{sentence}: {detail}." in text
     assert "(bad function)" not in text
+    assert (detail in screen_text(replace(timed, outcomes=[*timed.outcomes, *raised]))) == (device == "numpy:0")
+    late = [RunWarning(code="bad-function", id="1", message=f"{name} raises late") for name in "ghij"]
+    text = screen_text(replace(timed, warnings=late))
+    assert [f"{name} raises late." in text for name in "ghij"] == [True, True, True, False]
+    assert "Further functions that do not run at some size: 1." in text

@@ -258,9 +258,7 @@ def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
     (spec,) = map_picture(view)["hconcat"]
     (domain,) = {tuple(part["encoding"]["x"]["scale"]["domain"]) for part in spec["layer"]}
     assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), "it stands in the middle"
-
-
-def test_a_machine_without_a_gpu_has_no_lane_beside_others():
+    # A machine without a GPU has no lane beside others.
     other, none = analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009"), no_gpu_run()])
     view = overlay_view([suite(), other, none], ["A: one", "B: other", "C: none"])
     assert view.origin == ("A: one", "B: other")

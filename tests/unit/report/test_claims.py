@@ -93,9 +93,6 @@ def test_of_several_files_the_first_that_measures_a_claim_answers_it():
     rows = [line.split() for line in text.splitlines() if line.startswith(("add", "mul", "sum"))]
     assert [(row[0], *({"A", "B"} & {*row})) for row in rows] == [("add", "B"), ("mul", "A"), ("sum",)]
     assert "Claims: 2 confirmed, 1 not measured" in text
-
-
-def test_the_claims_that_come_with_gpubench():
     assert all(claim.cases and claim.document for claim in claims_room.load("builtin"))
 
 

@@ -79,8 +79,11 @@ def test_sides_mirror_and_order_and_scale_do_not_matter(seed, k, factor, sigma, 
 def test_ops_that_change_unlike_each_other_leave_the_change_of_their_device_open():
     ops = [case(op) for op in ("add", "mul", "relu")]
     factors = [{ops[0].id: first, ops[1].id: 1.3, ops[2].id: last} for first, last in ((1.3, 1.3), (0.9, 1.9))]
-    alike, unlike = (compared(*pair(slow, cases=ops, k=1)).pairs[0].devices[0] for slow in factors)
+    sides = [pair(slow, cases=ops, k=1) for slow in factors]
+    sides.append((sides[0][0], contended(sides[0][1], 1.0)))
+    alike, unlike, busy = (compared(*runs).pairs[0].devices[0] for runs in sides)
     assert (alike.lo > 1, unlike.lo > 1) == (True, False)
+    assert math.log(busy.hi / busy.lo) == pytest.approx(18.1, abs=0.1)
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(7, "SLOWER"), (8, "UNSURE")])
