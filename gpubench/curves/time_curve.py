@@ -100,13 +100,15 @@ class Warp(NamedTuple):
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """Return the step of ln(seconds) between point `i` and the next point: the change beyond what the slopes on
-    both sides explain. Return 0 if the squared step is at most `sure` times the variance of chance, or if the
-    gap is too wide to be judged by the slopes beside it. Return 0, too, if a narrow neighbouring gap has a more
-    certain step, because an outlier would otherwise give a step on each of its sides."""
-    if points[i + 1].x - points[i].x > WIDEST:
+    both sides explain. Return 0 if the squared step is at most `sure` times the variance of chance, if a step
+    down lies where the time does not fall, or if the gap is too wide to be judged by the slopes beside it.
+    Return 0, too, if a narrow neighbouring gap has a more certain step, because an outlier would otherwise give
+    a step on each of its sides."""
+    low, high = points[i : i + 2]
+    if high.x - low.x > WIDEST:
         return 0.0
     excess, chance = _excess(points, i)
-    if excess**2 <= sure * chance:
+    if excess**2 <= sure * chance or (excess < 0 and low.y <= high.y):
         return 0.0
     for j in (i - 1, i + 1):
         if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
@@ -122,24 +124,22 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     At an end of the curve, the slope is taken to be at least STEEP. Points within LEVEL of each other on one
     side of the gap are averaged.
     """
-    low, high = points[i], points[i + 1]
+    low, high = points[i : i + 2]
     gap = high.x - low.x
     before = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
     after = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
     below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
     above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
-    pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
-    slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs if p and q]
+    pairs = [(p, q) for p, q in ((below, low), (high, above)) if p and q]
+    slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs]
     slope = sum(slopes) / len(slopes) if slopes else STEEP
-    levels = [
+    (low_level, low_chance), (high_level, high_chance) = (
         (sum(p.y - slope * p.x for p in side) / len(side), sum(p.variance for p in side) / len(side) ** 2)
         for side in (before, after)
-    ]
-    excess = levels[1][0] - levels[0][0]
-    chance = levels[0][1] + levels[1][1]
-    chance += sum(
-        (gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q
     )
+    excess = high_level - low_level
+    chance = low_chance + high_chance
+    chance += sum((gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs)
     if len(slopes) < 2:
         excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
     return excess, chance
