@@ -293,6 +293,15 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "measure/passes.py": (
         ("late = shortest > ", ">=", "no time is that very multiple of another"),
     ),
+    "measure/case_run.py": (
+        ("PAUSES_S = ", "", "pauses of any length will do"),
+    ),
+    "report/sections/break_even.py": (
+        ("ROWS = ", "order=", "any number between its neighbours' will do"),
+    ),
+    "backends/numpy/__init__.py": (
+        ("self.limits = Limits(", "max_binding_bytes=2 * 62", "nothing is bound on a CPU"),
+    ),
     "measure/worker_pool.py": (
         ("OPEN_DEADLINE_S = ", "", "a deadline with room on both sides"),
     ),

@@ -403,7 +403,6 @@ class CaseRun:
     ) -> protocol.Reply | None:
         """Like `_exchange`, but first prepare the case again if its worker was replaced."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
-            self.prepared = None
             self.prepare(first=False)
             if self.prepared is None:
                 return None

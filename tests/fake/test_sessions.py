@@ -65,9 +65,6 @@ def test_a_switch_turns_repeats_off():
     asked, reported = request([QUIET, BUSY, QUIET], 2, None)
     run = carry_out(msgspec.structs.replace(asked, repeats=False))
     assert (len(run.sessions), len(list(reported))) == (2, 2)
-
-
-def test_a_repeat_has_to_fit_the_budget():
     run, unused = measured([BUSY, QUIET], budget_s=0.001)
     assert (len(run.sessions), unused) == (1, 2)
 

@@ -38,7 +38,9 @@ def environment(home, extra=None):
     """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept."""
     kept = {name: value for name, value in outside().items() if not name.startswith(("GPUBENCH_", "XDG_"))}
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
-    return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
+    paths = [places["PYTHONPATH"] for places in (extra or {}, kept) if "PYTHONPATH" in places]
+    path = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {}), **path}
 
 
 def drives_a_device(pid):

@@ -266,9 +266,6 @@ def test_every_step_is_dispatched_as_often_as_it_is_launched():
     encode(several, WgpuLaunch([step("a", bound=False), step("b")], "output", None), 2, (LIBRARY, None))
     turn = [("pipeline", "a"), alone[-1], ("pipeline", "b"), ("group", 0, "group b"), alone[-1]]
     assert several == turn * 2
-
-
-def test_a_pass_that_wgpu_py_has_opened_is_recorded_too():
     own, library = [], Library(LIBRARY, None, SimpleNamespace(NULL=None), None, None)
     queue = Queue(device_of(), library, asks=False)
     queue.encode(SimpleNamespace(_internal=own), WgpuLaunch([step("a")], "output", None), 2)

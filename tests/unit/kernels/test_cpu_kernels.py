@@ -379,9 +379,6 @@ def test_every_half_is_widened_exactly():
         wide = cpu.widen(np, part, np.full(part.size, np.nan, np.float32))
         np.testing.assert_array_equal(wide, part.astype(np.float32))
         np.testing.assert_array_equal(np.signbit(wide), np.signbit(part))
-
-
-def test_halves_are_multiplied_in_float32():
     inputs = [np.full((40, 40), 0.1, np.float16), np.full((40, 40), 0.3, np.float16)]
     output = np.empty((40, 40), np.float16)
     matmul.multiply_halves(np, one_after_another, {"n": 40})(inputs, output)

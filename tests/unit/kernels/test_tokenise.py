@@ -54,9 +54,6 @@ def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     text, once = tokens.TEXT.read_bytes(), len(tokens.encode(tokens.TEXT.read_bytes()))
     assert tokens.beginning(2**40 * once).size == 2**40 * len(text)
     assert tokens.beginning(2**40 * once + 5).size == 2**40 * len(text) + tokens.beginning(5).size
-
-
-def test_the_length_of_that_text_is_known_without_it():
     shape = kernels.load("detokenise").output.shape
     for n in (0, 1, 2, 17, 999, 90_001):
         assert shape({"n": n}) == (len(tokens.decode(tokens.ids_of(n))),)

@@ -250,9 +250,6 @@ def test_a_worker_that_waits_for_its_device_is_nobody_else(monkeypatch):
         library = card(nvmlDeviceGetGraphicsRunningProcesses=pids(worker.pid, 1))
         monkeypatch.setattr(nvml, "gpu_users", functools.partial(nvml.gpu_users, nvml=library))
         assert monitor_child.users(CARD) == {"cupy:0": Users(drawing=1, used_bytes=SMALL)}
-
-
-def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     monkeypatch.setattr(monitor_child, "PAUSES_S", (0.0, 0.0))
     looks = [Users(computing=1), Users(used_bytes=LARGE), Users(), "one too many"]
     assert monitor_child.who_stays(lambda: {"cupy:0": looks.pop(0)}) == {"cupy:0": Users()}

@@ -233,9 +233,6 @@ def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():
     found = plan.workload(Series(kernels.load("upload"), "float32"), 1024, both)
     assert {case.device_id for case in found.cases} == {"cupy:0"}
     assert {(skip.case.device_id, skip.reason) for skip in found.skips} == {("numpy:0", "no-implementation")}
-
-
-def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
     ops = {name: kernels.load(name) for name in ("add", "upload")}
     found = plan.series(ops, Selection(ops=list(ops), dtypes=["float16", "float64"]))
     assert [curve.key for curve in found] == ["add/float16", "add/float64", "upload/float32"]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import budget, case_run, protocol, runner
-from gpubench.measure.budget import LEAST_BLOCKS, Budget, stop_reason
+from gpubench.measure.budget import Budget, stop_reason
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.plan import MAIN, Purpose, Step, Workload
-from gpubench.measure.recorder import CaseDone, Progress, Recorder, settled_block
+from gpubench.measure.recorder import CaseDone, CaseStarted, Progress, Recorder, settled_block
 from gpubench.measure.worker_pool import DeviceGone, WorkerGone
 from gpubench.result.run import Failure, Measurement, Parts, Settings, Skip
 from tests.unit.measure.builders import RIGHT, block, case, empty_run, measured
@@ -70,7 +70,7 @@ def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
     elif reason == "max-samples":
         assert count(kept) >= wanted.max_samples
     elif reason == "precision":
-        assert len(kept) >= LEAST_BLOCKS, "fewer blocks do not tell how far they lie apart"
+        assert len(kept) >= 4, "fewer blocks do not tell how far they lie apart"
     elif reason == "max-time":
         assert sampling_s >= wanted.max_time_s
     else:
@@ -80,13 +80,14 @@ def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
 
 @given(st.floats(1e-9, 10), settings, st.integers(0, 15))
 @example(1.0, Settings(), 0)
-@example(1.0, Settings(min_samples=2, max_samples=20), LEAST_BLOCKS)
-@example(1.0, Settings(min_samples=2, max_samples=20, precision=0.0), LEAST_BLOCKS)
+@example(1.0, Settings(min_samples=2, max_samples=20), 4)
+@example(1.0, Settings(min_samples=2, max_samples=20), 3)
+@example(1.0, Settings(min_samples=2, max_samples=20, precision=0.0), 4)
 def test_equal_blocks_are_precise_at_the_minimum(value, wanted, number):
     kept = [[value] * 2] * number
     reason = stop_reason(kept, 0.0, 60.0, wanted)
     assert number or budget.estimate([]) == (0.0, None), "heat may spoil all samples"
-    enough = count(kept) >= wanted.min_samples and number >= LEAST_BLOCKS
+    enough = count(kept) >= wanted.min_samples and number >= 4
     assert (reason == "precision") == (enough and count(kept) < wanted.max_samples)
 
 
@@ -148,9 +149,10 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
 
 def test_a_device_that_is_gone_keeps_what_was_measured_in_an_earlier_session_and_skips_the_rest():
     known, unknown = measured(CASE, block([1e-6, 1e-6])), msgspec.structs.replace(CASE, params={"n": 65})
-    recorder = Recorder(empty_run(known), lambda run: None)
+    recorder, events = Recorder(empty_run(known), lambda run: None), []
     for each, session in ((CASE, 1), (unknown, 0)):
-        measure(runtime(NoDevice(), recorder, session=session), each)
+        measure(runtime(NoDevice(), recorder, session=session, sink=events.append), each)
+    assert [type(event) for event in events] == [CaseStarted, CaseDone] * 2
     kept, skip = recorder.outcome(CASE.id), recorder.outcome(unknown.id)
     assert kept.blocks == known.blocks
     assert [(failure.session, failure.reason) for failure in kept.failures] == [(1, "device-lost")]
@@ -193,16 +195,17 @@ class SlowWorker:
 class OneWorker(NoDevice):
     """A pool of one."""
 
+    replacement = None
     monitor = SimpleNamespace(watch=lambda device_id: None, rest=list, judge=lambda name, block, *read: block)
 
     def __init__(self, worker):
         self._worker, self.reallocated = worker, []
 
     def worker(self, device_id):
-        return self._worker
+        return self.replacement or self._worker
 
     def holds(self, device_id, worker):
-        return worker is self._worker
+        return worker is self.worker(device_id)
 
     def reallocate(self, device_ids, budget):
         self.reallocated.append(device_ids)
@@ -253,6 +256,20 @@ def test_the_last_checks_are_asked_for_before_they_are_waited_for(right):
     assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement)
     assert (run.finish(), worker.asked[-1]) == (right, protocol.Finish)
     assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement if right else Failure)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_case_whose_worker_was_replaced_is_prepared_again_before_its_last_check(ready):
+    parts = runtime(OneWorker(CheckingWorker(True)), wanted=Settings(min_samples=2, max_samples=2))
+    run = runner.StepRun(parts, step_of(ON_CPU, purpose=Purpose(blocks=1)))
+    run.sample()
+    parts.pool.replacement = CheckingWorker(True)
+    if not ready:
+        parts.pool.replacement.wait = lambda *_: protocol.Broke(
+            id=1, reason="wrong-result", detail="it is wrong"
+        )
+    assert run.finish() == ready
+    assert parts.pool.replacement.sent == [protocol.Prepare, protocol.Finish][: 1 + ready]
 
 
 @pytest.mark.parametrize(("kind", "again"), [("cpu", {"fake:cpu"}), ("gpu", set())])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
@@ -73,9 +73,9 @@ def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, st
 def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, target):
     stub = Stub(fixed_s, launch_s, calls)
     repeat = timer.calibrate(stub, target)
-    assert 1 <= repeat <= timer.LONGEST_REPEAT
-    long_enough = stub.sample_s(repeat) >= 0.99 * timer.TOO_SHORT * target
-    assert long_enough or repeat == timer.LONGEST_REPEAT or fixed_s > 0.1 * target
+    assert 1 <= repeat <= 1 << 20
+    long_enough = stub.sample_s(repeat) >= 0.495 * target
+    assert long_enough or repeat == 1 << 20 or fixed_s > 0.1 * target
     assert repeat == 1 or stub.sample_s(repeat - 1) <= 1.001 * target
     assert len(stub.asked) <= 2 * timer.MOST_RAISES
 
@@ -90,7 +90,7 @@ def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, facto
 
     stub.seconds = seconds
     repeat = timer.calibrate(stub, TARGET)
-    assert stub.sample_s(repeat) >= 0.99 * timer.TOO_SHORT * TARGET or repeat == timer.LONGEST_REPEAT
+    assert stub.sample_s(repeat) >= 0.495 * TARGET or repeat == 1 << 20
 
 
 class Predicted(timer.Timer):
@@ -152,12 +152,14 @@ def test_a_quantity_of_ones_own_is_read_behind_each_sample_that_counts(monkeypat
     assert Predicted(1e-4, 2).block().t_s == 4.0
 
 
+@example(0.3e-3)
+@example(0.13e-3)
 @given(times)
 def test_a_device_sample_is_long_enough(launch_s):
     repeat = timer.calibrate_hot(Stub(0.0, launch_s))
-    assert 1 <= repeat <= timer.LONGEST_HOT_REPEAT
-    assert launch_s * repeat >= timer.HOT_SAMPLE_S or repeat == timer.LONGEST_HOT_REPEAT
-    assert repeat == 1 or launch_s * repeat <= 4 * timer.HOT_SAMPLE_S
+    assert 1 <= repeat <= 2048
+    assert launch_s * repeat >= 0.25e-3 or repeat == 2048
+    assert launch_s >= 0.25e-3 if repeat == 1 else launch_s < 0.25e-3 and launch_s * repeat <= 1e-3
 
 
 @pytest.fixture
@@ -290,9 +292,6 @@ def test_an_overhead_is_an_empty_launch_with_its_wait_behind_a_warm_up():
     session = CostlySession(2e-6, 3e-6, late=range(10))
     assert timer.measure_overhead(session) == pytest.approx([5e-6] * 100)
     assert session.launches == 110
-
-
-def test_a_difference_that_is_no_time_is_none():
     assert timer.derived_hot_s(CostlySession(0.0, 1e-3, late=[0]), None, 10) is None
     assert timer.derived_hot_s(CostlySession(0.0, 1e-3, late=[1]), None, 10) > 1e-3
 
@@ -301,5 +300,5 @@ def test_a_difference_that_is_no_time_is_none():
 def test_launches_last_long_enough_and_not_much_longer(fixed_s, launch_s):
     repeat = timer.launches(CostlySession(fixed_s, launch_s), None, 2048)
     assert 1 <= repeat <= 2048
-    assert repeat * launch_s + fixed_s >= timer.SPAN_S or repeat == 2048
+    assert repeat * launch_s + fixed_s >= 2.5e-3 or repeat == 2048
     assert repeat == 1 or repeat * launch_s <= 2 * timer.SPAN_S

@@ -91,9 +91,6 @@ def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_remo
     another.mkdir()
     Scratch().remove()
     assert list(temporary.iterdir()) == [another]
-
-
-def test_two_runs_may_remove_the_same_folder(temporary):
     scratch.discard(temporary, Mock(release=lambda keep: temporary.rmdir()))
     assert not temporary.exists()
 

@@ -110,9 +110,6 @@ def test_only_the_common_window_counts():
     assert common([worked(0, 1e-2, seconds=1.0), worked(1, 1e-2, begin=5.0)]) is None
     seconds = worked(0, 0.1, seconds=5.0)  # samples of one second: those across an edge are left out
     assert (rate(seconds, Window(0.5, 3.5)), rate(seconds, Window(0.2, 1.1))) == (pytest.approx(10.0), None)
-
-
-def test_a_session_that_lacks_a_gpu_does_not_count():
     assert rows(alone(0, 1e-2), worked(0, 1e-2), worked(1, 1e-2)) == ()
     lost = TogetherTimes(session=0, case_id=f"{CASE}@fake:gpu1", device_id="fake:gpu1", reason="lost")
     assert (rows(alone(0, 1e-2), worked(0, 1e-2), lost), rows()) == ((), ())

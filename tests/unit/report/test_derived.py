@@ -360,7 +360,9 @@ def test_an_empty_launch_is_that_of_the_middle_session():
 
 
 # ---------------------------------------------------------------- how far times scatter
-def scattered(draw, seconds, *, sessions=4, blocks=4, levels=(0.10, 0.10, 0.02), device="numpy:0", n=64):
+def scattered(
+    draw, seconds, *, sessions=4, blocks=4, levels=(0.10, 0.10, 0.02), device="numpy:0", n=64, samples=5
+):
     """A case whose sessions, blocks and samples scatter by these standard deviations."""
     what = measured(case("add", n, device=device), seconds, sessions=sessions)
     found = []
@@ -368,20 +370,30 @@ def scattered(draw, seconds, *, sessions=4, blocks=4, levels=(0.10, 0.10, 0.02),
         session = seconds * draw.lognormvariate(0, levels[0])
         for i in range(blocks):
             level = session * draw.lognormvariate(0, levels[1])
-            wall = [level * draw.lognormvariate(0, levels[2]) for _ in range(5)]
+            wall = [level * draw.lognormvariate(0, levels[2]) for _ in range(samples)]
             found.append(replace(block, round=i, warmup=0, wall_s=wall))
     return replace(what, blocks=found)
 
 
-@pytest.mark.parametrize("levels", [(0.10, 0.10, 0.02), (0.02, 0.15, 0.02)])
-def test_each_component_is_what_was_put_in(levels):
+@pytest.mark.parametrize(("levels", "samples"), [
+    ((0.10, 0.10, 0.02), (5,)), ((0.02, 0.15, 0.02), (5,)), *(((0.10, 0.08, 0.2), (5, count)) for count in (1, 2, 3, 4, 6)),
+])  # fmt: skip
+def test_each_component_is_what_was_put_in(levels, samples):
     draw = random.Random(1)
-    cases = [scattered(draw, 1e-5, levels=levels if n < 150 else (0, 0, 0.9), n=n) for n in range(1, 151)]
-    (row,) = components(run_of(cases, sessions=4))
+    counts = [samples[n % len(samples)] for n in range(149)]
+    cases = [scattered(draw, 1e-5, levels=levels, n=1 + n, samples=count) for n, count in enumerate(counts)]
+    far = scattered(draw, 1e-9, levels=(0, 0, 45 * levels[2]), n=150)
+    (row,) = components(run_of([*cases, far], sessions=4))
     assert (row.device_id, row.launches, row.cases) == ("numpy:0", "short", 150)
-    assert (row.within_degrees, row.blocks_degrees, row.sessions_degrees) == (150 * 64, 150 * 12, 150 * 3)
+    assert (row.within_degrees, row.blocks_degrees, row.sessions_degrees) == (
+        16 * (sum(counts) - 145),
+        150 * 12,
+        150 * 3,
+    )
     assert (row.sessions, row.blocks) == pytest.approx(levels[:2], rel=0.15, abs=0.015)
-    assert row.within == pytest.approx(0.0209, rel=0.01)  # the last case counts as 4 deviations away
+    assert row.within == pytest.approx(
+        1.045 * levels[2], rel=0.05 if samples[1:] else 0.01
+    )  # the last case counts as 4 deviations away
 
 
 def test_the_section_is_shown_where_it_is_asked_for_and_the_rows_are_in_the_document():

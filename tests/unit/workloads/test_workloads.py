@@ -380,13 +380,7 @@ def test_repeats_nest_and_params_know_each_turn():
     assert [stage.turns for stage in stages[3:6]] == [(1, 0), (1, 1), (1,)]
     assert (stages[4].reads, stages[5].writes) == (("x1.1",), ("x2.0",))
     assert [stage.params({"n": 5}) for stage in stages[4:6]] == [{"n": 5, "step": 1, "layer": 1}, {"n": 6}]
-
-
-def test_a_backend_has_the_workload_if_it_has_all_stages_but_those_of_the_host():
     assert REPEATED.tuned.keys() == {"numpy", "cupy", "wgpu"}
-
-
-def test_a_state_lies_between_the_stages_once_and_takes_memory():
     states = [operand.name for operand in REPEATED.between if operand.role == "state"]
     assert states == ["cache0", "cache1", "cache2"]
     held = [operand for operand in (*REPEATED.operands, *REPEATED.between) if operand.name != "text"]
