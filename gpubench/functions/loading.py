@@ -511,8 +511,9 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
     Untraceable if the function or its inputs do not allow one."""
     if function.gpu is not None:
         raise Untraceable("has two programs")
-    vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
-    if not vectors:
+    if function.same is not None:
+        raise Untraceable("is compared by same=")
+    if not all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs):
         raise Untraceable("takes other inputs than vectors of n floating-point numbers")
     if len(arguments) > MOST_INPUTS:
         raise Untraceable(f"takes more than {MOST_INPUTS} arrays")

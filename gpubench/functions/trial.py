@@ -247,7 +247,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
     limit_s = None if again else request.limit_s
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
-    call: Callable[..., Any] = function.cpu if function.gpu is not None else partial(function.cpu, np)
+    call = function.cpu if function.gpu is not None else partial(function.cpu, np)
     try:
         with np.errstate(all="ignore"):
             tracemalloc.start()
@@ -268,18 +268,15 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
                 if took > SHORT_S:
                     break
     except Exception as error:
-        what, usual = (
-            where(error, function),
-            function.gpu is not None or function.parameters[:1] in (["xp"], ["np"]),
-        )
+        what = where(error, function)
+        usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
         hint = "" if usual else "its first argument has to be the array library, f(xp, x): called so, "
         if usual and function.gpu is None and "Tensor" in what:
             hint = "NumPy calls it too (for PyTorch alone write gpubench.pair(cpu=f, gpu=f)): "
         raise PluginError(f"{hint}it raises {what} at n = {n}") from error
-    names = function.arguments
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):
         if not equal(plain(before), after):
-            changed = names[i] if i < len(names) else f"input {i}"
+            changed = dict(enumerate(function.arguments)).get(i, f"input {i}")
             raise PluginError(
                 f"it changes {changed}: it has to leave its inputs as they are, so work on a copy"
             )

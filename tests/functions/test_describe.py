@@ -110,13 +110,13 @@ def test_a_file_that_is_imported_once_alone_is_refused(monkeypatch, tmp_path):
     assert raised(UsageError, sources.declare, [place]).why == "a folder exists"
 
 
-@pytest.mark.parametrize(("function", "why"), [
-    (slept, "calls time.sleep"), (counted, "assigns to COUNT"),
-    (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append")])  # fmt: skip
-def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
+@pytest.mark.parametrize(("function", "why", "options"), [
+    (slept, "calls time.sleep", {}), (counted, "assigns to COUNT", {}), (polynomial, "is compared by same=", {"same": equal}),
+    (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append", {})])  # fmt: skip
+def test_a_function_that_does_more_than_return_is_not_compiled(function, why, options):
     """Its kernel would leave that out, and be a million times faster."""
     with pytest.raises(Untraceable, match=why):
-        loading.trace_pure(UserFunction(function), ["x"])
+        loading.formula(UserFunction(function, **options), ["x"], [np.ones(4)], 4)
     assert loading.trace_pure(UserFunction(polynomial), ["x"]).operations
 
 
