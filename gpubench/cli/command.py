@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -485,12 +485,17 @@ def _table(tables: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
     """Return a TOML value in the form that the parser takes. A list for an option that is given only once is
     joined by commas. Raises ConfigError, which names `path` and `key`, for a value of another type."""
-    items = value if isinstance(value, list) else [value]
+    items = value if isinstance(value, list) and not option.switch else [value]
     right = all(
-        isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items
+        isinstance(item, str | int | float)
+        and isinstance(item, bool) == option.switch
+        and "\0" not in str(item)
+        for item in items
     )
-    if not right or (option.switch and isinstance(value, list)):
-        takes = "true or false" if option.switch else "a text, a number or a list of them"
+    if not right:
+        takes = (
+            "true or false" if option.switch else "a text without a null character, a number or a list of them"
+        )
         raise ConfigError("bad-setting", f"{path}: {key} = {value!r} is not usable", why=f"{key} takes {takes}")
     if option.switch:
         return value
@@ -498,8 +503,7 @@ def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
     return texts if option.multiple else ",".join(texts)
 
 
-def _unknown_error(what: str, word: str, names: Iterable[str], path: Path) -> ConfigError:
-    names = list(names)
+def _unknown_error(what: str, word: str, names: Collection[str], path: Path) -> ConfigError:
     return ConfigError(
         "unknown-setting", f"{path}: gpubench does not know {what}", why="known: " + ", ".join(names),
         hint=suggest(word, names) or None,

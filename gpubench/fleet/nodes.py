@@ -433,8 +433,9 @@ def file_stem(label: str | None, key: str) -> str:
 def digest_file(path: Path) -> NodeFile:
     """Return the reference to a node's result in the file `path`, which is in a folder beside the fleet. Raises
     OSError."""
-    digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
-    return NodeFile(path=f"{path.parent.name}/{path.name}", sha256=digest)
+    return NodeFile(
+        path=f"{path.parent.name}/{path.name}", sha256=hashlib.sha256(disk.read_regular(path)).hexdigest()
+    )
 
 
 def _inside(folder: Path, file: NodeFile) -> Path:
@@ -447,7 +448,11 @@ def _inside(folder: Path, file: NodeFile) -> Path:
             why = "it lies outside of the fleet's folder"
         elif digest_file(path).sha256 == file.sha256:
             return path
-    except (OSError, RuntimeError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a circle of links
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a null character; before Python 3.13, a circle of links
         code, why = "unreadable", str(error)
     raise InputError(code, f"{file.path} cannot be used", why=why)
 

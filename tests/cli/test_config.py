@@ -92,7 +92,7 @@ def test_variables(place):
     ("[common]\nsessions = 2\n", "'sessions' in [common]"), ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
     ("[run]\ndry-run = 'yes'\n", "true or false"), ("[run]\nsessions = true\n", "a number"),
     ("[run]\nsessions = {a = 1}\n", "a number"), ("[run]\ndry-run = [true]\n", "true or false"),
-    ("run = 3\n", "[run]"), ("quiet = true\n", "'quiet' outside of a table"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
+    ('[run]\nops = ["add", "a\\u0000.py"]', "without a null"), ("run = 3\n", "[run]"), ("quiet = true\n", "'quiet' outside of a table"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
     ("[tool]\ngpubench = 3\n", "is not a table"), ("tool = 'gpubench'\n", "is not a table"),
 ])  # fmt: skip
 def test_mistakes_in_files(place, text, part):

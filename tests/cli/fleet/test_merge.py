@@ -151,11 +151,11 @@ def test_a_file_of_a_node_that_changed_or_lies_elsewhere_is_not_used(gpubench, l
         content = (large / file["path"]).read_bytes()
         file["path"] = f"own.d/{i}.json.gz"
         (tmp_path / file["path"]).write_bytes(content + b"x" if i == 0 else content)
-    fleet["nodes"][1]["files"][0]["path"] = "../secret.json"
-    fleet["nodes"][2]["files"][0]["path"] = "own.d/gone.json"
+    (tmp_path / "own.d" / "loop").symlink_to("loop")
+    for i, path in enumerate(("../secret.json", "own.d/gone.json", "own.d/\0.json", "own.d/loop"), 1):
+        fleet["nodes"][i]["files"][0]["path"] = path
     (tmp_path / "fleet.json").write_text(json.dumps(fleet))
     done = gpubench("report", "fleet.json", cwd=tmp_path)
-    assert done.stdout.startswith("Fleet: 62 of 65 nodes complete, 62 of 62 GPUs compared; 3 unusable (n")
-    text = " ".join(done.stdout.split())
-    for reason in ("it changed since", "it lies outside", "No such file"):
-        assert reason in text
+    assert done.stdout.startswith("Fleet: 60 of 65 nodes complete, 60 of 60 GPUs compared; 5 unusable (n")
+    for reason in ("it changed since", "it lies outside", "No such file", "null byte"):
+        assert reason in " ".join(done.stdout.split())
