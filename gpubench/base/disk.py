@@ -28,8 +28,6 @@ _ALWAYS = (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )  # fmt: skip
-# Do not wait if a FIFO has replaced the file since we looked.
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 _KINDS = (
@@ -38,6 +36,7 @@ _KINDS = (
     (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
     (stat.S_ISCHR, errno.EINVAL, "it is a device, not a file"),
     (stat.S_ISBLK, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_IFMT, errno.EINVAL, "it is not a regular file"),
 )
 
 
@@ -52,7 +51,8 @@ def open_descriptor(path: StrPath, flags: int = os.O_RDONLY) -> int:
         return os.open(path, flags | _ALWAYS)
     with contextlib.suppress(FileNotFoundError):  # `flags` may create it
         _require_regular(os.stat(path), path)
-    descriptor = os.open(path, flags | _ALWAYS | _AT_ONCE, 0o666)
+    # Do not wait if a FIFO has replaced the file since we looked.
+    descriptor = os.open(path, flags | _ALWAYS | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:
         _require_regular(os.fstat(descriptor), path)
     except BaseException:
@@ -72,14 +72,13 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
     descriptor = open_descriptor(path)
     try:
         parts: list[bytes] = []
-        rest = most
         size = min(_PIECE, max(1 << 16, os.fstat(descriptor).st_size + 1))
-        while rest != 0:
-            part = os.read(descriptor, size if rest is None else min(size, rest))
+        while most != 0:
+            part = os.read(descriptor, size if most is None else min(size, most))
             if not part:
                 break
             parts.append(part)
-            rest = None if rest is None else rest - len(part)
+            most = None if most is None else most - len(part)
         return b"".join(parts)
     finally:
         os.close(descriptor)
@@ -115,7 +114,7 @@ def write_whole(path: StrPath, data: bytes) -> None:
     The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader,
     also after a kill at any moment, therefore finds the whole old file or the whole new one. A link still leads
     to the file, which keeps its owner and permissions. A file that cannot be replaced in this way, such as one
-    that is mounted into a container, is overwritten.
+    that is mounted into a container, or in a file system that renames nothing, is written in place.
     """
     about = None
     with contextlib.suppress(FileNotFoundError):
@@ -126,10 +125,12 @@ def write_whole(path: StrPath, data: bytes) -> None:
             return
     except OSError as error:
         # It may be written but not replaced, or not with its owner. On Windows another program has it open.
-        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EBUSY) and sys.platform != "win32"
-        if not refused or not os.access(path, os.W_OK):
+        refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0, "?") in (
+            "EACCES EPERM EBUSY EXDEV ENOSYS EOPNOTSUPP ENOTSUP"
+        )
+        if not refused or (about is not None and not os.access(path, os.W_OK)):
             raise
-    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT), "wb") as file:
         file.write(data)
 
 
@@ -218,7 +219,6 @@ def _require_regular(about: os.stat_result, path: StrPath) -> None:
     for is_kind, number, why in _KINDS:
         if is_kind(about.st_mode):
             raise NotRegular(number, why, os.fspath(path))
-    raise NotRegular(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 # ---------------------------------------------------------------- what the system says, and what to do about it
@@ -262,9 +262,8 @@ def mend(error: OSError) -> str:
     if getattr(error, "winerror", None) in _HELD:
         return "close the program that has it open"
     text = "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
-    return (
-        text.partition(" (")[0] if sys.platform == "win32" else text
-    )  # in parentheses stand commands of a POSIX shell
+    # In parentheses stand commands of a POSIX shell.
+    return text.partition(" (")[0] if sys.platform == "win32" else text
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:

@@ -209,7 +209,8 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
         # Permission bits do not tell about read-only mounts, quotas, or root: only an attempt does.
         descriptor, probe = disk.create_beside(target)
         os.close(descriptor)
-        probe.unlink()
+        with contextlib.suppress(OSError):  # some file systems delete nothing
+            probe.unlink()
     except OSError as error:
         return disk.reason(error), disk.remedy(error)
     return "", ""
@@ -364,8 +365,7 @@ def check_result_path(results_dir: str | Path, run: Run) -> None:
 def result_name(run: Run) -> str:
     """Return the file name `<UTC time>-<id>.json` of a run. The disk is not accessed."""
     started = units.parse_time(run.started_at) or datetime.min.replace(tzinfo=UTC)
-    name = re.sub(r"[^0-9A-Za-z]", "", run.id)[:8]
-    return f"{started.year:04}{started:%m%dT%H%M%SZ}-{name}.json"
+    return f"{started.year:04}{started:%m%dT%H%M%SZ}-{re.sub('[^0-9A-Za-z]', '', run.id)[:8]}.json"
 
 
 def machine_name(machine: Machine) -> str:

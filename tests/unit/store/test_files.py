@@ -150,6 +150,8 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
         assert (why in error.why.lower(), error.message[:10], bool(error.hint), error.exit_code) == (True, "--output: ", True, ExitCode.USAGE)  # fmt: skip
     below = usage(store.check_folder, file / "below")
     assert ("is not a folder" in below.why, "--results-dir" in below.message) == (True, True)
+    monkeypatch.setattr(os, "unlink", failing(errno.EPERM))
+    store.check_writable(tmp_path / "a.json")  # what cannot be deleted stays
     monkeypatch.setattr(os, "open", failing(30, "Read-only file system"))
     error = usage(store.check_writable, tmp_path / "a.json")
     assert (error.why, "writing" in error.hint) == ("Read-only file system", True)
@@ -163,8 +165,7 @@ def test_a_working_folder_that_is_gone_is_named(tmp_path, monkeypatch, check):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     error = usage(check, "below")
-    assert error.why == "the working folder is no longer there"
-    assert error.hint == "change to a folder that exists"
+    assert (error.why[:18], error.hint) == ("the working folder", "change to a folder that exists")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot open a folder")
@@ -484,8 +485,7 @@ def test_what_another_user_owns_is_found_before_measuring(somebody, run, kind):
         path.chmod(0o666)
     os.seteuid(65534)
     error = raised(UsageError, check, path, run)
-    assert why in error.why
-    assert (str(lock_of(path)) in error.why) == (kind == "lock")
+    assert (why in error.why, str(lock_of(path)) in error.why) == (True, kind == "lock")
     assert ("permissions" in error.hint) == (kind == "folder") or kind != "folder"
 
 
