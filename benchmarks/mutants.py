@@ -296,6 +296,16 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "measure/case_run.py": (
         ("PAUSES_S = ", "", "pauses of any length will do"),
     ),
+    "report/renderers/html/__init__.py": (
+        ("MOST_SAMPLES = ", "", "a bound with room on both sides; a test holds what is done at it"),
+        ("MOST_CASES = ", "", "a bound with room on both sides; a test holds what is done at it"),
+    ),
+    "analysis/machine.py": (
+        ("MOST_FILES = ", "", "a bound with room on both sides; a test holds what is done at it"),
+    ),
+    "detect/recommend.py": (
+        ("MOST_FILES = ", "", "a bound with room on both sides; a test holds what is done at it"),
+    ),
     "report/sections/break_even.py": (
         ("ROWS = ", "order=", "any number between its neighbours' will do"),
     ),

@@ -295,8 +295,12 @@ def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why
     assert why in note.text
 
 
-def test_an_older_file_that_tells_decides_and_the_newer_one_says_why_it_does_not(tmp_path):
-    advice = advise_by_files(tmp_path, CPU_WINS, ops({"matmul": 30.0}, QUEUED), [measured(case(n=64), 1e-3)])
+def test_an_older_file_that_tells_decides_and_the_newer_one_says_why_it_does_not(tmp_path, monkeypatch):
+    files = CPU_WINS, ops({"matmul": 30.0}, QUEUED), [measured(case(n=64), 1e-3)]
+    monkeypatch.setattr(recommend, "MOST_FILES", 2)
+    assert advise_by_files(tmp_path, *files).measured is None
+    monkeypatch.setattr(recommend, "MOST_FILES", 3)
+    advice = advise_by_files(tmp_path, *files)
     assert (advice.mode, advice.confidence) == ("cpu", "measured")
     assert advice.measured.file == "20260101T000000Z-00000001.json"
     first, note = advice.reasons

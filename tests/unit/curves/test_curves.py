@@ -91,7 +91,7 @@ def test_a_gap_is_too_wide_for_a_step():
 @pytest.mark.parametrize(("at_1m", "steps"), [(4.1e-5, False), (1.9e-5, True)])
 def test_a_step_leads_down_only_where_the_time_falls(at_1m, steps):
     """A time that rises less than beside the gap has not fallen: PyTorch's `div` had a step by a factor of 3 there."""
-    times = {23_605: 7.6e-6, 39_698: 1.5e-5, 133_528: 2.1e-5, 1_048_576: at_1m, 1_796_535: 1.2e-4, 3_294_860: 2.1e-4}
+    times = {23605: 7.6e-6, 39698: 1.5e-5, 133528: 2.1e-5, 2**20: at_1m, 1796535: 1.2e-4, 3294860: 2.1e-4}
     curve = fit({"it": TimedSizes("cpu", {n: [[value] * 4] for n, value in times.items()})})["it"]
     assert (curve.at(math.log(400_000)).jump < 0) == steps
 

@@ -156,9 +156,6 @@ def test_what_a_node_says_is_kept_up_to_a_length(lead):
     assert (ends["a"].reason, ends["a"].last_event, ends["a"].error) == ("failed", "x" * 200, "z" * 2000)
     ends, *_ = lead(lambda _: [HELLO, longest + b" ", ended()], "a")
     assert f"a message of {wire.PIECE_BYTES + 2} bytes" in ends["a"].error
-
-
-def test_half_a_result_does_not_begin_the_next_attempts(lead):
     attempts = iter([[HELLO, wire.RESULT + b"half"], whole(measured("a"))])
     ends, journal, *_ = lead(lambda _: next(attempts), "a", retries=1)
     assert (ends["a"].reason, store.load(journal.path("a")).id) == (None, "a-1")

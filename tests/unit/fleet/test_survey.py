@@ -90,9 +90,6 @@ def test_an_inventory_does_not_depend_on_the_order_of_its_nodes():
     assert survey.inventory_of(nodes, expected=8) == survey.inventory_of(nodes[::-1], expected=8)
     assert "4 GPUs; 1 hung (hung); 1 busy (busy);" in inventory_headline(survey.inventory_of(nodes, expected=8))
     assert inventory_headline(survey.inventory_of([listed("a", 8)])) == "Fleet: 1 of 1 nodes answered, 8 GPUs"
-
-
-def test_of_a_thousand_nodes_few_lines_are_printed():
     nodes = [listed(f"n{i}", memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
     absent = [survey.list_node(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
     found = survey.inventory_of([*nodes, *absent])

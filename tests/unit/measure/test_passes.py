@@ -246,9 +246,6 @@ def test_new_sizes_do_not_wait_for_a_doubt_that_there_is_no_time_for():
     sizes = Simulation(["add"], cpu=cpu, noise=(0.03, 0.03)).run().sizes("add")
     assert sizes.count(2**13) == 1
     assert sizes[: sizes.index(2**20 + 1)].count(2**24) == 1, "they come before the top again"
-
-
-def test_a_new_size_has_two_blocks_and_in_a_named_budget_four():
     for whole, blocks in ((False, 2), (True, 4)):
         simulation = Simulation(["add"], noise=(0.05, 0.05), whole=whole, budget_s=10.0).run()
         assert {step.purpose.blocks for step in simulation.steps if not step.ends} == {blocks}

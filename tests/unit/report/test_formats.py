@@ -119,9 +119,6 @@ def test_rows_of_csv_and_columns_of_every_table_can_be_chosen():
     assert drawn(full_run, sections=["environment"], columns=["name"]).count("numpy:0") == 0
     without_any = "| device | kind | name |"
     assert without_any in drawn(full_run, format="markdown", columns=["gain"])
-
-
-def test_a_selection_that_keeps_nothing_is_an_error_and_a_filter_keeps_the_baseline():
     with pytest.raises(UsageError, match="leave no case"):
         render([full_run()], "plain", keep=lambda case: False)
     text = render([full_run()], "plain", keep=lambda case: case.device_id == "cupy:0", sections=["breakeven"])

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gpubench.analysis.analyse import analyse
 from gpubench.base.installation import install_command
 from gpubench.base.plugins import sections
 from gpubench.base.streams import printable
@@ -97,6 +98,10 @@ def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):
     assert any(attributes.get("id") == "r0-map" for _, attributes in page.elements)
     assert ("library" in page.blocks, bool(embedded(page, "r0-result"))) == (False, True)
     assert sum(tag == "table" for tag, _ in page.elements) > 5
+    count = sum(case.sample_count for case in analyse(full_run()).cases)
+    for most, expected in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(html_page, "MOST_SAMPLES", most)
+        assert ("r0-result" in Page(drawn(full_run, format="html")).blocks) == expected
 
 
 def two_backends():
@@ -136,6 +141,10 @@ def test_sixteen_machines_stay_below_two_megabytes_and_one_below_one(monkeypatch
     least = drawn(suite_run, format="html")
     library = len(Page(least).blocks["library"])
     assert library + 16 * (len(least.encode()) - library) < 2_000_000
+    count = len(analyse(full_run()).cases)
+    for most in (count, count - 1):
+        monkeypatch.setattr(html_page, "MOST_CASES", most)
+        assert ("choose some with --filter" in drawn(full_run, format="html")) == (most < count)
 
 
 @functools.cache
