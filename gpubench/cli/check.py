@@ -149,7 +149,7 @@ def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str
     if fresh == files and not any(word.startswith("--ops") for word in plan):
         raise UsageError(
             "bad-function", f"BASE has no {', '.join(fresh)}", why="there is nothing to compare with",
-            hint=f"measure it alone: gpubench run {shlex.join(fresh)}",
+            hint=f"measure it alone: gpubench run {shlex.join(fresh)}"
         )  # fmt: skip
     _tell(options, f"BASE has no {', '.join(fresh)} yet: left out of the comparison.")
     return [word for word in plan if word not in fresh]
@@ -165,12 +165,12 @@ def _results(options: CheckOptions) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if options.results_dir is None:
         return Path(tempfile.mkdtemp(prefix="check-", dir=folder))
-    old = [name for name in ("base.json", "new.json") if (folder / name).exists()]
-    if old:
-        raise UsageError(
-            "cannot-save", f"--results-dir: {options.results_dir} has a {old[0]}",
-            why="the sessions of two checks are not mixed", hint="name another folder, or remove the file",
-        )  # fmt: skip
+    for name in ("base.json", "new.json"):
+        if (folder / name).exists():
+            raise UsageError(
+                "cannot-save", f"--results-dir: {options.results_dir} has a {name}",
+                why="the sessions of two checks are not mixed", hint="name another folder, or remove the file"
+            )  # fmt: skip
     return folder
 
 
@@ -193,13 +193,13 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
         raise UsageError(
             "no-environment", f"{name}: there is no gpubench in {place}",
             why=f"{candidates[0]} does not exist",
-            hint="give a virtual environment in which gpubench is installed, or a program that runs it",
+            hint="give a virtual environment in which gpubench is installed, or a program that runs it"
         )  # fmt: skip
-    where = Path() if folder is None else folder
+    where = folder or Path()
     if not where.is_dir():
         raise UsageError(
             "no-environment", f"--{name.lower()}-folder: {folder} is no folder",
-            why=f"the runs of {name} would begin there",
+            why=f"the runs of {name} would begin there"
         )  # fmt: skip
     return name, program, where
 

@@ -59,12 +59,11 @@ def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
     output = [path for path in output if path != "-"]
     places: dict[str, str] = {}
     for path in output:
-        if not store.is_result_name(path):
-            # Refuses a suffix that no format has.
-            check_picture(format_of(path, "--output: "), to_terminal=False)
         store.check_writable(path)
         if store.is_result_name(path):
             store.check_part(path)
+        else:  # refuses a suffix that no format has
+            check_picture(format_of(path, "--output: "), to_terminal=False)
         places.setdefault(os.path.realpath(path), path)
     check_folder(output, options)
     return [*places.values()]  # a file named twice would be locked twice, and the run would wait for itself
@@ -391,7 +390,7 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
     """Return the look of a report, without checking it."""
     from gpubench.base.plugins.sections import usual
 
-    sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
+    sections = tuple(units.split_words(options.sections)) or usual()
     return look(
         options, to_terminal=to_terminal, time_unit=options.time_unit, sort=options.sort, sections=sections,
         columns=tuple(units.split_words(options.columns)), by_device=options.by_device,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpubench.base.errors import ExitCode, InputError
+from gpubench.base.errors import ExitCode, InputError, UsageError
 from gpubench.base.plugins import wings
 from gpubench.base.streams import printable
 from gpubench.cli.options import ReportOptions
@@ -42,6 +42,11 @@ def report(options: ReportOptions) -> int:
     newest = None if options.files else _newest(options.results_dir)
     documents, damaged = _documents([newest] if newest else options.files or [], quiet=options.quiet)
     paths = [path for path, _ in documents]
+    if options.output in {*paths} - {"-"}:
+        raise UsageError(
+            "cannot-write", f"--output: {options.output} is the result that is shown",
+            why="the report would replace its samples", hint="name another file"
+        )  # fmt: skip
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     whole = options.whole(documents, style.format, to_terminal=to_terminal)
     if whole is not None:
@@ -92,13 +97,13 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
                 documents.append((file, document(file)))
             except InputError as error:
                 foreign = error.code == "wrong-document"
-                damaged = damaged or not foreign
+                damaged |= not foreign
                 if not (foreign and quiet):
                     print(printable(f"left out: {error.message}: {error.why}"), file=sys.stderr)
         if len(documents) == before:
             raise InputError(
                 "no-results", f"{path} holds no result", why="it is a folder without a result file",
-                hint="name a file that `gpubench run` has written, or the folder that it lies in",
+                hint="name a file that `gpubench run` has written, or the folder that it lies in"
             )  # fmt: skip
     return documents, damaged
 
@@ -120,7 +125,7 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> 
         return runs
     raise InputError(
         "no-results", f"no node of {', '.join(path for path, _ in documents)} brought a result",
-        why="every one of them failed", hint="`gpubench merge` the fleet with the result files of its nodes",
+        why="every one of them failed", hint="`gpubench merge` the fleet with the result files of its nodes"
     )  # fmt: skip
 
 
