@@ -65,7 +65,7 @@ def _brief_help() -> TyperOption:
 
     return TyperOption(
         param_decls=["brief_help", "-h"], is_flag=True, expose_value=False, is_eager=True, callback=show,
-        help="Show what is used most, on one screen, and exit.",
+        help="Show what is used most, on one screen, and exit."
     )  # fmt: skip
 
 

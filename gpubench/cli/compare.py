@@ -86,7 +86,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     if not 0 < options.alpha <= 0.5:
         raise UsageError(
             "bad-alpha", f"--alpha: {options.alpha:g} is no chance of a false alarm",
-            why="it is a share, more than 0 and at most 0.5",
+            why="it is a share, more than 0 and at most 0.5"
         )  # fmt: skip
     thresholds = [_threshold(text) for text in options.threshold or []]
     # A threshold for some cases outweighs one for all, wherever it stands.
@@ -97,7 +97,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
         advisory=options.advisory, allow_different_machine=options.allow_different_machine,
-        insist=in_ci(os.environ),
+        insist=in_ci(os.environ)
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
         if not any(map(selects, cases)):
             raise UsageError(
                 "no-such-case", f"{option}: {text[:60]!r} selects no case",
-                why="none of the files has a case that it matches",
+                why="none of the files has a case that it matches"
             )  # fmt: skip
 
 
@@ -161,13 +161,13 @@ def _exit_code(comparison: Comparison, options: CompareOptions) -> int:
         if idle.name != "slower":
             raise InputError(
                 "gate-impossible", f"the gate {idle.name} could not be applied",
-                why="--ignore leaves it no case, so it could not have failed",
+                why="--ignore leaves it no case, so it could not have failed"
             )  # fmt: skip
         notice = next(notice for notice in comparison.warnings if notice.code == "no-gate")
         raise InputError(
             "gate-impossible", "the gate on regressions could not be applied",
             why="every case has too few sessions (also for --alpha), was throttled or is not looked at, so it could "
             "not have failed",
-            hint=f"{notice.hint}, or leave `slower` out of --fail-on",
+            hint=f"{notice.hint}, or leave `slower` out of --fail-on"
         )  # fmt: skip
     return comparison.exit_code

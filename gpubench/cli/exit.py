@@ -85,12 +85,14 @@ def _tell_notes() -> None:
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
-    """Report a limit of the system, a full disk or a path that the system refuses. Report any other error as a
-    bug. Returns the exit code."""
+    """Report a limit of the system, a full disk, a path that the system refuses, or a name that is no text. Report
+    any other error as a bug. Returns the exit code."""
     why = find_limit(error)
     if isinstance(error, OSError) and (why or error.errno in disk.LOST or disk.mend(error)):
         why = why or disk.reason(error)
         why += f" ({error.filename})" if error.filename else ""
+    if isinstance(error, UnicodeEncodeError):  # of a file, a folder or a variable; messages and files are UTF-8
+        why = f"{error.object[:300]!r} is not valid UTF-8"
     if why:
         return tell(GpubenchError("refused", why=why), verbose=verbose)
     from gpubench.base.installation import tell_bug
@@ -133,8 +135,9 @@ def output_code(error: OSError) -> ExitCode | None:
     """Return the exit code if writing to standard output failed, or None if `error` is another error. A closed
     pipe is OK, and a full disk an error that is printed."""
     # Windows calls a pipe without a reader an invalid argument.
-    invalid = error.errno == errno.EINVAL and error.filename is None
-    if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):
+    if isinstance(error, BrokenPipeError) or (
+        error.errno == errno.EINVAL and error.filename is None and sys.platform == "win32"
+    ):
         if not _has_no_reader():
             return None
         _drop_output()

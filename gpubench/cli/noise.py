@@ -62,7 +62,7 @@ def _refuse_measuring(options: NoiseOptions) -> None:
         if name in decided:
             raise UsageError(
                 "already-measured", f"--{options.declared[name].key} does not go with a FILE",
-                why="what the file holds was measured already",
+                why="what the file holds was measured already"
             )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _check_output(path: str) -> None:
     if path != "-" and not store.is_result_name(path):
         raise UsageError(
             "unknown-suffix", f"--output: {path!r} is no name for thresholds", why="they are written as JSON",
-            hint="end it in .json or .json.gz; --format is about the table on standard output",
+            hint="end it in .json or .json.gz; --format is about the table on standard output"
         )  # fmt: skip
     store.check_writable(path)
 

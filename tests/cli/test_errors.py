@@ -72,7 +72,7 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     refused = InputError("unreadable", "what\nbroken", why="because", hint="do")
     assert _run(monkeypatch, refused) == ExitCode.INPUT
     assert capsys.readouterr().err == "error: what broken\n  why: because\n  fix: do\n"
-    for error in (GpubenchError("refused", "what"), *(OSError(n, "no") for n in (errno.EACCES, errno.ELOOP))):
+    for error in (GpubenchError("refused"), OSError(13, "no"), UnicodeEncodeError("a", "\udcff", 0, 1, "")):
         assert _run(monkeypatch, error) == ExitCode.FAILED
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
     assert _run(monkeypatch, exit.Terminated()) == ExitCode.TERMINATED
