@@ -177,14 +177,11 @@ def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
     assert monitor_child.users([MonitorTarget("fake:shared")])["fake:shared"].computing == 1
 
 
-def test_one_warning_for_all_of_them():
+def test_one_warning_for_all_of_them_and_columns_count_time_from_the_session():
     assert monitor.warning({}) is None
     found = monitor.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
     assert (found.code, found.severity) == ("no-telemetry", "info")
     assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
-
-
-def test_columns_count_time_from_the_session():
     readings = [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)]
     found = monitor.columns("cupy:0", readings, 12.0)
     assert found.t_s == pytest.approx([0.5, 0.6])

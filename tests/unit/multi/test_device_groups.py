@@ -300,11 +300,14 @@ def test_a_group_that_only_exchanges_opens_no_member(scripted):
 def test_each_rank_is_entered_before_it_is_asked(scripted, name):
     session, notes, _ = scripted
     launched(session)
+    ready = session.ready_buffers((8,), "float32")
+    ready.give_back(held := ready.take())
     notes.clear()
     getattr(session, name)()
     ranks = [(what, rank) for rank in range(3) for what in ("enter", name)]
     link = [(name, "links")]
     assert notes == {"sync": [*link, *ranks], "close": [*ranks, *link]}.get(name, ranks)
+    assert name == "close" or (ready.take() is held) == (name != "forget")
 
 
 def test_launches_go_to_the_ranks_by_eight_and_sides_time_each_rank_alone(scripted, monkeypatch):
