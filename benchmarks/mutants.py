@@ -306,6 +306,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "detect/recommend.py": (
         ("MOST_FILES = ", "", "a bound with room on both sides; a test holds what is done at it"),
     ),
+    "report/sections/machines.py": (
+        ("_WIDE = ", "", "an axis of about that span is read with either ticks"),
+    ),
     "report/sections/break_even.py": (
         ("ROWS = ", "order=", "any number between its neighbours' will do"),
     ),
