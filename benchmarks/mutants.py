@@ -310,7 +310,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("_WIDE = ", "", "an axis of about that span is read with either ticks"),
     ),
     "report/sections/break_even.py": (
-        ("ROWS = ", "order=", "any number between its neighbours' will do"),
+        ("ROWS = ", "order=31", "any number between its neighbours' will do"),
     ),
     "backends/numpy/__init__.py": (
         ("self.limits = Limits(", "max_binding_bytes=2 * 62", "nothing is bound on a CPU"),
