@@ -108,7 +108,7 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one op, dtype and params."""
+    """The cases of one op and dtype (and params other than the size)."""
 
     rows: tuple[CaseResult, ...]  # the cases on single devices
     splits: tuple[SharedCall, ...]  # the splits and stage assignments that the report recommends

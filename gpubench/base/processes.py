@@ -6,8 +6,8 @@ child_main.py runs before the start-up code of other packages. Its messages are 
 other output. On Linux the kernel kills a Python child when the thread that started it ends, so that thread has
 to outlive the child.
 
-The load is computed from two readings of the system's counters, one before and one after a sample, so that
-nothing has to run during the sample.
+The load is computed from two readings of the system's counters, one before and one after the work (a session,
+say), so that nothing has to run in between.
 """
 
 from __future__ import annotations

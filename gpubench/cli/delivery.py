@@ -356,8 +356,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
     """Return the style of the report that is written to `output`, or to standard output for None and `-`.
 
-    Raises UsageError for an unknown format, section, unit or key, and for columns that the format does not
-    have.
+    Raises UsageError for an unknown format, suffix, section, time unit, sort key or CSV column, and for a
+    picture that cannot be drawn or shown here. Columns of tables are checked later.
     """
     from gpubench import report
 

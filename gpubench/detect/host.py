@@ -175,8 +175,8 @@ def this_host() -> Machine:
 
 
 def read_this_host(root: Root) -> Files:
-    """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, add
-    those of psutil, too."""
+    """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, where
+    no file tells the memory, add those of psutil, too."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}

@@ -451,7 +451,8 @@ class CaseRun:
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
-        """Take one block and judge it by the monitor's readings. Returns None if the case is over."""
+        """Take one block of `samples` samples, at `position` of round `number`. On a GPU the monitor discards
+        throttled samples. Returns None if an error ended the case."""
         runtime = self.runtime
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:

@@ -354,8 +354,9 @@ class CostModel:
         self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step. `took_s` are its seconds less those of choosing kernels; they are below 0 if
-        several devices chose at the same time. The step's times must already be in the points."""
+        """Learn from a step. `took_s` are its seconds less those in which devices chose kernels. It can be below
+        0, because devices choose at the same time and their seconds are summed. The step's times must already
+        be in the points."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}
         for item in step.workloads:

@@ -205,8 +205,8 @@ def _curve(gain: Strong) -> tuple[object, ...]:
 
 
 def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
-    """Return the size from which the device group is faster than the best single GPU. `rows` are one curve,
-    ordered by size."""
+    """Return from which size the device group is faster than the best single GPU, or that it is at no size.
+    `rows` are one curve, ordered by size."""
     first, last = rows[0], rows[-1]
     pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,

@@ -183,8 +183,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the probe's growing answer, as `ask_each` makes it, for the adapters of wgpu. With `check`, each
-    adapter has to compute something. Raises ProbeFailure if wgpu is not installed."""
+    """Yield the probe's answer before each adapter of wgpu and at the end (see `ask_each`). Each answer has the
+    records of all adapters that could be described. With `check`, each adapter computes something, and its
+    record tells in `checked` whether the result was right. Raises ProbeFailure if wgpu is not installed."""
     with require("wgpu"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()

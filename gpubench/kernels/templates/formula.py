@@ -211,7 +211,7 @@ for _name, _word in zip(
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol unchanged, and a number as a float. Raises Untraceable for anything else."""
+    """Return a symbol unchanged, and a finite number as a float. Raises Untraceable for anything else."""
     if isinstance(value, Symbol):
         return value
     try:

@@ -132,11 +132,12 @@ def reduction_candidates(
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     """Return the text of the compiled module.
 
-    Within a block, sums are in the type of the elements. Over the blocks they are in float64. This gives the
-    error of a few additions at the speed of the narrow type. The compiler's flag {reassoc} lets it keep several
-    partial results in registers. A block is read at two places at once, many pages apart: a single stream waits
-    at every page, and short streams restart the prefetcher. (Two cores of an EPYC read 30 GB/s as four streams
-    of 8 KiB, 36 as two of 256 KiB.) The maximum ignores NaNs, which are counted apart.
+    Within a block, sums are in the type of the arithmetic (float32 for halves). Over the blocks they are in
+    float64. This gives the error of a few additions at the speed of the narrow type. The compiler's flag
+    {reassoc} lets it keep several partial results in registers. A block is read at two places at once, many
+    pages apart: a single stream waits at every page, and short streams restart the prefetcher. (Two cores of an
+    EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB.) The fast instruction for the maximum is
+    undefined for NaNs, so they are counted apart, and with any the result is NaN.
     """
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)

@@ -1,8 +1,8 @@
 """Matrix products: the tiles of the WGSL kernels, epilogues of products, and norms.
 
-A device may choose among the tiles. They are listed largest first, which is also the order of the default
-choice. The fastest tile depends on the size and on the driver's compiler, so the backend may time them
-(docs/kernels.md).
+A device may choose among the tiles. They are listed from the best one for large matrices to the best one for
+small ones, and `rank` finds the default. The fastest tile depends on the size and on the driver's compiler, so
+the backend may time them (docs/kernels.md).
 
 An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. WGSL writes
 the formula in the type `V`, which is one element or a few. CUDA applies it to the output of cuBLAS in a second
@@ -183,8 +183,8 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
     """Return the tiles with the default first. It is the first tile that gives the device enough groups for
-    each multiprocessor: one if the tile has slices, two if it has none, and 14 if it is the first of `tiles`,
-    the largest. If no tile does, it is the tile that gives the most groups.
+    each multiprocessor: one if the tile has slices, two if it has none, and 14 if it is the first of `tiles`.
+    If no tile does, it is the tile that gives the most groups.
 
     An eighth of the multiprocessors may stay idle. For example, 64 x 128 at n = 1024 gives 128 groups to 132
     multiprocessors, and is the fastest tile there. On a software adapter `SOFTWARE_TILE` is the default. If the

@@ -58,7 +58,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def held_rows(self) -> int:
-        """The number of rows in the group's memory. It is a power of two, so that each thread has a row."""
+        """The number of rows of x for which the group has memory: `rows`, rounded up to a power of two, so that
+        the threads divide evenly among them."""
         return power_of_two_at_least(self.rows)
 
     @property

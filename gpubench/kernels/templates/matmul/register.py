@@ -559,7 +559,10 @@ def _write(layout: Layout) -> list[str]:
 
 
 def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
-    """Return statements that store four neighbours of C, with a guard if a block may cross the edge."""
+    """Return WGSL lines that apply the epilogue to four neighbouring elements of a row of C and store them, with
+    a guard if a block may cross the edge of C. All arguments are WGSL expressions: `start` is the place where
+    the row begins (in elements with `scalar_stores`, else in vec4s), `r` the index of the row, `column` the vec4
+    in the row, and `values` the four sums."""
     down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
