@@ -42,10 +42,11 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
     name = require_choice(delivery.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
     style = delivery.look(options, to_terminal=to_terminal, time_unit=options.time_unit, full=options.full)
     plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
-    if [*map(_path, (options.base, *options.new)), options.thresholds].count("-") > 1:
+    sources = [*map(_path, (options.base, *options.new)), options.thresholds or ""]
+    if sources.count("-") > 1:
         raise UsageError("stdin-twice", why="standard input holds one result")
     if output is not None:
-        store.check_writable(output)
+        store.check_writable(output, *sources)
     return plan
 
 

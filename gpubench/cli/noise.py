@@ -29,7 +29,7 @@ def noise(options: NoiseOptions) -> int:
     name = require_choice(delivery.chosen_format(options.format, None, terminal), DOCUMENT_FORMATS, "--format")
     style = delivery.look(options, to_terminal=terminal)
     if options.output is not None:
-        _check_output(options.output)
+        _check_output(options.output, options.file or "")
     if options.file is not None:
         _refuse_measuring(options)
         document, ending = noise_of(_load_cases(options.file, options), options.sessions), 0
@@ -167,8 +167,9 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 # ---------------------------------------------------------------- the `gpubench-noise` document on disk
 
 
-def _check_output(path: str) -> None:
-    """Check, before measuring, that the document can be saved as `path`. Raises UsageError if it cannot."""
+def _check_output(path: str, source: str) -> None:
+    """Check, before measuring, that the document can be saved as `path`, and that this is not the file `source`
+    with the sessions. Raises UsageError if not."""
     from gpubench.result import store
 
     if path != "-" and not store.is_result_name(path):
@@ -176,7 +177,7 @@ def _check_output(path: str) -> None:
             "unknown-suffix", f"--output: {path!r} is no name for thresholds", why="they are written as JSON",
             hint="end it in .json or .json.gz; --format is about the table on standard output"
         )  # fmt: skip
-    store.check_writable(path)
+    store.check_writable(path, source)
 
 
 def _save(document: Noise, path: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpubench.base.errors import ExitCode, InputError, UsageError
+from gpubench.base.errors import ExitCode, InputError
 from gpubench.base.plugins import wings
 from gpubench.base.streams import printable
 from gpubench.cli.options import ReportOptions
@@ -37,16 +37,11 @@ def report(options: ReportOptions) -> int:
     keep = select_cases(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ)
     delivery.check_plots(options)
-    if options.output is not None:
-        store.check_writable(options.output)
     newest = None if options.files else _newest(options.results_dir)
     documents, damaged = _documents([newest] if newest else options.files or [], quiet=options.quiet)
     paths = [path for path, _ in documents]
-    if options.output in {*paths} - {"-"}:
-        raise UsageError(
-            "cannot-write", f"--output: {options.output} is the result that is shown",
-            why="the report would replace its samples", hint="name another file"
-        )  # fmt: skip
+    if options.output is not None:
+        store.check_writable(options.output, *paths)
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     whole = options.whole(documents, style.format, to_terminal=to_terminal)
     if whole is not None:

@@ -291,7 +291,7 @@ def parse_case_id(text: str, group: str = "") -> Case:
     fields = {
         "op": match["op"], "group": group, "params": params, "dtype": match["dtype"],
         "implementation": match["implementation"],
-        "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"],
+        "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"]
     }  # fmt: skip
     try:
         return msgspec.convert(fields, Case)

@@ -84,7 +84,7 @@ def enough_memory(source: str) -> Iterator[None]:
         refused = OSError(errno.ENOMEM, "the memory that this process may take does not hold it")
         raise InputError(
             "unreadable", f"{source} cannot be read", why=disk.reason(refused),
-            hint=disk.remedy(refused, "name a smaller file"),
+            hint=disk.remedy(refused, "name a smaller file")
         ) from None  # fmt: skip
 
 
@@ -258,28 +258,23 @@ def _check_header(header: Header, source: str, expected: str, newest: int) -> in
         says = 'it has no "name"' if name is None else f'"name" is {_show(name)}'
         why = f"it is JSON, but no {expected} document: {says}"
         _refuse("wrong-document", source, why, name=expected)
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:  # a bool is no number here
         _refuse(
-            "bad-document",
-            source,
-            f'"schema_version" is {_show(version)}, not a whole number from 1 on',
-            name=expected,
-        )
+            "bad-document", source, f'"schema_version" is {_show(version)}, not a whole number from 1 on',
+            name=expected
+        )  # fmt: skip
     oldest = min(UPGRADES.get(expected, (newest,)))
     if version < oldest:
         _refuse(
-            "too-old",
-            source,
+            "too-old", source,
             f"it has schema version {version}, whose numbers mean something else; this gpubench reads from {oldest} on",
-            f"measure again: gpubench {_WRITTEN_BY.get(expected, 'run')}",
-        )
+            f"measure again: gpubench {_WRITTEN_BY.get(expected, 'run')}"
+        )  # fmt: skip
     if version > newest:
         _refuse(
-            "too-new",
-            source,
-            f"it has schema version {version}; this gpubench reads up to {newest}",
-            f"upgrade gpubench: {upgrade_command()}",
-        )
+            "too-new", source, f"it has schema version {version}; this gpubench reads up to {newest}",
+            f"upgrade gpubench: {upgrade_command()}"
+        )  # fmt: skip
     return version
 
 
@@ -518,11 +513,7 @@ def result_3(data: Plain) -> Plain:
     have no other blocks. Settings without `protocol` get protocol 1."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
-    return {
-        **data,
-        "outcomes": [outcome for outcome in outcomes if outcome is not None],
-        "settings": settings,
-    }
+    return {**data, "outcomes": [outcome for outcome in outcomes if outcome is not None], "settings": settings}
 
 
 def _without_search(outcome: Plain) -> Plain | None:
@@ -536,7 +527,7 @@ def _without_search(outcome: Plain) -> Plain | None:
 # Fields whose names changed with version 4.
 _RENAMED = {
     "ceilings": "peaks", "twins": "identical_gpus", "form": "implementation", "forms": "implementations",
-    "fraction": "gpu_share", "placement": "assignment", "placings": "assignment_times",
+    "fraction": "gpu_share", "placement": "assignment", "placings": "assignment_times"
 }  # fmt: skip
 _RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
 # Fields whose content is not renamed, because users and other programs name it.

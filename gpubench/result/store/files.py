@@ -59,7 +59,7 @@ def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
     """Return the error which says that a result could not be saved to `path`. `error` becomes its cause."""
     refused = GpubenchError(
         "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
-        hint=disk.remedy(error, "choose another place with --output"),
+        hint=disk.remedy(error, "choose another place with --output")
     )  # fmt: skip
     refused.__cause__ = error
     return refused
@@ -86,7 +86,7 @@ def check_part(path: str | Path) -> None:
         raise UsageError(
             "cannot-write", f"--output: cannot write {path}",
             why=f"the run is kept in {beside} while it goes on, and there: {why}",
-            hint="move that away, or choose another name",
+            hint="move that away, or choose another name"
         )  # fmt: skip
 
 
@@ -114,11 +114,10 @@ def read(path: str | Path) -> tuple[bytes, str]:
         data = disk.as_utf8(data)
         if len(data) > MAX_BYTES:
             raise InputError(
-                "too-large",
-                f"{source} cannot be used",
+                "too-large", f"{source} cannot be used",
                 why=f"it holds more than {MAX_BYTES // 2**20} MiB, and no result is that large",
-                hint="give a file that `gpubench run` has written",
-            )
+                hint="give a file that `gpubench run` has written"
+            )  # fmt: skip
         if document.is_part(data):
             document.require(
                 source, "lines", data.count(b"\n"), document.MAX_CONTAINERS
@@ -128,15 +127,20 @@ def read(path: str | Path) -> tuple[bytes, str]:
         return data, source
 
 
-def check_writable(path: str | Path) -> None:
-    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot be saved. The
-    check leaves no file behind. `-`, standard output, is always accepted."""
+def check_writable(path: str | Path, *sources: str) -> None:
+    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot be saved, or if it
+    is one of `sources`, the files that are read, in whatever spelling. The check leaves no file behind. `-`,
+    standard output, is always accepted."""
     if str(path) == "-":
         return
     try:
         why, hint = _obstacle(path)
     except OSError:
         why, hint = _GONE
+    for source in sources:
+        with contextlib.suppress(OSError):  # a file that does not exist is no other one
+            if os.path.samefile(path, source):
+                why, hint = "it is a file that is read, and its content would be lost", "name another file"
     if why:
         raise UsageError("cannot-write", f"--output: cannot write {path}", why=why, hint=hint)
 
@@ -151,8 +155,9 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
     else:
         why, hint = _folder_obstacle(folder)
     if why:
-        hint = hint or "choose another folder"
-        raise UsageError("cannot-write", f"{option}: cannot write into {path}", why=why, hint=hint)
+        raise UsageError(
+            "cannot-write", f"{option}: cannot write into {path}", why=why, hint=hint or "choose another folder"
+        )
 
 
 def _folder_obstacle(folder: Path) -> tuple[str, str]:
@@ -240,11 +245,11 @@ def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
 
 def _unreadable(source: str, error: OSError) -> InputError:
     why, hint = disk.reason(error), disk.remedy(error, "name another file")
-    if isinstance(error, FileNotFoundError) and os.path.islink(source):
-        why, hint = "it is a link that leads nowhere", "name another file"
-    elif isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError):
         why, hint = "there is no such file", "check the name, or run `gpubench run` first"
-        if os.path.exists(source + document.PART_SUFFIX):
+        if os.path.islink(source):
+            why, hint = "it is a link that leads nowhere", "name another file"
+        elif os.path.exists(source + document.PART_SUFFIX):
             why += ", but a run that is under way or was killed left what it measured beside it"
             hint = f"name {source}{document.PART_SUFFIX}, or go on with gpubench run --append {source}"
     elif error.errno == errno.EISDIR:
@@ -254,7 +259,7 @@ def _unreadable(source: str, error: OSError) -> InputError:
         hint = f"name a file; what a command writes is read from standard input, as - (... - < {source})"
     elif isinstance(error, PermissionError):
         why = "you may not read it"
-        hint = f"change its permissions: chmod u+r {quote(str(source))}"
+        hint = f"change its permissions: chmod u+r {quote(source)}"
         if sys.platform == "win32":
             why, hint = "it may not be read", "close the program that has it open, or change its permissions"
     return InputError("unreadable", f"{source} cannot be read", why=why, hint=hint)
@@ -388,10 +393,11 @@ def _results(folder: Path) -> list[Path]:
     """
     from gpubench.result.store.journal import part_relation
 
-    patterns = ("[!.]*", "[!.]*/[!.]*")
-    names = (folder / name for pattern in patterns for name in glob.glob(pattern, root_dir=folder))
     paths = {
-        path for path in names if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
+        path
+        for pattern in ("[!.]*", "[!.]*/[!.]*")
+        for path in map(folder.joinpath, glob.glob(pattern, root_dir=folder))
+        if is_result_name(str(path).removesuffix(PART_SUFFIX)) and os.path.isfile(path)
     }
     for part in [path for path in paths if path.suffix == PART_SUFFIX]:
         whole = part.with_suffix("")
@@ -401,8 +407,7 @@ def _results(folder: Path) -> list[Path]:
 
 
 def _time(path: Path) -> str:
-    named = _NAME.fullmatch(path.name)
-    if named:
+    if named := _NAME.fullmatch(path.name):
         return named["time"]
     seconds = 0.0
     with contextlib.suppress(OSError):  # it went meanwhile
@@ -446,7 +451,7 @@ def _beginning(path: Path) -> bytes | None:
             if end >= 0:
                 return data[:end] + b"}"
             if len(data) > _MOST_HEAD:
-                return None
+                break
     return None
 
 

@@ -264,7 +264,7 @@ def lock_result(
             raise UsageError(
                 "cannot-write", f"--output: cannot write {path}",
                 why=f"{lock.path} keeps two runs from writing it, and cannot be opened: {disk.reason(error)}",
-                hint="remove that file if no run writes there, or choose another place",
+                hint="remove that file if no run writes there, or choose another place"
             ) from error  # fmt: skip
         return lock  # nothing can be created there: saving tells, if it matters
     with contextlib.suppress(OSError):
