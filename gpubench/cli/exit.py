@@ -92,9 +92,11 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
         why = why or disk.reason(error)
         why += f" ({error.filename})" if error.filename else ""
     if isinstance(error, UnicodeEncodeError):  # of a file, a folder or a variable; messages and files are UTF-8
-        why = f"{error.object[:300]!r} is not valid UTF-8"
+        why = f"{error.object[:300]!r} is not valid {error.encoding.upper()}"
     if why:
-        return tell(GpubenchError("refused", why=why), verbose=verbose)
+        refused = GpubenchError("refused", why=why)
+        refused.__cause__ = error  # --verbose shows where it happened
+        return tell(refused, verbose=verbose)
     from gpubench.base.installation import tell_bug
 
     return tell_bug(error)
