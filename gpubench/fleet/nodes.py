@@ -44,7 +44,7 @@ from gpubench.result.store.document import require_runs
 
 # Exit reasons from the least to the most severe. A merged run has the most severe one of its parts.
 _GRAVITY = (
-    "ok", "gate", "budget", "input", "unavailable", "nothing-measured", "failed", "wrong-result", "interrupted",
+    "ok", "gate", "budget", "input", "unavailable", "nothing-measured", "failed", "wrong-result", "interrupted"
 )  # fmt: skip
 _KERNELS = " or "
 # Comparisons read the number of threads from each case, but one result has only one setting of it.
@@ -96,7 +96,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
         devices=[*_unite([{device.id: device for device in run.devices} for run in runs]).values()],
         sessions=sessions, outcomes=_outcomes(runs), warnings=_unite([run.warnings for run in runs]),
         identical_gpus=next((run.identical_gpus for run in reversed(runs) if run.identical_gpus), UNSET),
-        together=[times for run in runs for times in run.together or ()] or UNSET,
+        together=[times for run in runs for times in run.together or ()] or UNSET
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
             if name in seen:
                 raise InputError(
                     "same-run-twice", f"the run {name} is there twice",
-                    why="its sessions would count twice, and every interval would become too narrow",
+                    why="its sessions would count twice, and every interval would become too narrow"
                 )  # fmt: skip
             seen.add(name)
 
@@ -173,7 +173,7 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
             warning if warning.session is None
             else replace(warning, session=numbers.get(warning.session, warning.session))
             for warning in run.warnings
-        ],
+        ]
     )  # fmt: skip
 
 
@@ -318,7 +318,7 @@ def _require_same_case(parts: Sequence[Measurement]) -> None:
 def _different(who: str, field: str, value: object, other: object) -> InputError:
     return InputError(
         "not-mergeable", f"{who} cannot be merged: {field} differs",
-        why=f"{value!r} in one, {other!r} in another, and sessions of one result are measured alike",
+        why=f"{value!r} in one, {other!r} in another, and sessions of one result are measured alike"
     )  # fmt: skip
 
 
@@ -448,12 +448,9 @@ def _inside(folder: Path, file: NodeFile) -> Path:
             why = "it lies outside of the fleet's folder"
         elif digest_file(path).sha256 == file.sha256:
             return path
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a null character; before Python 3.13, a circle of links
-        code, why = "unreadable", str(error)
+    # ValueError: a null character. RuntimeError: a circle of links, before Python 3.13.
+    except (OSError, ValueError, RuntimeError) as error:
+        code, why = "unreadable", str(*error.args[-1:])  # without the number and the path
     raise InputError(code, f"{file.path} cannot be used", why=why)
 
 
@@ -488,7 +485,7 @@ def gather(
     # It is unknown which node an unreadable file belongs to. If all nodes are there, it is not needed.
     return Fleet(
         nodes_expected=needed, nodes_collected=len(brought), complete=complete,
-        nodes=brought if complete else [*brought, *missing.values()],
+        nodes=brought if complete else [*brought, *missing.values()]
     )  # fmt: skip
 
 
@@ -507,7 +504,7 @@ def node_of(runs: Sequence[Run]) -> Node:
         lacks.append(f"{broken} case{'s' if broken != 1 else ''} failed")
     return Node(
         key=node_key(*runs), label=node_name(newest), status="ok", reason="partial" if lacks else None,
-        error="; ".join(lacks) or None, result=newest, others=others,
+        error="; ".join(lacks) or None, result=newest, others=others
     )  # fmt: skip
 
 
