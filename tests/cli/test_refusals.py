@@ -56,7 +56,7 @@ OF_RUN = [
     ("--ops add --budget 5x", "--budget"), ("--ops add --budget 0", "--budget"), ("--ops add --budget=-1s", "--budget"),
     ("--ops add --case-timeout 0s", "--case-timeout"), ("--ops add --max-time soon", "--max-time"),
     ("--ops add --precision 0", "--precision"), ("--ops add --precision 200%", "--precision"), ("--ops add --calls 1", "--calls"),
-    ("--ops add --threads 0", "--threads"), *((f"{path}.py", "is no file") for path in (NO_FILE_HAS_THIS, f"{NO_FILE_HAS_THIS}/f", "loop", "loop.py/f")),
+    ("--ops add --threads 0", "--threads"), *((f"{path}.py", "is no file") for path in (NO_FILE_HAS_THIS, f"{NO_FILE_HAS_THIS}/f", "loop", "loop.py/f")), ("loop.py", "fix: give the path"),
     ("--ops attention_append --params tokens=8", "attention_append takes width, heads, room"),
     ("--ops matmul --params colums=3", "no op has a param 'colums'"), ("--ops matmul --params kk=3", "matmul takes m, k, batch"),
     ("--ops matmul --params batsh=3", "did you mean 'batch'?"), ("--ops add --params k=3", "nothing beside the size"),

@@ -16,7 +16,7 @@ from gpubench.analysis.machine import machine_line
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.samples import components
 from gpubench.analysis.speedup import about_equal, cpu_limit, cpu_line, cpu_threads, earliest
-from gpubench.analysis.thresholds import amortizations
+from gpubench.analysis.thresholds import Costs, amortizations
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.report.document import report_document
@@ -214,6 +214,11 @@ def test_the_count_is_what_the_costs_say(cpu_s, words, verdict, calls, text):
 def test_a_count_is_withheld_where_parts_miss_the_whole(cpu_s, outcomes, verdict, reason):
     row = amortization(cpu_s, *outcomes)
     assert (row.verdict, row.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(("cpu_s", "calls"), [(1.0, math.inf), (1.5, 2.0), (0.5, math.inf)])
+def test_a_call_that_costs_the_same_on_both_sides_never_pays_for_its_transfer(cpu_s, calls):
+    assert Costs(one=2.0, many=11.0, cpu=cpu_s).pays_from(10) == calls
 
 
 def test_missing_sides_give_no_row_and_rows_follow_the_selection():
