@@ -532,8 +532,8 @@ def _deletable(node: ast.stmt) -> bool:
 
 
 def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node that affects a decision. Annotations, decorators, class bases, options and zip(strict=)
-    are left out."""
+    """Yield the node and all nodes inside it that may be altered. These are left out: annotations, decorators,
+    the bases and keywords of a class, the value of an argument `strict=`, and `if TYPE_CHECKING:` blocks."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node

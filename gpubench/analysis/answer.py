@@ -133,7 +133,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the final screen of a run."""
 
-    rows: tuple[AnswerRow, ...]  # one row for each op and GPU
+    rows: tuple[AnswerRow, ...]  # one row for each op, dtype, params and GPU
     devices: tuple[str, ...]  # the ids of the shown GPUs, of one backend or of all
     others: tuple[str, ...]  # the other GPU backends that have times
     implementations: tuple[BestImplementation, ...]  # the best CPU implementations, if there are no rows
@@ -169,7 +169,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def queued_gain(self) -> float | None:
         """The factor by which the break-even of queued calls is smaller than that of waited calls. It is the
-        median over the ops that have both break-evens. None if fewer than FEWEST_OPS ops have both."""
+        median over the rows that have both break-evens. None if fewer than FEWEST_OPS rows have both."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None

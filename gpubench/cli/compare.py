@@ -51,7 +51,8 @@ def prepare(options: ComparisonOptions) -> ComparisonPlan:
 
 
 def compare(options: ComparisonOptions) -> int:
-    """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
+    """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Of fewer than 5
+    sessions a side, only large changes are told."""
     return compare_files(options, prepare(options))
 
 

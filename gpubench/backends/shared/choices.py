@@ -212,8 +212,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the candidate that was chosen at the nearest remembered size, if it is among the candidates of
-    `trials`; other candidates may have differed there. Returns None if there is no such size nearby."""
+    """Return the choice of the nearest size whose remembered choice is a candidate of `trials`. It may have been
+    made among other candidates. Returns None if no size nearby has such a choice."""
     reach = _COSTLY_NEAR if trials.builders else _NEAR
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, reach + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]

@@ -190,7 +190,8 @@ if hasattr(os, "register_at_fork"):  # a fork has none of its parent's threads
 
 
 def copy(source: Array, target: Array) -> None:
-    """Copy an array into another array of its shape and dtype, on all CPUs if both are contiguous."""
+    """Copy `source` into `target`, which has the same shape and dtype. If both are C-contiguous, several threads
+    copy a large array."""
     if not (source.flags.c_contiguous and target.flags.c_contiguous):
         target[...] = source
         return
