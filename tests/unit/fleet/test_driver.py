@@ -151,7 +151,7 @@ def test_each_node_has_a_clock_for_its_queue_then_for_its_silence_and_the_fleet_
 
 def test_what_a_node_says_is_kept_up_to_a_length(lead):
     longest = wire.EVENT + b'{"reason": "' + b"x" * (wire.PIECE_BYTES - 14) + b'"}'
-    assert len(longest) == wire.PIECE_BYTES + 1
+    assert len(longest) == (64 << 10) + 1
     ends, *_ = lead(lambda _: [HELLO, longest, ended(5, "y" * 1000 + "z" * 2000)], "a")
     assert (ends["a"].reason, ends["a"].last_event, ends["a"].error) == ("failed", "x" * 200, "z" * 2000)
     ends, *_ = lead(lambda _: [HELLO, longest + b" ", ended()], "a")

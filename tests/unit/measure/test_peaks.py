@@ -207,7 +207,7 @@ def test_a_peak_or_the_reason_for_none(session, asked, expected):
         else:
             assert (peak.bytes_per_s or peak.flops_per_s) == pytest.approx(want, rel=1e-3)
     assert not any(peak.own for peak in found)
-    assert session.longest_s > hardware.TIMED_S / 2 or not session.launched
+    assert session.longest_s > 1e-3 / 2 or not session.launched
     if session.rates is FLAT:
         sides = [("matmul", n) for n in (32, 32, 64, 128, 256)]
         assert session.launched == sides, "the first sets the library up"
@@ -314,7 +314,7 @@ def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     session = Chained(rate)
     (found,) = find(session, compute=["float32"])
     assert found.flops_per_s == pytest.approx(rate)
-    assert session.each_s >= hardware.TIMED_S
+    assert session.each_s >= 1e-3
     assert (found.own, session.launched) == (True, []), "no product is tried"
     assert len(session.rounds) <= 5, "hardly more trials than a launch's own start makes needed"
 
