@@ -55,7 +55,7 @@ def test_a_child_of_a_child_is_ours_whether_or_not_the_system_lists_children(mon
     """As the pool of a user's function, or in a virtual environment on Windows the interpreter."""
     if not listed:
         monkeypatch.setattr(processes, "Path", lambda place: tmp_path)
-    works = "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ninput()"
+    works = "import time\nwhile time.process_time() < 0.4: pass\nprint(1, flush=True)\ninput()"
     before = processes.read_cpu_times()
     assert 0 < before.ours_s < before.total_s >= before.busy_s > 0
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {works!r}])"
