@@ -406,8 +406,7 @@ def load(name: str) -> tuple[Claim, ...]:
     try:
         data = _read(name)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        why = "there is no such file" if isinstance(error, FileNotFoundError) else why
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else disk.reason(error)
         hint = ERRORS["bad-claims"].remedy
         raise InputError("unreadable", f"--claims: {name} cannot be read", why=why, hint=hint) from None
     file = _parse(data, name)

@@ -30,13 +30,14 @@ _ALWAYS = (
 )  # fmt: skip
 # Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
+# Names of errors with which a file system refuses to replace a file, or to give the new one its owner.
+_REFUSED = ("EACCES", "EPERM", "EBUSY", "EXDEV", "ENOSYS", "EOPNOTSUPP", "ENOTSUP")
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a pipe (FIFO), not a file"),
     (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
     (stat.S_ISCHR, errno.EINVAL, "it is a device, not a file"),
     (stat.S_ISBLK, errno.EINVAL, "it is a device, not a file"),
-    (stat.S_IFMT, errno.EINVAL, "it is not a regular file"),
 )
 
 
@@ -125,9 +126,7 @@ def write_whole(path: StrPath, data: bytes) -> None:
             return
     except OSError as error:
         # It may be written but not replaced, or not with its owner. On Windows another program has it open.
-        refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0, "?") in (
-            "EACCES EPERM EBUSY EXDEV ENOSYS EOPNOTSUPP ENOTSUP"
-        )
+        refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0) in _REFUSED
         if not refused or (about is not None and not os.access(path, os.W_OK)):
             raise
     with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT), "wb") as file:
@@ -219,6 +218,7 @@ def _require_regular(about: os.stat_result, path: StrPath) -> None:
     for is_kind, number, why in _KINDS:
         if is_kind(about.st_mode):
             raise NotRegular(number, why, os.fspath(path))
+    raise NotRegular(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 # ---------------------------------------------------------------- what the system says, and what to do about it
@@ -251,10 +251,10 @@ _MENDS = {  # by the name of the error number, since not every system has all nu
 _HELD = (32, 33, 1224)
 
 
-def reason(error: OSError) -> str:
+def reason(error: Exception) -> str:
     """Return the text of `error` by the system or Python, without its number and path. Return the name of its
     type if it has no text."""
-    return error.strerror or str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def mend(error: OSError) -> str:

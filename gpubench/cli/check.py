@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from gpubench.base import disk
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError
 from gpubench.base.units import count_noun, format_seconds
 from gpubench.cli.options import CheckOptions, ComparisonOptions
@@ -52,7 +53,7 @@ class Version(NamedTuple):
             raise UsageError(
                 "no-environment",
                 f"{self.name}: {self.program} cannot be started",
-                why=error.strerror or str(error),
+                why=disk.reason(error),
             ) from error
         with child:
             try:

@@ -444,7 +444,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return document.toml(disk.read_text(path, document.MAX_TOML_BYTES))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = disk.reason(error)
         raise ConfigError("bad-config", f"the configuration file {path} cannot be read", why=why) from error
 
 

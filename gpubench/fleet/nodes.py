@@ -450,7 +450,7 @@ def _inside(folder: Path, file: NodeFile) -> Path:
             return path
     # ValueError: a null character. RuntimeError: a circle of links, before Python 3.13.
     except (OSError, ValueError, RuntimeError) as error:
-        code, why = "unreadable", str(*error.args[-1:])  # without the number and the path
+        code, why = "unreadable", disk.reason(error)
     raise InputError(code, f"{file.path} cannot be used", why=why)
 
 

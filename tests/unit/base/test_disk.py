@@ -53,6 +53,14 @@ def test_a_pipe_that_takes_the_place_of_a_file_meanwhile_is_refused_too(tmp_path
         disk.open_descriptor(pipe)
 
 
+def test_a_kind_that_has_no_name_is_no_regular_file(tmp_path, monkeypatch):
+    """The mode of an epoll descriptor, and of some files in FUSE, tells no kind at all."""
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda path: os.stat_result((0o600, *[0] * 9)))
+        with pytest.raises(disk.NotRegular, match="not a regular file"):
+            disk.read_regular(tmp_path / "it")
+
+
 def test_a_file_beside_another_takes_no_name_that_is_there(tmp_path, monkeypatch):
     names = iter([b"aaaa", b"aaaa", b"bbbb"])
     monkeypatch.setattr(os, "urandom", lambda count: next(names))
