@@ -59,13 +59,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments, with each word that has wildcards replaced by the files that match it, because no
-    Windows shell does that.
-
-    The value of an option does not change, since `--label "a*b"` names no file.
-    """
+    """Replace each word that has wildcards by the files that match it, if any do."""
     import glob
 
+    # No Windows shell does this. `--label "a*b"` names no file.
     words: list[str] = []
     for before, word in zip(("", *arguments), arguments, strict=False):
         named = set("*?").intersection(word) and not word.startswith("-") and not _takes_value(before)
@@ -74,10 +71,10 @@ def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
 
 
 def _takes_value(word: str) -> bool:
-    """Return whether `word` is an option such as `--label` or `-o`, whose value is the next word. Unknown long
-    options count, too."""
+    """Return whether `word` is an option such as `-o`, whose value is the next word."""
     from gpubench.cli.options import commands
 
     every = (declared for options in commands().values() for declared in options.declared.values())
     switches = {x.key for x in every if x.switch}
+    # Unknown long options count, too.
     return word == "-o" or (word.startswith("--") and "=" not in word and word[2:] not in switches)

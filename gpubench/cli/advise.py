@@ -54,8 +54,7 @@ def _size(text: str) -> int:
 
 
 def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run], Key]:
-    """Return the results, and the key of a measured function called `op`. Raises UsageError if there is no such
-    function."""
+    """Return the results, and the key of the measured function that the user calls `op`."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.analysis.thresholds import resolve_op
@@ -75,8 +74,7 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
 
 
 def _key(op: str, dtype: str, params: str | None) -> Key | None:
-    """Return the key of the op in question. Returns None for an op that nobody declares, such as a user's
-    function. Raises UsageError for a dtype or params that the op does not have."""
+    """Return the key of an op, or None if no op of this name is declared."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES

@@ -36,12 +36,9 @@ class Version(NamedTuple):
     result: Path  # the result file of the version
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `gpubench run` of this version, and return the ended process with its output. Raises UsageError if
-        the program cannot be started.
-
-        The run does not get GITHUB_OUTPUT, because only the final comparison writes outputs for continuous
-        integration.
-        """
+        """Run `gpubench run` of this version, and return the ended process with its output. Raises UsageError
+        if the program cannot be started."""
+        # Only the final comparison writes outputs for continuous integration.
         environ = {name: value for name, value in os.environ.items() if name != "GITHUB_OUTPUT"}
         command = [self.program, "run", *arguments]
         try:
@@ -120,7 +117,7 @@ def check(options: CheckOptions) -> int:
 
 
 def _measure(base: Version, new: Version, options: CheckOptions) -> None:
-    """Measure the sessions of both versions in turns. Raises GpubenchError if a version saves no result."""
+    """Measure the sessions of both versions in turns."""
     arguments = _shared_plan(base, new, options)
     _tell(options, f"{_estimate(new, arguments, options.sessions)} Results: {new.result.parent}")
     began = time.monotonic()
@@ -135,8 +132,7 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str]:
-    """Return the words of the plan without the files of functions that only NEW has. Raises UsageError if nothing
-    else is planned."""
+    """Return the words of the plan, without the files of functions that BASE lacks."""
 
     def has(version: Version, word: str) -> bool:
         return (version.folder / re.sub(r":\w*$", "", word)).is_file()
@@ -157,8 +153,7 @@ def _shared_plan(base: Version, new: Version, options: CheckOptions) -> list[str
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder for both results: the folder that the user named, or a new one in `results`. Raises
-    UsageError if the named folder already contains such results."""
+    """Return the folder for both results: the named one, or a new one in `results`."""
     from gpubench.result import store
 
     folder = (options.results_dir or Path("results")).absolute()
@@ -176,11 +171,8 @@ def _results(options: CheckOptions) -> Path:
 
 
 def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path]:
-    """Return `name`, the program of the environment `place`, and the folder in which to run it.
-
-    `place` is the folder of an environment, or a program. Raises UsageError if the program or the folder does
-    not exist.
-    """
+    """Find the gpubench of `place`, a program or an environment's folder; return `name`, the program and its
+    working folder."""
     path = Path(place)
     candidates = (
         [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if os.path.isdir(path) else [path]
@@ -206,7 +198,7 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
 
 
 def _file_state(result: Path) -> tuple[int, int] | None:
-    """Return a value that changes whenever the file is written. Returns None if there is no file."""
+    """Return what identifies the last write of the file, or None without a file."""
     try:
         state = result.stat()
     except OSError:
@@ -215,12 +207,11 @@ def _file_state(result: Path) -> tuple[int, int] | None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Let an interrupted run save its session, then kill it. Ctrl-C in a terminal reaches the run, too. Other
-    signals reach only this process, so a run that still works gets SIGTERM.
-    """
+    """Let an interrupted run save its session, then kill it."""
     try:
         child.communicate(timeout=OWN_END_S)
     except subprocess.TimeoutExpired:
+        # Ctrl-C in a terminal reached the run, too, but other signals reached only this process.
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.communicate(timeout=SAVING_S)
@@ -229,8 +220,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
-    """Return a text that says how long all sessions take, according to the plan of one session. Raises
-    GpubenchError if the version cannot plan."""
+    """Say how long all sessions take, by the plan of one session."""
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
         raise version.failure(plan)

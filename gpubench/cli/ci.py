@@ -145,8 +145,8 @@ TITLE = "gpubench"
 
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
-    """Yield the errors, then the warnings, as lines (without newlines) for the log of a CI runner. Of each kind
-    there are at most MOST, and one line that counts the others."""
+    """Yield the errors, then the warnings, as lines (without newlines) for the log of a CI runner. Each kind
+    has at most MOST lines, and one that counts the others."""
     for kind, texts in (("error", outcome.errors), ("warning", outcome.warnings)):
         for text in texts[:MOST]:
             yield f"::{kind} title={TITLE}::{escape_command(text)}"
@@ -207,9 +207,8 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
-        """Write summary, outputs and messages, after the report. `outcome` and `markdown` return what is
-        written, and are called only if the user asked for it. `result_file` is the judged result, or None.
-        Raises GpubenchError if a file cannot be written."""
+        """Write summary, outputs and messages of a command after its report, as far as the user asked for them.
+        `result_file` is the judged result, or None. Raises GpubenchError if a file cannot be written."""
         if self.summary is not None:
             _append(self.summary, _below_limit(self.summary, markdown()))
         if self.outputs is not None:
@@ -249,8 +248,7 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """Return the part of `text` that still fits into the summary of this step, after the text that is already
-    in the file `path`. Raises GpubenchError if the file cannot be read."""
+    """Shorten `text` to the room that is left in the summary of this step."""
     try:  # what is no regular file holds nothing
         size = os.path.getsize(path) if os.path.isfile(path) else 0
     except OSError as error:
@@ -281,8 +279,7 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 
 
 def parse_gates(min_speedups: Sequence[str] | None, fail_on: str | None) -> Gates:
-    """Return the gates of the texts of --min-speedup and of --fail-on as checked values. None means no gate.
-    Raises UsageError if a text is wrong."""
+    """Parse the texts of --min-speedup and --fail-on; None means no gate. Raises UsageError if a text is wrong."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(
@@ -349,10 +346,8 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """Raise UsageError for a gate that selects none of `cases`, which come from files or a plan. Such a gate
-    never fails, so renaming an op would switch the gate off. `on_cpu` returns whether a device id is a CPU, and
-    `hint` is the remedy in the error.
-    """
+    """Raise UsageError for a gate that selects none of `cases`. `on_cpu` tells whether a device id is a CPU,
+    and `hint` is the remedy in the error."""
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:
         if not any(demand.selects(case) for case in contenders):

@@ -39,8 +39,7 @@ _PURPOSE = (
 
 
 def _parameter(declared: Declaration) -> tuple[Any, Any]:
-    """Return the parser's parameter for an option, and the function that converts its value. The function is
-    None if the value stays as it is."""
+    """Return the parser's parameter for an option, and the function that converts its value, if any."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
@@ -56,7 +55,7 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
 
 
 def _brief_help() -> TyperOption:
-    """Return the option -h, which shows the brief help. The parser itself has `--help`."""
+    """Return the option -h, which shows the brief help."""
 
     def show(ctx: Any, param: Any, value: bool) -> None:
         if value and not ctx.resilient_parsing:
@@ -168,7 +167,7 @@ class Command(TyperCommand):
 
 
 def _working_folder() -> Path | None:
-    """Return the working folder. Returns None if it has been deleted, and then there is no project file."""
+    """Return the working folder, or None if it has been deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -249,8 +248,7 @@ def _screen(
 
 
 def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> ConfigError | None:
-    """Return a ConfigError that names the file or variable from which a refused value came. Returns None if the
-    value was typed."""
+    """Return an error that names the file or variable of a refused value, or None if it was typed."""
     name = getattr(getattr(error, "param", None), "name", None)
     if name is None or name not in settings or typed.get(name) is not None:
         return None
@@ -264,9 +262,7 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return a UsageError with a corrected command if a required option is missing and a surplus word is
-    probably its value. Returns None otherwise. `args` are the words of the command line, and `extra` the
-    surplus ones."""
+    """Return an error with a corrected command, if a surplus word seems to be the value of a missing option."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -362,10 +358,9 @@ def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return every configured value for `command`, by the name of the option's field. `file` is the only file
-    to read. If it is None, that is the file of GPUBENCH_CONFIG. Without one, they are the user's file and the
-    project's, searched from `folder` (None: nowhere) up. If `files_wanted` is False, no file is read. Raises
-    ConfigError if a file or a variable is wrong."""
+    """Return the configured values for `command`, by the name of the option's field. Without `file`, read that
+    of GPUBENCH_CONFIG, else the user's and the project's, searched from `folder` up. Raises ConfigError if a
+    file or a variable is wrong."""
     if file is not None and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     if file is None and files_wanted:
@@ -402,14 +397,11 @@ def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -
 
 
 def _project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """Return the nearest configuration file and its tables, searching from `folder` (None: nowhere) up to the
-    root of the repository. Returns None if there is none.
-
-    Outside a repository, only `folder` is searched.
-    """
+    """Find the nearest configuration file from `folder` up to the root of the repository, and read its tables."""
     if folder is None:
         return None
     above = [folder, *folder.parents]
+    # Outside a repository, only `folder` is searched.
     # os.path takes what may not be looked at for absent; pathlib raises.
     depth = next((i for i, place in enumerate(above) if os.path.exists(place / ".git")), 0)
     for place in above[: depth + 1]:
@@ -424,8 +416,8 @@ def _project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _names_us(project: Path) -> bool:
-    """Return whether the file mentions gpubench. Most files do not, and parsing TOML takes longer than some
-    commands. Returns True for an unreadable file, so that its reader reports the error."""
+    """Return whether the file mentions gpubench, or cannot be read."""
+    # Most files do not, and parsing TOML takes longer than some commands.
     with contextlib.suppress(OSError):
         return b"gpubench" in disk.read_regular(project)
     return True  # whoever reads it says why
@@ -483,8 +475,7 @@ def _table(tables: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
-    """Return a TOML value in the form that the parser takes. A list for an option that is given only once is
-    joined by commas. Raises ConfigError, which names `path` and `key`, for a value of another type."""
+    """Return a TOML value in the form that the parser takes."""
     items = value if isinstance(value, list) and not option.switch else [value]
     right = all(
         isinstance(item, str | int | float)
@@ -500,6 +491,7 @@ def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
     if option.switch:
         return value
     texts = [str(item) for item in items]
+    # A list for an option that is given only once is joined by commas.
     return texts if option.multiple else ",".join(texts)
 
 
@@ -511,8 +503,8 @@ def _unknown_error(what: str, word: str, names: Collection[str], path: Path) -> 
 
 
 def _toml(value: Any) -> str:
-    """Return the value as TOML text, which is also its JSON text. Returns an empty text for None and for an
-    empty list."""
+    """Return the value as TOML text, empty for None and for an empty list."""
     import json
 
+    # JSON text of such values is TOML, too.
     return "" if value in (None, [], ()) else json.dumps(value, ensure_ascii=False, default=str)

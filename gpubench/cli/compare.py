@@ -57,9 +57,9 @@ def compare(options: ComparisonOptions) -> int:
 
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
-    """Compare the files that the options name, according to the plan, and write the report. Returns the exit code.
-    Raises InputError for files that cannot be compared and for a requested gate that could not have failed,
-    UsageError for a selector that selects no case, and GpubenchError if the report cannot be written."""
+    """Compare the files that the options name, write the report, and return the exit code. Raises InputError
+    for files that cannot be compared, and for a requested gate that could not fail. Raises UsageError for a
+    selector without cases, and GpubenchError if the report cannot be written."""
     from gpubench.cli import ci, delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render
@@ -130,8 +130,7 @@ def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
 
 
 def _noise(path: str) -> Thresholds:
-    """Return the thresholds from a file that `gpubench noise` wrote. Raises InputError if the file cannot be
-    used."""
+    """Return the thresholds from a file that `gpubench noise` wrote."""
     from gpubench.cli.noise import load
     from gpubench.compare.comparison import Thresholds
 
@@ -141,7 +140,7 @@ def _noise(path: str) -> Thresholds:
 
 
 def _load_side(text: str) -> tuple[str, Run]:
-    """Return the label and the run of `[LABEL=]FILE`. The name of an existing file may contain =."""
+    """Return the label and the run of `[LABEL=]FILE`."""
     from gpubench.result import store
 
     path = _path(text)
@@ -156,8 +155,7 @@ def _path(text: str) -> str:
 
 
 def _exit_code(comparison: Comparison, options: CompareOptions) -> int:
-    """Return the exit code, after the report was written. Raises InputError for a gate that was requested but
-    could not have failed."""
+    """Return the exit code, or raise InputError if a requested gate could not have failed."""
     if comparison.exit_code == ExitCode.INPUT:
         idle = next(gate for gate in comparison.gates if gate.impossible and options.must_count(gate.name))
         if idle.name != "slower":

@@ -79,12 +79,8 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 
 
 class CommandOptions:
-    """The values of a command's options, as read-only attributes with the names of the options. An option that
-    was not given has its default.
-
-    A class has the options of its bases, then its own. An option that a class declares again keeps its place.
-    Raises UsageError for a word that an option does not accept, and for a number above LARGEST.
-    """
+    """The values of a command's options, as read-only attributes. A class has the options of its bases, then
+    its own. Raises UsageError for a word that an option does not accept, and for a number above LARGEST."""
 
     # The declarations of all options, by field name.
     declared: ClassVar[dict[str, Declaration]] = {}

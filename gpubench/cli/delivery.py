@@ -51,11 +51,8 @@ def require_text(options: RunOptions) -> None:
 
 
 def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
-    """Check, before measuring, that every output file can be written. Raises UsageError if one cannot.
-
-    Returns the paths without `-`, because the report is written to standard output in any case. A file that is
-    named twice is returned once.
-    """
+    """Return the paths in `output` without `-` and without duplicates, after checking that each can be written.
+    Raises UsageError if one cannot."""
     output = [path for path in output if path != "-"]
     places: dict[str, str] = {}
     for path in output:
@@ -115,11 +112,8 @@ def keep_part(output: Sequence[str], *, resumed: bool) -> None:
 
 
 class Saver:
-    """Saves the result. If a file cannot be written, nothing is lost.
-
-    During the run it writes a `.part` file next to the first result file. At the end it writes the whole result
-    to all requested result files, or to the results folder if none was requested.
-    """
+    """Saves the result: to a `.part` file during the run, and to all result files at the end. The result files
+    are those that the user named, or else a new one in the results folder."""
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
         self._wished: list[str | Path] = [path for path in output if store.is_result_name(path)]
@@ -162,12 +156,8 @@ class Saver:
                 ) from error
 
     def finish(self, run: Run) -> None:
-        """Save the whole result. A run that measured nothing is saved only in a named file.
-
-        If no requested file can be written, the result is saved in the user's data folder or the temporary one.
-        Then the `.part` file is removed, which may have filled the disk, and the requested files are tried
-        again. If that fails, too, `error` says where the result is.
-        """
+        """Save the whole result. A run that measured nothing is saved only in a named file. If no result file
+        can be written, save it in the user's data folder or the temporary one, and say so in `error`."""
         self.saved = []
         if self._anywhere and not _has_samples(run):
             self.empty = True
@@ -187,8 +177,7 @@ class Saver:
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:
-        """Save the result to every requested file. Returns the last error, or None if all of them were
-        written."""
+        """Save the result to every requested file, and return the last error."""
         failed = None
         try:
             places = self._places(run)
@@ -203,15 +192,13 @@ class Saver:
         return failed
 
     def _places(self, run: Run) -> list[str | Path]:
-        """Return the result files. Raises OSError if the results folder cannot be created."""
+        """Return the result files, or raise OSError if the results folder cannot be created."""
         if self._anywhere and not self._wished:
             self._wished.append(store.result_path(self._folder or store.default_results_dir(), run))
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
-        """Save the result in the user's data folder or the temporary folder, and return its path. Returns None
-        if neither takes it. `because` is the error of the requested file. `error` is set to an error that says
-        where the result is now."""
+        """Save the result in the user's data folder or the temporary one, and say so in `error`."""
         cause = because.__cause__
         mend = disk.mend(cause) if isinstance(cause, OSError) else ""
         path = store.rescue(run)
@@ -248,8 +235,8 @@ def read_back(run: Run) -> Run:
 
 
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
-    """Return the run and its analyses. If a gate failed and the run itself ended with OK, both get the exit
-    code of gates, and the run is saved again."""
+    """Return the run and its analyses. A failed gate gives both its exit code, unless the run itself failed,
+    and saves the run again."""
     from gpubench.analysis.findings import has_failures
 
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
@@ -263,14 +250,12 @@ def deliver(
     stored: Run, analyses: Sequence[Analysis], output: list[str], saved: Sequence[str], style: ReportStyle,
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
-    """Write the reports to the files in `output`, and the answer or the report to stdout. `report` prints the
-    same bytes from the file. `saved` are the result files of the run, which the answer names. Events are left
-    out, because they were written during the run.
-
-    Returns the errors of files that could not be written, which stop neither the other files nor stdout.
-    """
+    """Write the reports to the files in `output`, and the answer or the report to stdout. `saved` are the
+    result files of the run. Returns the errors of files that could not be written; the others are written all
+    the same."""
     errors = []
     for path in output:
+        # Events were written during the run.
         if not store.is_result_name(path) and (format := format_of(path)) != EVENTS:
             try:
                 write_report(analyses, style, format, path, channels)
@@ -336,15 +321,13 @@ class ReportStyle(msgspec.Struct, frozen=True):
         return report.screen(analyses, self.format, options, files=files, saved=saved, height=height)
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """Return the report as text.
-
-        A format other than that of this style gets no colour, the usual width, and all columns, because formats
-        have different names for columns.
-        """
+        """Return the report as text. Another format than that of this style gets no colour, the usual width and
+        all columns."""
         from gpubench import report
 
         options = self.options
         if format != self.format:
+            # Formats have different names for columns.
             options = msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
         if format != "markdown" or not self.brief:
             return report.draw_report(analyses, format, options)
@@ -355,10 +338,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
     """Return the style of the report that is written to `output`, or to standard output for None and `-`.
-
-    Raises UsageError for an unknown format, suffix, section, time unit, sort key or CSV column, and for a
-    picture that cannot be drawn or shown here. Columns of tables are checked later.
-    """
+    Raises UsageError for a wrong option, and for a picture that cannot be drawn or shown here. Columns of
+    tables are checked later."""
     from gpubench import report
 
     terminal = output in (None, "-") and sys.stdout.isatty()
@@ -469,12 +450,8 @@ def table_width(to_terminal: bool) -> int:
 
 
 def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> None:
-    """Write `report` to the file `output`, or to standard output for None and `-`. A note about a written file
-    goes to stderr unless `quiet`.
-
-    Text is written in UTF-8 whatever the locale is, and its line ends stay as they are. Raises GpubenchError if
-    the file cannot be written.
-    """
+    """Write `report` to the file `output`, or to standard output for None and `-`. Text is written in UTF-8
+    with its line ends unchanged. Raises GpubenchError if the file cannot be written."""
     if output in (None, "-"):
         if isinstance(report, str):
             streams.put(report)
@@ -564,12 +541,8 @@ def write_report(
 
 
 def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequence[str]) -> None:
-    """Show the HTML page among `outputs` in the browser. If there is none, write a page to the temporary folder
-    and print its path.
-
-    Prints a warning on stderr if no browser can show the page. Raises GpubenchError if the page cannot be drawn
-    or written.
-    """
+    """Show the HTML page among `outputs` in the browser, or else a new page in the temporary folder. Prints a
+    warning on stderr if no browser can show it. Raises GpubenchError if the page cannot be drawn or written."""
     why = _no_browser(os.environ)
     page = next((path for path in outputs if path.lower().endswith(".html")), None)
     if page is None and not why:
@@ -588,11 +561,11 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
 
 
 def _no_browser(environ: Mapping[str, str]) -> str:
-    """Return why no browser can be opened, or an empty text if there may be one. A text browser does not count,
-    because it would take over the terminal."""
+    """Return why no browser can be opened, or an empty text if there may be one."""
     if streams.in_ci(environ):
         return "this is a continuous integration (CI is set)"
     if sys.platform.startswith(("win", "darwin")):
         return ""
+    # A text browser would take over the terminal.
     graphical = any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     return "" if graphical else "there is no display here"

@@ -68,16 +68,14 @@ def detect(options: DetectOptions) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """Return the machine as detection finds it, and the listings of backends for which detection has no probe.
-    A worker lists each of these backends while the probes run. PyTorch is not listed, because its import takes
-    long and other backends list the same GPUs.
-    """
+    """Return the machine as detection finds it, and the listings of backends that it has no probe for."""
     import gpubench.detect as detection
     from gpubench import backends
     from gpubench.base.streams import visible
 
     for error in () if options.quiet else backends.find_namesakes().values():
         print(f"note: {visible(error.message)}: {visible(error.why or '')}", file=sys.stderr)
+    # PyTorch is not listed: its import takes long, and other backends list the same GPUs.
     names = [name for name in backends.usual() if name not in backends.KNOWN]
     tell = waiting(options.quiet)
     if not names:
@@ -124,7 +122,7 @@ def read_result(run: Run) -> Measured | str:
 
 
 def _folder(path: Path) -> Path:
-    """Return the folder of a recorded machine. Raises InputError if it cannot be listed."""
+    """Return `path`, or raise InputError if it cannot be listed."""
     try:
         os.listdir(path)
     except (OSError, ValueError) as error:
@@ -133,7 +131,7 @@ def _folder(path: Path) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """Return the provider records in a file. Raises InputError if the file has another form."""
+    """Return the provider records in a file, or raise InputError for another form."""
     import msgspec
 
     from gpubench.base import disk
@@ -161,12 +159,7 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return the place of measured results: the place that the user named, or the folder of `gpubench run` on
-    this machine.
-
-    Returns None for a recorded machine, and if the folder does not exist. Raises InputError if the named place
-    cannot be used.
-    """
+    """Return the file or folder of measured results, or None if the user named none and none is usual."""
     path = options.results
     if path is not None:
         if not os.path.exists(path):
@@ -227,13 +220,12 @@ def _require_word(text: str) -> None:
 
 
 def _require(machine: Machine, text: str, *, here: bool) -> None:
-    """Raise RequiredUnavailable if the machine lacks the device or backend `text`. `here` says whether the
-    machine is this one, whose backends can be listed.
-    """
+    """Raise RequiredUnavailable if the machine lacks the device or backend `text`."""
     import gpubench.detect as detection
     from gpubench import backends
 
     backend = text.partition(":")[0]
+    # Only on this machine can backends be listed.
     if here and backend in backends.usual() and backend not in detection.PROBED:
         lacking = _ask_worker(backend, text)
     else:
@@ -248,8 +240,7 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
 
 def _ask_worker(backend: str, text: str) -> Lack | None:
-    """Have a worker list the devices of a backend for which detection has no probe. Returns why the backend or
-    device `text` is missing, or None if it is there."""
+    """Return why the backend or device `text` is missing, as a worker sees it, or None if it is there."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

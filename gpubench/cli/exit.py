@@ -78,15 +78,15 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
 
 
 def _tell_notes() -> None:
-    """Print the problems of this process with the cache. Those of workers become warnings of the run."""
+    """Print the problems of this process with the cache."""
+    # Problems of workers are warnings of the run.
     if cache := sys.modules.get("gpubench.result.store.cache"):
         for note in cache.notes():
             print(f"warning: {note.message}; {note.hint}", file=sys.stderr)
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
-    """Report a limit of the system, a full disk, a path that the system refuses, or a name that is no text. Report
-    any other error as a bug. Returns the exit code."""
+    """Report what the system refused as an error, and anything else as a bug; return the exit code."""
     why = find_limit(error)
     if isinstance(error, OSError) and (why or error.errno in disk.LOST or disk.mend(error)):
         why = why or disk.reason(error)
@@ -103,8 +103,7 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """Return the exit code as the interpreter does. None means success. A text is printed as an error message
-    and means failure."""
+    """Return the exit code as the interpreter does, and print a text as an error."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
@@ -112,17 +111,14 @@ def _exit_code(exit: SystemExit) -> int:
 
 
 def _catch_endings() -> dict[int, Any]:
-    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated. Returns the previous handlers by signal number.
-
-    Returns an empty dict if no handler can be set. An ignored SIGHUP stays ignored, because `nohup` asks for
-    that.
-    """
+    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated; return the previous handlers by signal number."""
 
     def terminate(signum: int, frame: FrameType | None) -> None:
         raise Terminated
 
     numbers = [signal.SIGTERM]
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    # An ignored SIGHUP stays ignored, because `nohup` asks for that.
     if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
         numbers.append(hangup)
     if hasattr(signal, "SIGBREAK"):  # Windows alone: Ctrl-Break, and a console that is closed

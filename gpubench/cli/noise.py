@@ -51,11 +51,7 @@ def noise(options: NoiseOptions) -> int:
 
 
 def _refuse_measuring(options: NoiseOptions) -> None:
-    """Raise UsageError for a typed option that is only about measuring.
-
-    Such settings in a configuration file or in the environment are ignored, as in every command that measures
-    nothing.
-    """
+    """Raise UsageError for a typed option that is only about measuring."""
     # A file is asked for some of its cases and sessions; the rest was decided when it was measured.
     decided = {*options.measuring(), *SavingOptions.declared} - {"filter", "skip", "sessions"}
     for name in options.explicit:
@@ -67,8 +63,7 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _load_cases(file: str, options: SelectionOptions) -> Run:
-    """Return the result with the cases that --filter and --skip leave. Raises InputError for an unusable file,
-    and UsageError if no case is left."""
+    """Return the result with the cases that --filter and --skip leave."""
     import msgspec
 
     from gpubench.result import store
@@ -85,8 +80,7 @@ def _load_cases(file: str, options: SelectionOptions) -> Run:
 
 
 def _measure(options: NoiseOptions, began: float) -> Run:
-    """Measure the sessions of both sides, save them as `run` does, and return them. The budget counts from
-    `began`, a value of `time.monotonic()`."""
+    """Measure the sessions of both sides and save them as `run` does; the budget begins at `began`."""
     import msgspec
 
     from gpubench.cli import delivery, progress, request
@@ -168,8 +162,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 
 
 def _check_output(path: str, source: str) -> None:
-    """Check, before measuring, that the document can be saved as `path`, and that this is not the file `source`
-    with the sessions. Raises UsageError if not."""
+    """Raise UsageError if the document cannot be saved as `path`, or if `path` is the file `source`."""
     from gpubench.result import store
 
     if path != "-" and not store.is_result_name(path):
@@ -181,8 +174,7 @@ def _check_output(path: str, source: str) -> None:
 
 
 def _save(document: Noise, path: str) -> None:
-    """Write the document to the file `path`, or to standard output for `-`. Raises GpubenchError if the file
-    cannot be written."""
+    """Write the document to the file `path`, or to standard output for `-`."""
     from gpubench.cli import delivery
     from gpubench.result import store
 

@@ -73,8 +73,7 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Return blocks of pairs (word, text) in two columns. The text is wrapped to the width of the terminal, or
-    to 80 columns if there is none."""
+    """Return blocks of pairs (word, text) in two columns, wrapped to the terminal."""
     import shutil
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
@@ -88,11 +87,7 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names and groups, or to all ops if there are no `words`.
-
-    Returns the results and, by name, the reasons why ops cannot be shown. Raises UsageError for an unknown
-    word.
-    """
+    """Apply `show` to the ops of these names and groups; return the results, and why ops cannot be shown."""
     from gpubench import kernels
 
     groups, foreign = kernels.groups(), kernels.foreign()
@@ -104,8 +99,7 @@ def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple
 
 
 def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names. Returns the results and, by name, the reasons why ops cannot be
-    loaded or shown."""
+    """Apply `show` to the named ops; return the results and, by name, why ops cannot be shown."""
     from gpubench import kernels
     from gpubench.base import plugins
 
@@ -197,7 +191,7 @@ def _at_one_size(cost: Callable[[int], int]) -> str:
 
 
 def _polynomial(scales: list[int]) -> str:
-    """Return the polynomial with these coefficients of n^0, n^1, ... as text, the highest power first."""
+    """Return the polynomial with these coefficients, the lowest power first, as text."""
     text = ""
     for power, scale in reversed(list(enumerate(scales))):
         if scale:
@@ -215,8 +209,8 @@ def _shape(operand: Operand) -> list[str]:
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """Return the function that writes a cost as text. It is `formula`, or `_at_one_size` if an operand is a
-    text: such a cost is no formula of n, and to find that out would encode the whole text."""
+    """Return the function that writes a cost as text: `formula`, or `_at_one_size` for ops on text."""
+    # The cost of a text is no formula of n, and finding that out would encode the whole text.
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 

@@ -231,8 +231,7 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """A display of plain lines: one line for each case in each session, however often a search measures the
-    case. After a long silence, it prints a line on the current case."""
+    """A display of plain lines: one for each case in each session."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -258,7 +257,7 @@ class _Lines(Display):
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Print the outcome of a case, once in each session. A case without a number is printed each time."""
+        """Print the outcome of a case once in each session, and every outcome without a number."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
         if case in self._told and not broken:
@@ -269,8 +268,7 @@ class _Lines(Display):
         self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line, cut to WIDTH. If `whole` is true, the line is not cut, because the end of a reason
-        often says what helps."""
+        """Print one line, cut to WIDTH unless it is wanted `whole`."""
         self._spoke = time.monotonic()
         print(text if whole else cut(text, WIDTH), file=self._stream, flush=True)
 
@@ -286,8 +284,7 @@ TABLE_S, TABLE_SHARE = 1.0, 0.02
 
 class Live(Display):
     """Live lines without style, which are cleared before the result is printed. They show the plan, the answer
-    so far, the last problem, and the current step. The final screen repeats or counts all of these that matter.
-    """
+    so far, the last problem, and the current step."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -350,8 +347,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Show the current step, with `state` about its case. The part that changes most often comes first,
-        because a narrow terminal cuts the end."""
+        """Show the current step, with `state` about its case."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
@@ -359,6 +355,7 @@ class Live(Display):
         # The first cases include one-time costs, so they do not predict the remaining time.
         tells = self._grows or 10 * event.number >= event.cases
         time_left = remaining(event.remaining_s) if tells else ""
+        # A narrow terminal cuts the end, so the part that changes most often comes first.
         parts = [time_left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()
@@ -401,13 +398,9 @@ SUFFIX = ".jsonl"
 
 
 class EventLog:
-    """Writes the runner's events, and conclusions from the saved run, as JSON lines.
-
-    The lines are written to stdout if `to_stdout` is true, and to those `paths` that end in .jsonl. A case is
-    reported after its last session, or as soon as it has failed, and again at the end if more is known then.
-    The last `case-complete` line of each id and the conclusions equal the output of `report --format jsonl`.
-    `errors` has the errors of streams that failed, without which the run goes on.
-    """
+    """Writes events and conclusions of a run as JSON lines, to the `paths` that end in .jsonl and, if asked, to
+    stdout. A case is written after its last session, or as soon as it has failed. `errors` has the errors of
+    streams that failed, without which the run goes on."""
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:
         self._run = run

@@ -72,12 +72,7 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return the contents of the files, each with its path, and whether a file of a folder is damaged. The
-    files of a folder are sorted, the oldest first.
-
-    Prints on stderr which files of a folder are left out: damaged ones and, unless `quiet` is true, files of
-    other programs. Raises InputError for a bad file that the user named, and for a folder without a result.
-    """
+    """Return the files and those of folders, oldest first, with their paths, and whether one is damaged."""
     from gpubench.result import store
 
     documents: list[tuple[str, Run | Collection]] = []
@@ -104,8 +99,7 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]], *, quiet: bool) -> list[tuple[str, Run]]:
-    """Return the runs of all documents, each with its file. Only the first of several copies of a run is
-    returned, and stderr names the others unless `quiet` is true. Raises InputError if there is no run."""
+    """Return the runs of all documents, each with its file; of copies only the first."""
     from gpubench.result.run import Run
 
     runs: list[tuple[str, Run]] = []

@@ -47,8 +47,8 @@ class _Part(NamedTuple):
 
     @property
     def segments(self) -> list[str]:
-        """The parts of the selector before `@`: group or op, size, dtype and implementation. A missing part is
-        `*`."""
+        """The parts of the selector before `@`: group or op, size, dtype, implementation; `*` where one is
+        missing."""
         return [*self.text.partition("@")[0].split("/"), "*", "*", "*", "*"]
 
     @property
@@ -59,18 +59,16 @@ class _Part(NamedTuple):
 
     @property
     def variant(self) -> str:
-        """The kernel that the selector names: `tiled` for `tuned-tiled`. Empty if it names none."""
+        """The kernel that the selector names, `tiled` for `tuned-tiled`, or an empty text."""
         return self.segments[3].partition("-")[2]
 
     @property
     def kind(self) -> str:
-        """The kind of device that the selector is about. The claim states it; if it does not, the kind is
-        `hybrid` for a selector with `@hybrid`, else `gpu`."""
+        """The claimed kind of device; without one, `hybrid` for a selector with `@hybrid`, else `gpu`."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
-        """Return the sizes that the selector names. Without them, return sizes around the claimed break-even
-        or, if there is none, the largest size of the ladder."""
+        """Return the named sizes, else sizes around the claimed break-even, else the largest of the ladder."""
         size = self.segments[1].partition(",")[0].removeprefix("n=")
         if size[:1].isdigit():
             return parse_sizes(size.replace("..", ":"))
@@ -98,9 +96,9 @@ class ClaimPlan:
                 self.sizes[op] = sorted({*self.sizes.get(op, []), *named})
 
     def options(self, options: RunOptions) -> RunOptions:
-        """Return the options with the ops and sizes of the claims in place of the word `claims`. Other words
-        stay. The claims also determine regimes, variants, software adapters and `quick`, unless options name
-        them. Raises UsageError if no claim names an op."""
+        """Return the options with the ops and sizes of the claims in place of the word `claims`. Claims also
+        set regimes, variants, software adapters and `quick`, unless options name them. Raises UsageError if no
+        claim names an op."""
         if not self.sizes:
             raise UsageError(
                 "empty-selection", f"--ops {CLAIMS} measures nothing", why="no claim names an op of gpubench"
@@ -118,12 +116,9 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a function that says whether the run keeps a case. It keeps all CPU cases, and the cases of
-        other devices that a claim about their kind of device selects. It also keeps GPU cases that copy at
-        every call, because the table shows them. If several backends drive a GPU, the later ones keep only
-        kernels that a claim names. Splits need a GPU that is no software adapter. `keep` is a further condition
-        for every case.
-        """
+        """Return a function that tells whether a case is measured, which `keep` must allow as well. CPU cases,
+        calls that copy on a GPU, and cases that a claim selects are measured. If several backends drive a GPU,
+        the later ones run only kernels that a claim names."""
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
         first = backends.drivers(gpus)
@@ -138,6 +133,7 @@ class ClaimPlan:
                 tests = [(part, matches) for part, matches in tests if part.variant]
             elif kind == "gpu" and case.regime == SITUATIONS["copied"]:
                 return True
+            # Splits need a GPU that is no software adapter.
             return (kind != "hybrid" or bool(gpus)) and any(matches(case) for _, matches in tests)
 
         return lambda case: selects(case) and (keep is None or keep(case))
@@ -160,13 +156,9 @@ Tell = Callable[[Selection, Settings], None]
 
 
 def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> RunSpec:
-    """Return the plan for the devices that are there. The budget is counted from the monotonic time `began`.
-    `tell` is called as soon as the options are read.
-
-    Raises UsageError for options that cannot be read, contradict each other or select nothing, InputError if
-    the table of claims cannot be used, BadPlugin if every op is broken, and RequiredUnavailable if something
-    that the options require is absent.
-    """
+    """Return the plan for the devices that are there. The budget is counted from the monotonic time `began`,
+    and `tell` is called once the options are read. Raises UsageError for bad options, InputError for unusable
+    claims, BadPlugin if every op is broken, and RequiredUnavailable for absent devices."""
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
     table = default_claims(options)
@@ -232,15 +224,11 @@ def devices_of(
     tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
-    """Return the devices to measure, and the machine. Raises RequiredUnavailable if something is absent that
-    the request requires: a device, a backend, or the GPU of its mode unless it is lenient. Raises UsageError
-    for a bad GPUBENCH_PROBE_LIMIT.
-
-    Two things happen at once: detection looks at the hardware, and workers list the devices of the backends. A
-    worker has `threads` threads (None: one for each usable CPU). `tell` is called with what detection waits
-    for. The other parameters are as in `targets.choose`.
-    """
+    """Return the devices to measure, and the machine. A worker has `threads` threads, by default one for each
+    usable CPU; the other parameters are those of `targets.choose`. Raises RequiredUnavailable for an absent
+    device, backend or GPU, and UsageError for a bad GPUBENCH_PROBE_LIMIT."""
     threads = threads or detection.this_host().cpu.available.value
+    # Detection looks at the hardware while workers list the devices of the backends.
     with ThreadPoolExecutor(1) as beside:
         gathering = beside.submit(detection.gather, blas=True, tell=tell)
         choice = targets.choose(request, one_of_each=one_of_each, spares=spares, threads=threads, trial=trial)
@@ -250,11 +238,7 @@ def devices_of(
 
 
 def _wish(options: RunOptions) -> DeviceRequest:
-    """Return the requested devices, which are chosen by a mode or by name.
-
-    `--mode auto` prints the recommendation of detection on stderr, except with --quiet. Absent devices are then
-    not required. Raises UsageError for a mode together with named devices, an unknown backend and a malformed id.
-    """
+    """Return the requested devices, which are chosen by a mode or by name."""
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
         return words.parse_wish(options.backends, options.devices, options.allow_software)
@@ -299,7 +283,7 @@ def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
 
 
 def _preset_ops(options: RunOptions) -> list[str]:
-    """Return the ops of the requested presets. Presets choose the sizes of their ops."""
+    """Return the ops of the requested presets."""
     return [op for preset in words.find_presets(options.ops) for op in words.PRESET_OPS[preset]]
 
 
@@ -425,11 +409,7 @@ class Request:
         return fitted
 
     def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
-        """Set the number of CPU threads in the settings, by default to all usable CPUs. If there are only CPUs,
-        shorten a default budget.
-
-        Raises UsageError for more threads than usable CPUs, because such threads would take turns.
-        """
+        """Set the CPU threads, by default to all usable CPUs; shorten a default budget without a GPU."""
         threads = self.settings.threads
         if threads is not None and usable is not None and threads > usable:
             raise UsageError(
@@ -443,8 +423,7 @@ class Request:
         self.settings = msgspec.structs.replace(self.settings, threads=threads or usable, budget_s=budget_s)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
-        """Return the warnings that are known before anything is measured: about the host (BLAS threads, power,
-        other tenants), inputs that flatter, and options that have no effect."""
+        """Return the warnings on host, inputs and options that are known before measuring."""
         selection, inputs = self.selection, self.settings.inputs
         warnings = [
             *blas_threads(machine),
@@ -470,8 +449,7 @@ def _with_gpu_id(device: Device, machine: Any) -> Device:
 
 
 def _rename_gpus(device: Device, gpu_ids: Mapping[str, str]) -> Device:
-    """Return the device with other ids for its GPUs: those in the result file. `gpu_ids` has them by the
-    present ids."""
+    """Return the device with the ids of its GPUs replaced by those in `gpu_ids`."""
     return msgspec.structs.replace(
         device, gpu_id=gpu_ids[device.gpu_id] if device.gpu_id else None,
         gpu_ids=[gpu_ids[gpu_id] for gpu_id in device.gpu_ids],
@@ -509,12 +487,8 @@ def on_battery() -> bool:
 
 
 def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
-    """Return a warning if the machine runs on a battery or has the governor `powersave`, because a slow CPU is
-    a slow baseline.
-
-    For the governor the warning is only an info, because Intel's driver uses that name for its ordinary
-    governor.
-    """
+    """Return a warning on a battery, or an info for the governor `powersave`, because a slow CPU is a slow
+    baseline."""
     if on_battery:
         return [
             warning(
@@ -523,6 +497,7 @@ def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
         ]
     if governor == "powersave":
         message, hint = "the CPU's frequency governor is powersave", "cpupower frequency-set -g performance"
+        # It is no more than an info: Intel's driver calls its ordinary governor powersave.
         return [warning("powersave", message, hint, severity="info")]
     return []
 

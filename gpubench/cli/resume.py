@@ -30,12 +30,9 @@ _PROTOCOL = Settings().protocol
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
-    """Return the plan of a run, with the sessions to add if --append or --like names a file. `began` and `tell`
-    are as in `cli.request.request`.
-
-    Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is
-    of another machine, or was measured in another way. Also raises the errors of `cli.request.request`.
-    """
+    """Return the plan of a run, which --append or --like takes from a file. `began`, `tell` and other errors
+    are as in `cli.request.request`. Raises UsageError if a typed option contradicts the file, and InputError if
+    the file cannot be used here."""
     append, like = options.append, options.like
     stored = _existing(append)
     source, option = (append, "--append") if stored is not None else (like, "--like")
@@ -85,8 +82,7 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """Return the run in the file `append`, or in its `.part` file if a killed run left one that continues it.
-    Returns None if there is no file yet."""
+    """Return the run in the file `append`, or in the `.part` file that continues it."""
     if append is None:
         return None
     part = store.part_to_resume(append)
@@ -96,11 +92,7 @@ def _existing(append: str | None) -> Run | None:
 def _on_same_devices(
     options: RunOptions, plan: Run, began: float, tell: requesting.Tell | None, *, again: bool
 ) -> RunSpec:
-    """Return a new run with the selection and the settings of the file, on the devices that the file names.
-
-    If `again` is true, all cases of the file are measured from the beginning. `began` and `tell` are as in
-    `cli.request.request`.
-    """
+    """Return a new run with the selection, the settings and the devices of the file."""
     settings = msgspec.structs.replace(plan.settings, protocol=_PROTOCOL)
     if options.budget is not None:
         settings = msgspec.structs.replace(
@@ -123,9 +115,7 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """Return constraints for a search that goes on. They keep only the cases that the file's selection keeps
-    and, for an op of the file, only the implementations, regimes and devices that the op has there.
-    """
+    """Return constraints that keep, of each op of the file, only the kinds of cases it has there."""
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
 
@@ -157,10 +147,10 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds since the start of the stored run in which nothing was measured. A killed run counts
-    as ended when its last block began."""
+    """Return the seconds since the start of the stored run in which nothing was measured."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
     begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
+    # A killed run counts as ended when its last block began.
     if stored.finished_at is None and stored.sessions:
         last = stored.sessions[-1]
         blocks = (b for o in stored.outcomes if isinstance(o, Measurement) for b in o.blocks)
@@ -246,8 +236,7 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
-    """Raise UsageError if the plan of the existing file differs from that of the `--like` file. Sessions and
-    budget may differ."""
+    """Raise UsageError if the plan of the existing file differs from that of the `--like` file."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
     for name in there:
         if name in ("sessions", "budget_s"):  # each call says these for itself
@@ -265,8 +254,7 @@ def _fields(selection: Selection, settings: Settings) -> dict[str, Any]:
 
 
 def _in_order(name: str, plan: dict[str, Any]) -> Any:
-    """Return a field of a plan. Backends and devices are sorted, because their order may differ between a file
-    and options."""
+    """Return a field of a plan, sorted if it is a list of backends or devices."""
     return sorted(plan[name]) if name in ("backends", "devices") else plan[name]
 
 
@@ -282,14 +270,14 @@ def _backends_of(plan: Run) -> set[str]:
 
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
-    """Return the requested backends. `auto`, or only optional names such as `cupy?`, means the backends of the
-    file. An optional name next to required ones counts only if the file has it."""
+    """Return the requested backends; `auto`, or optional names alone, mean those of the file."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
     required = {name for name in named if not name.endswith("?")}
     if "auto" in named or not required:
         return there
     if "hybrid" in required:  # it brings along the devices that it splits work over
         required |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
+    # An optional name beside required ones counts only if the file has it.
     return required | ({name.removesuffix("?") for name in named} & there)
 
 

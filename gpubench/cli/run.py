@@ -80,9 +80,7 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """Return the input of the runner, after the gates and the baseline have been checked against it. `began`,
-    `tell` and errors are as in `cli.request.request`. Also raises UsageError for a gate or a baseline that
-    matches no planned case."""
+    """Return the input of the runner, after checking that gates and baseline select planned cases."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)
@@ -110,10 +108,7 @@ def _plan(request: RunSpec) -> Plan:
 
 
 def _plan_text(plan: Plan, style: ReportStyle) -> str:
-    """Return a plan as JSON, or as text: a line for each case and skip, and the expected duration at the end.
-
-    If there are more cases than SCREEN, they are shown in groups.
-    """
+    """Return a plan as JSON, or as lines of text."""
     from gpubench.base.units import count_noun, format_seconds
 
     if style.format == "json":

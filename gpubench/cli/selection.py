@@ -84,12 +84,9 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str | None) -> list[str]:
-    """Return the names of the ops in a list of ops and groups, in the order of `gpubench ops`. Ops of other
-    packages and the user's functions come last. None means the ops of a plain run.
-
-    `all` means the usual ops and those of other packages. `roofline` means the ops that show the peaks, and
-    `health` those that find a slow GPU. Raises UsageError for an empty list and for an unknown word.
-    """
+    """Return the names of the ops in a list of ops, groups and presets, in the order of `gpubench ops`. Ops of
+    other packages and the user's functions come last. None means the ops of a plain run. Raises UsageError for
+    an empty list and for an unknown word."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     possible = [*groups, *every, "all", *PRESET_OPS, "claims"]
@@ -127,12 +124,9 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
-    """Return the sizes by op. `OP=LIST` is a list for one op or group. An op whose list is `auto` has no entry,
-    and its ladder will be used. Raises UsageError for an unknown op and for a list that cannot be read.
-
-    An op gets the list for itself. Without one it gets the list for its group, and without that the plain list.
-    If a list is given twice, the later one is used.
-    """
+    """Return the sizes by op, from plain lists and from `OP=LIST` for an op or a group. An op gets its own
+    list, else that of its group, else the plain one; the list `auto` gives no entry. Raises UsageError for an
+    unknown op and for a list that cannot be read."""
     groups = kernels.groups()
     short = {name: op for op, name in own_names(ops).items()}
     lists: list[tuple[int, list[str], str]] = []
@@ -146,6 +140,7 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
             where = require_choice(short.get(where, where), [*groups, *ops], "--sizes")
             lists.append((2, [where], numbers))
     sizes: dict[str, list[int]] = {}
+    # The later list replaces the earlier one.
     for _, targets, numbers in sorted(lists, key=operator.itemgetter(0)):
         chosen = None if numbers.strip() == "auto" else units.parse_sizes(numbers)
         sizes.update(dict.fromkeys(targets, chosen or []))
@@ -168,12 +163,9 @@ def parse_implementations(text: str | None) -> list[str]:
 
 
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
-    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError for an empty list and
-    for an unknown name.
-
-    `resident` and `in-place` mean all regimes that begin with these words. `calls` is the number of calls per
-    copy in transfer-once.
-    """
+    """Return the ids of the named regimes of a GPU, or the usual ones for None. `resident` and `in-place` name
+    all that begin with these words, and `calls` is the number of calls per copy in transfer-once. Raises
+    UsageError for an empty list and for an unknown name."""
     if text is None:
         return list(REGIMES)
     several = {RESIDENT: RESIDENT, IN_PLACE: IN_PLACE, "in place": IN_PLACE}
@@ -228,13 +220,9 @@ GIVEN = (
 
 
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
-    """Return the settings: the values of the preset, replaced by the given options.
-
-    If `preset` is None and every size is given, it is `default`. If it is None and some sizes are not given, it
-    is `quick` with the values of SUITE, and a given budget decides the number of sessions. `more` doubles the
-    default budget, for work after a search (overheads, splits). Raises UsageError for values that contradict
-    each other or cannot be read.
-    """
+    """Return the settings: the values of the preset, replaced by the given options. Without a preset it is
+    `default` if every size is given, else `quick` with SUITE; `more` doubles the default budget. Raises
+    UsageError for values that contradict each other or cannot be read."""
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
@@ -268,12 +256,9 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
 
 
 def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
-    """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`. All combinations of the values are shapes.
-    Raises UsageError for a text that the ops do not allow.
-
-    Each text adds its shapes. OP may be a group. Without OP, the text applies to the ops that declare all of
-    its names.
-    """
+    """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`: all combinations of the values. OP may be
+    a group; without OP, the ops that declare all of the names get the shapes. Raises UsageError for a text that
+    the ops do not allow."""
     shapes_by_op: Shapes = {}
     for text in texts:
         where, values = _shape_values(text)
@@ -291,8 +276,7 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
-    """Return the op or group before the colon (or an empty text), and the ascending values by name, with the
-    names in the given order. Raises UsageError for a text that is not of this form."""
+    """Return the op or group before the colon, if any, and the ascending values by name."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
@@ -317,8 +301,7 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
-    """Return the ops of the op or group `where` (empty: of all) that declare all params in `names`. Raises
-    UsageError, which quotes `text`, if `where` is unknown or if no op declares all params."""
+    """Return the ops of the op or group `where` (empty: all) that declare all params in `names`."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
     concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
@@ -410,13 +393,9 @@ def choose_sizes(
     host: Host,
     keep: Callable[[Case], bool] | None,
 ) -> tuple[Selection, Callable[[Case], bool]]:
-    """Return the selection with sizes for the ops of the preset, and a filter that gives each device its own
-    sizes.
-
-    `health` measures only GPUs and device groups, and each GPU model by the first backend that drives it. A
-    machine without a GPU measures its own devices at the sizes of their peaks. Sizes that the user gave are
-    measured as they are, on all of these devices.
-    """
+    """Return the selection with sizes for the ops of the preset, and a filter that gives each device its own.
+    `health` measures each GPU model by its first backend, and device groups; without a GPU, all devices. Sizes
+    that the user gave stay."""
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
     measured = [d for d in devices if d.backend in (DEVICE_GROUP, first.get(d.name))] if gpus else devices
@@ -443,9 +422,8 @@ def choose_sizes(
 
 
 def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
-    """Return the sizes n at which the op is measured to show the device's peak: the number of elements for
-    `copy`, otherwise the side of square matrices. They are large enough to reach the peak, and small enough for
-    a short run."""
+    """Return the sizes n at which the op shows the device's peak in a short run. n counts elements for `copy`,
+    otherwise the side of square matrices."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":
@@ -475,12 +453,9 @@ TRIAL_SHARE = 0.4
 
 
 def with_functions(options: RunOptions) -> RunOptions:
-    """Return the options with the id of an op in place of each file or function. A child process reads the
-    files.
-
-    Raises UsageError for a file without a function that can be measured, for a word that names no file, and for
-    a function on a cluster.
-    """
+    """Return the options with the id of an op in place of each file or function, which a child process reads.
+    Raises UsageError for a file without a usable function, for a word that names no file, and for a function on
+    a cluster."""
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
     named = [_file(word, options) for word in options.functions or []]
@@ -507,7 +482,7 @@ def with_ops(options: RunOptions, ids: Sequence[str], others: Sequence[str] = ()
 
 
 def _file(word: str, options: RunOptions) -> sources.CodePlace:
-    """Return the place of a file or function that `word` names. Raises UsageError if it names no file."""
+    """Return the place of the file or function `word`, or raise UsageError if it names none."""
     place = sources.parse_place(word)
     if place is not None:
         return place
@@ -531,12 +506,9 @@ def _file(word: str, options: RunOptions) -> sources.CodePlace:
 
 
 def trial_words(options: RunOptions) -> dict[str, Any]:
-    """Return the fields of the request to try functions: sizes, dtypes, time limit in seconds and free memory in
-    bytes.
-
-    `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is
-    given. Raises UsageError for sizes, dtypes and a budget that cannot be read.
-    """
+    """Return what a trial of functions is told: sizes of any op, dtypes, time limit in seconds and free memory
+    in bytes. The limit is a share of the budget, or None without one. Raises UsageError for sizes, dtypes and a
+    budget that cannot be read."""
     lists = [text.rpartition("=")[2] for text in options.sizes or []]
     named = options.dtypes != options.declared["dtypes"].default
     budget = options.budget and units.parse_duration(options.budget, option="--budget")
