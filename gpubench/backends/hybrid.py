@@ -58,11 +58,11 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return the number of `units` that the GPU gets for a share from 0 to 1, in whole steps (`granule`). Shares of
-    exactly 0 and 1 are kept. Any other share gives the GPU at least one step and the CPU at least half of
-    one, if there are enough units. So no share in a file (six digits) becomes 0 or 1."""
+    """Return how many of `units` the GPU gets for a share from 0 to 1, in whole steps (`granule`). Except for
+    shares of 0 and 1, each side gets some work if there are enough units."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
+    # No other share in a file (six digits) becomes 0 or 1.
     step = granule(units)
     most = (2 * units - step) // (2 * step)
     return min(max(round(gpu_share * units / step), 1), most) * step
@@ -162,13 +162,13 @@ class Sides:
     def together(
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
-        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. Small data is
-        moved by this thread, since waking the second thread would take longer. `host_output` gets the whole
-        result; if it is None, each side keeps its own part. `again` means that unchanged inputs are sent, too.
-        """
+        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. `host_output`
+        gets the whole result; if it is None, each side keeps its own part. `again` means that unchanged inputs
+        are sent, too."""
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
+            # This thread moves small data, because waking the second one would take longer.
             finish = None if launch.movers else self._start(launch.gpu, repeat, host_output, again=again)
             if finish is not None:
                 try:
@@ -188,8 +188,7 @@ class Sides:
             host_output[...] = self._join(launch)
 
     def _start(self, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool) -> Work | None:
-        """Enqueue the GPU's share if little data is sent, or if the device moves the data by itself. Returns a
-        function that waits and fetches the result. Returns None if another thread has to move the data."""
+        """Enqueue a GPU's share that is small or moves by itself, and return the function that ends it."""
         wait = self.pieces.start(gpu, repeat, host_output)
         if wait is not None:
             return wait
@@ -303,9 +302,8 @@ def reserved_cores(threads: int, *, several: bool) -> int:
 
 
 class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that splits ops over a GPU's session and a CPU's session. Host arrays come from the GPU's session;
-    the CPU can compute in them, too. `other` opens a second CPU session, which may be faster, or returns None.
-    `held_pieces` has what `pieces` returns, by workload."""
+    """A session that splits ops over a GPU's session and a CPU's session. `other` opens a second CPU session,
+    which may be faster, or returns None. `held_pieces` has what `pieces` returns, by workload."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -426,8 +424,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the faster of two CPU sessions for the CPU's share, with all threads: this session's own one,
-        or the other one. It is the own one if the other one cannot be opened or refuses the op."""
+        """Return the faster CPU session for the CPU's share: this session's own one, or the other one."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -528,7 +525,7 @@ class SplitSession(WrappedSession, protocols.Splits, protocols.TimesSides, proto
                 free()
 
     def _flush(self, host_output: Array | None = None) -> None:
-        """Run the postponed launch if there is one. `host_output` then holds the whole result."""
+        """Run the postponed launch, if there is one, with its whole result in `host_output`."""
         if self._waiting is not None:
             (launch, repeat), self._waiting = self._waiting, None
             self._sides.together(launch, repeat, host_output)

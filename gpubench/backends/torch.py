@@ -123,9 +123,7 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse ops on the host, the tuned implementation, variants other than TF32 on CUDA, TF32 on a GPU
-        without it, operands that are too large, and dtypes that PyTorch does not compute. Returns None for any
-        other case."""
+        """Return why PyTorch cannot run the case here, or None if it can."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -141,8 +139,7 @@ class TorchSession(
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Return why PyTorch does not compute the op, or None if it does. The case is tried. Raises
-        DeviceOutOfMemory and DeviceLost."""
+        """Try the case, and return why PyTorch does not compute the op, or None if it does."""
         where = f"{case.dtype} on {self.device.id}"
         try:
             with vendor_errors():
@@ -393,9 +390,8 @@ class TorchClock:
         return max(1e-6, self._between())
 
     def time(self, call: Callable[[], Any], repeat: int) -> float:
-        """Return the seconds of `repeat` launches. If the device caught up with the host, time them again
-        behind a delay at least twice as long, up to a tenth of a second. No delay is long enough once the queue
-        is full, because the host then waits for the device."""
+        """Return the device seconds of `repeat` launches, behind a delay that hides the host's time as far as
+        possible."""
         delay_s = self._launch_s * repeat
         while True:
             self._driver.synchronize()
@@ -409,6 +405,7 @@ class TorchClock:
             self._end.record()
             hidden = not self._begin.query()
             seconds = self._between()
+            # Once the queue is full, the host waits for the device, and no delay is long enough.
             if hidden or delay_s >= _LONGEST_DELAY_S:
                 self._launch_s = max(_LAUNCH_S, 1.5 * host_s / repeat)
                 return seconds
@@ -427,9 +424,7 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 class _Names:
-    """The functions of PyTorch under NumPy's names, for the expressions of ops. Most of PyTorch's functions
-    accept NumPy's `axis` and `keepdims`. The functions defined here replace those that do not, that return
-    something else, or that take no plain numbers."""
+    """The functions of PyTorch under NumPy's names, for the expressions of ops."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -438,12 +433,13 @@ class _Names:
         # `torch.max` and `torch.min` along an axis return indices, too.
         return getattr(self._torch, {"max": "amax", "min": "amin"}.get(name, name))
 
+    # PyTorch's other functions accept NumPy's arguments, such as `axis` and `keepdims`.
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise maximum. Each argument is a tensor or a number."""
+        """Return the element-wise maximum of tensors or numbers."""
         return self._torch.maximum(*self._tensors(a, b))
 
     def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the element-wise minimum. Each argument is a tensor or a number."""
+        """Return the element-wise minimum of tensors or numbers."""
         return self._torch.minimum(*self._tensors(a, b))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
@@ -500,8 +496,7 @@ class TorchBackend(Backend):
 
 
 def _version() -> dict[str, Any]:
-    """Return the variables of PyTorch's version file, without importing PyTorch. Raises BackendUnavailable if
-    there is no such file."""
+    """Return the variables of PyTorch's version file, without importing PyTorch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())

@@ -88,8 +88,7 @@ class SideReading(NamedTuple):
 
 
 class ReadyBuffers(NamedTuple):
-    """A source of buffers of one shape and dtype. A caller that takes a buffer at every call looks up the
-    source only once, because a look-up takes time that would count."""
+    """A source of buffers of one shape and dtype, which a caller looks up once instead of at every call."""
 
     take: Callable[[], Buffer]  # returns a buffer that does not overlap any other
     give_back: Callable[[Buffer], None]  # returns a buffer to the source
@@ -131,12 +130,9 @@ class Transfers:
 
 
 class DeviceStream(ABC):
-    """One of several queues of a device. Work in a queue runs in order, and at the same time as work in other
-    queues.
-
-    Host arrays come from `Session.host_array` for the tuned implementation. Nobody touches them until `wait`
-    returns.
-    """
+    """One of several queues of a device, in which work is done in order, beside the work of other queues. Host
+    arrays come from `Session.host_array` for the tuned implementation. Nobody touches them until `wait`
+    returns."""
 
     staging: Staging = "pinned"  # way in which data reaches the device
 
@@ -233,10 +229,17 @@ class Links(ABC):
 
     @abstractmethod
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Do the collective `name` on `sent` and `got`, which have an array for each rank. `allreduce` gives
-        each rank the sum of all arrays. `reducescatter` gives it one part of that sum. `allgather` gives it all
-        arrays in a row. `alltoall` gives it one part of every array. `broadcast` gives it the array of rank 0.
-        Raises Unsupported if the library for collectives is missing."""
+        """Do the collective `name` on `sent` and `got`, which have an array for each rank. Raises Unsupported if the
+        library for collectives is missing.
+
+        What each rank gets:
+
+        - `allreduce`: the sum of all arrays
+        - `reducescatter`: one part of that sum
+        - `allgather`: all arrays in a row
+        - `alltoall`: one part of every array
+        - `broadcast`: the array of rank 0
+        """
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
@@ -307,8 +310,9 @@ class Session(ABC):
         """Copy to the host, in order with launches. The copy is complete when this method returns."""
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return the way to move data for this implementation. `library` moves it as a user of the library
-        does. `tuned` may stage it, and the time of staging counts. The default uses `upload` and `download`."""
+        """Return the way to move data for this implementation, by default with `upload` and `download`.
+        `library` moves it as a user of the library does. `tuned` may stage it, and the time of staging counts.
+        """
         return Transfers(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
@@ -319,10 +323,9 @@ class Session(ABC):
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the case on these buffers. All work that is not timed is done here: prepare the
-        library call, or build the kernel of `case.variant` (None means the first kernel). If `output` is None,
-        each launch makes an output of its own. A repeated call is cheap, because programs are cached. Raises
-        BuildError, and DeviceOutOfMemory if scratch memory does not fit."""
+        """Return a launch of the case on these buffers, after all work that is not timed. If `output` is None,
+        each launch makes an output of its own. Raises BuildError, and DeviceOutOfMemory if scratch memory does
+        not fit."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
@@ -442,19 +445,13 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Import the library and open one device. Raises BackendUnavailable.
-
-        `threads` is the number of CPU threads. None means one for each usable CPU. A backend that computes
-        nothing on the CPU ignores it. `autotune` says whether kernels are chosen by trials. False means the
-        default kernels.
-        """
+        """Import the library and open one device for `threads` CPU threads (None: one for each usable CPU).
+        `autotune` says whether kernels are chosen by trials; without it they are the default ones. Raises
+        BackendUnavailable."""
 
     def host_devices(self) -> list[Device]:
-        """List the CPUs among `devices`. It is called in place of `devices` if another backend is preferred on
-        GPUs. Raises BackendUnavailable.
-
-        The default returns all devices. A backend overrides it if `devices` imports the library.
-        """
+        """List the CPUs among `devices`, for a run that takes GPUs from another backend. The default returns
+        all devices; a backend whose `devices` imports the library overrides it. Raises BackendUnavailable."""
         return self.devices()
 
     def members(
@@ -465,9 +462,8 @@ class Backend(ABC):
         return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
 
     def preload(self) -> None:
-        """Import the modules that `open` needs, without touching a device, because the worker must not yet be
-        among the users of the GPUs, which are listed next. Raises nothing, because `open` reports the errors.
-        The default does nothing."""
+        """Import the modules that `open` needs, without touching a device, because the users of the GPUs are
+        listed next. Raises nothing, because `open` reports the errors. The default does nothing."""
 
 
 @runtime_checkable
@@ -497,6 +493,5 @@ class Joins(Protocol):
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among the devices of these ordinals. If the id of the device group ends in one of
-        the backend's words (`Backend.device_groups`), `word` is that word. It is empty if the id ends in
-        numbers. Raises BackendUnavailable."""
+        """Return the links among the devices of these ordinals. `word` is the end of the device group's id, if
+        that is one of `Backend.device_groups`. Raises BackendUnavailable."""

@@ -98,9 +98,8 @@ class ComparesBuffers(Protocol):
 
     @abstractmethod
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the buffer in new memory of the device. Returns None if the session offers none, for
-        example of a buffer with another shape or dtype. Then outputs are compared with the reference on the
-        host. Raises DeviceOutOfMemory."""
+        """Return a copy of the buffer in new memory of the device, or None if the session offers none. Without
+        a copy, outputs are compared with the reference on the host. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
@@ -114,9 +113,9 @@ class JudgesBlocks(Protocol):
 
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, for `backends.shared.reference.judge`. The error of
-        an element is |got - want| / max(scale, smallest). If `scale` is None, |want| replaces it. Returns None
-        if compiled code cannot read these arrays."""
+        """Return the largest error of each block of `got`, for `backends.shared.reference.judge`. An element's
+        error is |got - want| / max(scale, smallest), with |want| for a `scale` of None. Returns None if
+        compiled code cannot read these arrays."""
 
 
 @runtime_checkable
@@ -157,9 +156,8 @@ class Tunes(Protocol):
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the candidate of the case before `compile`: the remembered one or, if trials are allowed
-        (`autotune`), one that is found by trials of limited time. Without a choice `compile` uses the
-        default."""
+        """Choose the candidate of the case before `compile`: a remembered one, else the winner of trials of
+        limited time, if trials are allowed. Without a choice `compile` uses the default."""
 
 
 # ---------------------------------------------------------------- peaks
@@ -182,9 +180,8 @@ class MultiplyAdds(Protocol):
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """Return a launch that does only multiply-adds. `rounds` is how often each thread repeats its steps;
-        `backends.shared.peaks.chain_flops` gives the number of operations. The caller frees the launch's
-        output. Raises Unsupported if the device lacks the dtype."""
+        """Return a launch that does only multiply-adds, in `rounds` rounds (`backends.shared.peaks.chain_flops`
+        counts them). The caller frees the launch's output. Raises Unsupported if the device lacks the dtype."""
 
 
 # ---------------------------------------------------------------- workloads
@@ -270,14 +267,9 @@ class TimesSides(Protocol):
 
     @abstractmethod
     def sides(self, launch: Any, launches: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of each part of a split or a device group, from `launches` launches in
-        a row.
-
-        For a split, `cpu_alone_s` and `gpu_alone_s` are measured while the other side is idle. `cpu_beside_s`
-        is the time of the CPU while both work. A side without work has no time. With `host_output` the GPU's
-        data is copied in and out, as in the transfer regimes. For a device group, `rankN_s` is the time of rank
-        N alone, with its data on the device, and `host_output` is ignored.
-        """
+        """Return the seconds per launch of each part of a split or a device group, from `launches` in a row. A
+        split has `cpu_alone_s`, `gpu_alone_s`, and `cpu_beside_s` while both work; with `host_output` the GPU's
+        data is copied in and out. A device group has `rankN_s`: rank N alone, with its data on the device."""
 
 
 @runtime_checkable

@@ -138,8 +138,7 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned case without a CUDA kernel, dtypes and TF32 that the device lacks, and operands that
-        do not fit. Returns None for any other case."""
+        """Return why this device cannot run the case, or None if it can."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -260,16 +259,15 @@ class CupySession(
             )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
-        """Return one launch of all steps: a CUDA graph if all of them are gpubench's kernels and products,
-        otherwise the launches in order on the stream."""
+        """Return one launch of all steps: a CUDA graph if possible, otherwise the launches in order."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time the stages by events between them. Steps on the host come first, timed by the host's clock. With
-        HIP each step is timed with a wait. Never returns None."""
+        """Time the stages by events between them, and steps on the host by the host's clock. With HIP each step
+        is timed with a wait."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)
@@ -328,11 +326,11 @@ class CupySession(
 
 
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
-    """Return the reason why the case needs CUDA, or None if CuPy's own functions are enough. CUDA is needed for
-    gpubench's kernels, which use NVIDIA's registers, shuffles and matrix units (hipRTC lacks them), and for
-    TF32, a type of NVIDIA's tensor cores."""
+    """Return the reason why the case needs CUDA, or None if CuPy's own functions are enough."""
+    # gpubench's kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC lacks.
     if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
+    # TF32 is a type of NVIDIA's tensor cores.
     if case.variant is not None:
         return Unsupported(f"no {case.variant} {op.name}: CuPy runs on ROCm", reason="no-tf32")
     return None
@@ -495,7 +493,7 @@ def read_attribute(cupy: Any, ordinal: int, number: int) -> int:
 
 
 def _driver_text(number: int, *, hip: bool) -> str:
-    """Return `CUDA 13.0` for 13000. HIP numbers its versions differently: 60443484 is `HIP 6.4`."""
+    """Return `CUDA 13.0` for 13000, and `HIP 6.4` for HIP's number 60443484."""
     if hip:
         return f"HIP {number // 10_000_000}.{number // 100_000 % 100}"
     return f"CUDA {number // 1000}.{number % 1000 // 10}"
@@ -514,13 +512,10 @@ SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
 def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
-    """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s. A peak that
-    cannot be computed is missing: if the driver does not report a factor of it, for boards that share the CPU's
-    memory, and for devices without an entry in FLOAT32_UNITS.
-
-    `attribute` returns the value of a cudaDeviceAttr, or 0 if it is unknown. `capability` is (major, minor).
-    Tensor cores are not counted, so other dtypes have no peak here.
-    """
+    """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s, without
+    tensor cores. `attribute` returns a cudaDeviceAttr, or 0 if it is unknown; `capability` is (major, minor). A
+    peak that cannot be computed is missing."""
+    # Such boards share the CPU's memory.
     bus = 0 if capability in BOARDS else attribute(MEMORY_BUS_BITS)
     bytes_per_s = DATA_RATE * attribute(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
     units = FLOAT32_UNITS.get(capability, 0) * attribute(MULTIPROCESSORS)

@@ -58,11 +58,9 @@ MOST_QUEUED = 1000
 
 
 class CudaLaunch(Call):
-    """A prepared call. `output` is the array with the result of the last call.
-
-    `queued` is the number of launches that fit into the stream, as far as known. `steps` are the kernels and
-    products that a call enqueues, or None if a library decides.
-    """
+    """A prepared call. `output` has the result of the last call, and `queued` is the number of launches that
+    fit into the stream, as far as known. `steps` are the kernels and products that a call enqueues, or None if
+    a library decides."""
 
     def __init__(
         self,
@@ -148,8 +146,8 @@ class CudaPrograms:
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
-        """Return the compiled function of a pass. One module is used for many sizes, because most source texts
-        do not depend on the size."""
+        """Return the compiled function of a pass."""
+        # Most source texts do not depend on the size, so one module is used for many sizes.
         if _text(step) not in self._functions:
             self._load(step, self._compile(step))
         return self._functions[_text(step)]
@@ -410,14 +408,12 @@ class EventClock:
         self._launch_s = LAUNCH_S
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float:
-        """Return the seconds between two events around `repeat` launches, queued so that no host time is
-        measured.
-
-        `cold` overwrites the caches first. If the stream cannot hold all launches, they are timed in portions:
-        once the stream is full, the host waits for the device at every launch, and its time would be measured.
-        """
+        """Return the seconds between two events around `repeat` launches, without host time; `cold` overwrites
+        the caches first."""
         total, rest = 0.0, repeat
         while rest:
+            # Once the stream is full, the host waits for the device at every launch, and its time would be
+            # measured. So launches that the stream cannot hold are timed in portions.
             count = -(-rest // -(-rest // launch.queued))  # portions of about the same length
             seconds, hidden = self._span(launch, count, cold=cold)
             if hidden or count == 1:
@@ -453,8 +449,7 @@ class EventClock:
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
     def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
-        """Enqueue a delay, then a flush if `cold`, the event `begin`, and the work of `enqueue`. Returns the
-        host's seconds in `enqueue`."""
+        """Enqueue a delay, `begin` and the work of `enqueue`; return the host's seconds in `enqueue`."""
         import numpy as np
 
         self._cupy.cuda.get_current_stream().synchronize()
@@ -471,11 +466,7 @@ class EventClock:
         self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
-        """Return the seconds of `count` launches, and whether all of them and the end event were queued before
-        the first launch began. If the delay before the launches is too short, they run again with at least
-        twice the delay. This stops if the host then takes longer: the stream is full, the host waits for it,
-        and no delay is long enough.
-        """
+        """Return the seconds of `count` launches, and whether all were queued before the first began."""
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
 
@@ -489,6 +480,7 @@ class EventClock:
             # True only if the end was queued, too: otherwise host time would be included.
             hidden = not begin.done
             end.synchronize()
+            # A full stream makes the host wait, and no delay is long enough.
             full = before_s > 0 and host_s > 1.5 * before_s
             if hidden or full or delay_s >= LONGEST_DELAY_S:
                 if hidden and count > 16:

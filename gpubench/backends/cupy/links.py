@@ -80,10 +80,10 @@ class CudaLinks(Links):
             )  # fmt: skip
 
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Enqueue the calls of all ranks as one NCCL group, because otherwise the first rank would wait for the
-        others for ever. No device is made current, since a communicator knows its device and the switch would
-        take longer than the call."""
+        """Enqueue the calls of all ranks as one NCCL group."""
         nccl, communicators = self._join()
+        # Outside a group the first rank would wait for the others for ever. No device is made current: a
+        # communicator knows its device, and the switch would take longer than the call.
         nccl.groupStart()
         try:
             for rank, communicator in enumerate(communicators):

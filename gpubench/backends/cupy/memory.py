@@ -105,13 +105,8 @@ class PinnedMemory:
 
 
 class PinnedTransfers(Transfers):
-    """The transfers of the tuned implementation. Page-locked arrays move directly, other arrays through
-    page-locked chunks.
-
-    Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the
-    other. A thread takes the interpreter's lock only a few times per piece, because each wait for it is long
-    while other threads compute with NumPy.
-    """
+    """The transfers of the tuned implementation: page-locked arrays move directly, other arrays through
+    page-locked chunks. Each thread has two chunks, and fills one while the device moves the other."""
 
     staging: Staging = "pinned"
     copies = True
@@ -174,6 +169,7 @@ class PinnedTransfers(Transfers):
 
     def _piece(self, size: int) -> int:
         """Return how many bytes a thread takes at a time."""
+        # Pieces are large: each wait for the interpreter's lock is long while other threads compute with NumPy.
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
@@ -269,7 +265,7 @@ class CudaHostMemory(HostMemory):
         self._bytes: dict[tuple[int, int], Array] = {}  # by address and size
 
     def _lock_pages(self, size: int) -> Any:
-        """Allocate page-locked memory. It is the allocator of a CuPy pool."""
+        """Allocate page-locked memory for a CuPy pool."""
         cuda = self._cupy.cuda
         locked = cuda.pinned_memory.PinnedMemory(size, HOST_ALLOC_MAPPED)
         return cuda.MemoryPointer(cuda.UnownedMemory(locked.ptr, size, locked, self._ordinal), 0)
@@ -288,8 +284,7 @@ class CudaHostMemory(HostMemory):
         return held
 
     def _on_host(self, buffer: Buffer) -> Array:
-        """Return the bytes of an array as a host array. Raises Unsupported if a library put its result
-        elsewhere."""
+        """Return the bytes of an array as a host array, or raise Unsupported if they lie elsewhere."""
         import numpy as np
 
         place = (buffer.data.ptr, buffer.nbytes)

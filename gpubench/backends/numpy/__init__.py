@@ -105,8 +105,7 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned implementation that the op does not declare or numba cannot compile. Returns None for
-        any other case."""
+        """Return why the CPU cannot run a tuned case, or None if it can."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:
@@ -180,8 +179,8 @@ class NumpySession(
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
         """Import numba and compile the kernels of each op for its largest size, for about AHEAD_S seconds at
-        most. Smaller sizes use some of them, too. Returns the seconds of loading and compiling kernels, without
-        the import. Returns 0 if the cache had all kernels, if there are none, or if numba does not work."""
+        most. Returns the seconds of loading and compiling kernels, without the import, or 0 if the cache had
+        all kernels."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)
@@ -228,8 +227,7 @@ class NumpySession(
             self._chosen[case.id] = name
 
     def _load_compiler(self) -> Choices:
-        """Import numba when it is first needed, because the import takes long. Returns the remembered choices
-        for numba, or for a machine without it."""
+        """Import numba when it is first needed, and return the remembered choices."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)
@@ -245,11 +243,7 @@ class NumpySession(
         return self._choices
 
     def _implementations(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
-        """Return all ways to compute the case on these arrays, by name, the likeliest first. Raises BuildError.
-
-        If the op declares a kernel of NumPy calls, it is the only way. Otherwise the ways are the compiled
-        kernels and the plain expression. Compiled kernels need a working numba and contiguous arrays.
-        """
+        """Return the ways to compute the case on these arrays, by name, the likeliest first."""
         np = self._np
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         if kernel.language == "numpy":
@@ -345,8 +339,7 @@ def _write(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """Return a text on why numba does not work. If it does not load, the text names the variables of numba that
-    the user has set."""
+    """Return a text on why numba does not work."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
         return NUMBA_MISSING

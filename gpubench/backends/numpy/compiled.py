@@ -95,10 +95,9 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import numba with at most `most` threads. Also import the code that all kernels share, if it is in the
-    cache and the user has set no variable of numba. Otherwise the session compiles this code later. (Without a
-    cache, compiled code goes to the folder of the run, which only the session knows.)
-    """
+    """Import numba with at most `most` threads. Also import the code that all kernels share, unless the user
+    has set a variable of numba or has no cache."""
+    # Without a cache, compiled code goes to the folder of the run, which only the session knows.
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 
 
@@ -143,7 +142,7 @@ class NumbaThreads:
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def _try_out(self) -> None:
-        """Have numba count from 7 to 10, in one slice and in two. Raises NumbaUnusable if the numbers are wrong."""
+        """Have numba count from 7 to 10, in one slice and in two, or raise NumbaUnusable."""
         import numpy as np
 
         step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)
@@ -164,15 +163,15 @@ class NumbaThreads:
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
-        """Load the kernels of these programs, and compile those that are not in the cache, in several
-        processes, because numba compiles one kernel at a time in a process. A kernel that does not compile
-        raises nothing here. After about AHEAD_S seconds the rest is left for later. Returns the seconds that it
-        took, or 0 if the cache had all kernels."""
+        """Load the kernels of these programs, and compile those that the cache lacks. Stops after about AHEAD_S
+        seconds, and raises nothing for a kernel that does not compile. Returns the seconds that it took, or 0
+        if the cache had all kernels."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
         names = {source: self.module_name(source) for source in sources}
         missing = [s for s, name in names.items() if name not in sys.modules and not self._code.holds(name)]
         shares = min(self.most // 2, len(missing) // LEAST_SHARE, MOST_PROCESSES)
+        # In one process numba compiles one kernel at a time.
         if shares > 1 and cache.user_cache().keeps:
             folders = [str(folder) for folder in cache.fallbacks()]
             commands = [(processes.python(__name__, *folders), AHEAD_S)] * shares
@@ -271,14 +270,13 @@ class NumbaThreads:
 
 @contextlib.contextmanager
 def _leave_mark() -> Iterator[None]:
-    """Leave a mark in the run's folder while the `with` block loads numba. If numba ends the process, later
-    workers of the run see the mark and do not load it. Raises NumbaUnusable if a worker that has ended left its
-    mark."""
+    """Leave a mark while the `with` block loads numba, or raise NumbaUnusable if a dead worker left its mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():
             if any(_died_loading_numba(path) for path in folder.glob(f"{_MARK}*")):
                 raise NumbaUnusable("a worker ended, or hung, while it loaded numba")
             with contextlib.suppress(OSError):  # without locks a crash costs what it costs
+                # If numba ends this process, later workers of the run see the mark and do not load it.
                 mark = Lock(folder / f"{_MARK}{os.getpid()}")
                 if mark.take():
                     marks.callback(mark.release)
@@ -287,10 +285,10 @@ def _leave_mark() -> Iterator[None]:
 
 
 def _died_loading_numba(path: Path) -> bool:
-    """Return whether the file `path` is the mark of a worker that died while it loaded numba. Such a file is
-    locked by nobody and not empty. (An empty mark is about to be removed by its worker.)"""
+    """Return whether `path` is the mark of a worker that died while it loaded numba."""
     mark = Lock(path)
     with contextlib.suppress(OSError):
+        # The lock of a living worker is taken, and an empty mark is about to be removed.
         if mark.take():
             written = path.stat().st_size > 0
             mark.release(keep=written)

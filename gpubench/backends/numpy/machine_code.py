@@ -99,12 +99,9 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
 
 def define(module: str, run: Callable[[], object], *, hopeless: tuple[type[Exception], ...] = ()) -> None:
-    """Call `run`, which defines `module`. Functions of the module are loaded from the cache, or compiled and
-    stored there.
-
-    Raises the errors of `run`. An error of functions from the cache may be that of the cached code. Unless its
-    type is in `hopeless`, the file is then removed and everything is compiled once more.
-    """
+    """Call `run`, which defines `module`; its functions are loaded from the cache, or compiled and stored
+    there. If cached code raises an error, compile everything anew, unless the error is of a type in `hopeless`.
+    Raises the errors of `run`."""
     code = _open[module] = ModuleCode(module)
     try:
         try:

@@ -188,8 +188,7 @@ def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
 
 
 def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: bool) -> None:
-    """Store a vector. If `streamed` is true, the store bypasses the caches, and the pointer must be aligned to
-    a cache line."""
+    """Store a vector; a `streamed` store bypasses the caches and needs a pointer aligned to a cache line."""
     stored = builder.store(value, pointer, align=64 if streamed else itemsize)
     if streamed:
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
@@ -197,12 +196,8 @@ def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: b
 
 @intrinsic
 def stream(typingctx, out, at, block, count):
-    """Write block[:count] to out[at:], bypassing the caches, 64 bytes at a time. `count` elements must fill
-    whole lines.
-
-    An array of a split may begin within a line. A streaming store there would end the process, so such an array
-    is written through the caches.
-    """
+    """Write block[:count] to out[at:], bypassing the caches; `count` elements must fill whole lines of 64
+    bytes. An array that begins within a line, as one of a split may, is written through the caches."""
 
     def codegen(context, builder, signature, args):
         target, start, source, length = args
@@ -211,6 +206,7 @@ def stream(typingctx, out, at, block, count):
         lanes = 64 // itemsize
         zero, step = (ir.Constant(length.type, value) for value in (0, lanes))
         begin = builder.ptrtoint(builder.gep(target, [start]), length.type)
+        # A streaming store within a line would end the process.
         is_line = builder.icmp_unsigned("==", builder.and_(begin, length.type(63)), zero)
         with builder.if_else(is_line, likely=True) as branches:
             for streamed, branch in zip((True, False), branches, strict=True):

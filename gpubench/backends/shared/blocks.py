@@ -14,14 +14,9 @@ Block = Callable[[int, int], None]
 
 
 class BlockThreads:
-    """Threads that run the blocks of a tuned NumPy kernel, and that copy arrays. The threads stay, and an idle
-    thread takes the next block. `threads` includes the caller's own thread. The others start with the first
-    launch that needs them.
-
-    A launch wakes each thread once, because a future for each block would halve the rate of copying blocks of
-    64 Ki elements (measured with two cores). `limit_blas(count)` sets the number of threads of the BLAS that
-    blocks may call.
-    """
+    """Threads that run the blocks of a tuned NumPy kernel, and that copy arrays. `threads` includes the
+    caller's own thread; the others start with the first launch that needs them. `limit_blas(count)` sets the
+    number of threads of the BLAS that blocks may call."""
 
     def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:
         self.threads = threads
@@ -33,6 +28,8 @@ class BlockThreads:
         """Call `function(start, stop)` for all slices of `grain` elements from 0 to `length`, on several
         threads. A single slice runs in the calling thread. If a slice fails, raises the first error after all
         threads are done."""
+        # A launch wakes each thread once: a future for each block would halve the rate of copying blocks of 64
+        # Ki elements (measured with two cores).
         launch = _Launch(function, length, grain)
         others = min(self.threads, -(-length // grain)) - 1
         while (
@@ -99,12 +96,9 @@ class _Launch:
 
 
 class Flush:
-    """Empties the caches. The caches of the host are emptied by writing twice their size, and the caches of the
-    device by its session. Call it before the clock starts. `host_bytes` is twice the size of the CPU's
-    last-level cache.
-
-    Every thread writes a part, because each core has caches of its own.
-    """
+    """Empties the caches: of the host by writing `host_bytes`, twice their size, and of the device by its
+    session. Call it before the clock starts. Every thread writes a part, because each core has caches of its
+    own."""
 
     def __init__(self, session: Session, host_bytes: int) -> None:
         import numpy as np

@@ -102,7 +102,7 @@ class Choices:
         )
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
-        """Return all choices in the file by device. Returns an empty dict if the file has another format."""
+        """Return all choices in the file by device, or none if it has another format."""
         with contextlib.suppress(msgspec.DecodeError):
             return _FILE.decode(self._cache.read(FILE_NAME, _WHAT) or b"{}")
         return {}
@@ -129,15 +129,14 @@ class Trials(msgspec.Struct, frozen=True):
 
 
 def key(case: Case, names: Sequence[str]) -> str:
-    """Return the key of a choice: the op, the params rounded to half an octave, the dtype, the variant, and a
-    digest of the names of the candidates."""
+    """Return the key of a choice: op, params rounded to half an octave, dtype, variant, and a digest of the
+    candidates' names."""
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
     return f"{_place(case)}/{digest}"
 
 
 def _place(case: Case, away: int = 0) -> str:
-    """Return the key of the case without the digest of the candidates. `away` moves the size by so many half
-    octaves."""
+    """Return the case's key without the digest, with the size moved by `away` half octaves."""
     params = {**case.params, "n": round(case.n * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
@@ -171,17 +170,13 @@ def trials_forbidden() -> bool:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """Return the name of the candidate that is remembered for the case, or for a near size if the size is not
-    on the op's ladder. Otherwise time the candidates and remember the fastest one. A choice that was made on a
-    loaded machine is made again on a quieter one.
-
-    The trials write to an output of their own, which the correctness gate never sees. Returns None if memory is
-    too short for trials, and then the default is used. Raises TrialsNeeded instead of timing in
-    `without_trials`, and BackendError if the default fails.
-    """
+    """Return the name of the fastest candidate: a remembered one, or the winner of trials now. Returns None if
+    memory is too short for trials, and then the default is used. Raises TrialsNeeded instead of timing in
+    `without_trials`, and BackendError if the default fails."""
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
     if earlier is not None and earlier.name in trials.names:
+        # A choice that was made on a loaded machine is made again on a quieter one.
         settled = earlier.load <= _LOADED if busy else not choices.needs_new_trials(earlier)
         if settled:
             return earlier.name
@@ -196,6 +191,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     before = processes.read_cpu_times()
     try:
+        # The correctness gate never sees this output.
         output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
         return None
@@ -212,8 +208,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the choice of the nearest size whose remembered choice is a candidate of `trials`. It may have been
-    made among other candidates. Returns None if no size nearby has such a choice."""
+    """Return the remembered choice of the nearest size for which it is a candidate of `trials`."""
     reach = _COSTLY_NEAR if trials.builders else _NEAR
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, reach + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
@@ -223,11 +218,10 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return the candidates to try if each takes long to build: only the default and those that were chosen, on
-    a quiet machine, at the nearest smaller and the nearest larger remembered size. Returns an empty tuple if
-    building is quick, or if one of the two sizes is not known."""
+    """Return the few candidates to try if each takes long to build, or none if all are to be tried."""
     if not trials.builders:
         return ()
+    # The default, and those chosen at the nearest smaller and the nearest larger remembered size.
     taken = {trials.names[0]}
     for side in (-1, 1):
         nearest = next(
@@ -260,14 +254,9 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
 def fastest(
     names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
 ) -> str:
-    """Return the name of the candidate whose launches take the least time. It is the first name unless another
-    one is `margin` times as fast. Candidates that cannot be built are skipped.
-
-    `timer(name)` builds a candidate. Each candidate is launched twice, in order. Then the possible winners take
-    samples in turns, so that a slow moment affects all of them. The first name, the default, is always tried,
-    the others while the budget lasts. The budget may be exceeded by building and launching one candidate, or by
-    two rounds. Raises BackendError if the default fails.
-    """
+    """Return the name of the candidate whose launches take the least time, or the first unless another is
+    `margin` times as fast. `timer(name)` builds a candidate. Others than the first are tried while `budget_s`
+    lasts; if the first fails, raises BackendError."""
     start = clock()
     built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
     if not built:
@@ -277,6 +266,7 @@ def fastest(
         return _prefer(names[0], {name: single for name, (_, single) in built.items()}, margin)
     # Short launches may only have waited for their threads to wake.
     rivals = [name for name, (_, single) in built.items() if single <= max(_OUT_OF_REACH * least, _SAMPLE_S)]
+    # Candidates take samples in turns, so that a slow moment affects all of them.
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     for done in range(_ROUNDS):
         if len(rivals) == 1 or (done >= _LEAST_ROUNDS and clock() - start > budget_s):
@@ -304,9 +294,7 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build the candidates in order, until `late()` is true or a launch of one takes longer than the budget.
-    Returns, for each candidate that could be built, its timer and the seconds of one launch. Raises
-    BackendError if the first candidate cannot be built."""
+    """Build the candidates in order while there is time; return each one's timer and seconds of a launch."""
     timers = {}
     for name in names:
         if late():
@@ -324,8 +312,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Return the seconds of a launch as the mean of several launches in a row. `single` is the seconds of one
-    launch. If they are many, only one launch is made."""
+    """Return the seconds of a launch, as the mean of as many as make one sample."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat
 
@@ -337,12 +324,8 @@ _MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains dig
 
 def op_hash(op: Op) -> str:
     """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
-    inputs, reference or tolerance.
-
-    The digits depend on behaviour, not on source text, so that results stay comparable after a file is
-    reformatted. A user's function is not called for them: they depend on its name, its inputs' names and its
-    dtypes.
-    """
+    inputs, reference or tolerance. They depend on behaviour, not on source text, so that a reformatted file
+    stays comparable. For a user's function they depend on names and dtypes alone."""
     import numpy as np
 
     if op.digest:  # a user's function is called at no size that nobody asked for
@@ -365,8 +348,7 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return two texts with few digits: the length of a vector, and its component along a fixed vector relative
-    to the length. Differences in rounding do not change them."""
+    """Return two texts that rounding does not change: a vector's length, and its direction along a fixed one."""
     import numpy as np
 
     length = math.sqrt(values @ values)

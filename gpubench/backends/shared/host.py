@@ -58,8 +58,7 @@ _bound: int | None = None
 
 def bound_cpus(count: int | None) -> None:
     """Set the largest number of CPUs that count as usable in this process; None removes the bound. It is meant
-    for a limit of CPU time by a control group, which the CPU affinity does not show. When the time is used up,
-    all threads of the group stop."""
+    for a limit of CPU time by a control group, which the CPU affinity does not show."""
     global _bound
     _bound = count
 
@@ -71,15 +70,13 @@ def usable_cpus() -> int:
 
 
 def set_up_threads() -> None:
-    """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run. A variable
-    that the user has set stays.
-
-    Waiting threads then spin just long enough to be awake for the next launch. By default they take cores from
-    the next work, such as another BLAS or a GPU's driver. Each OpenMP thread gets a CPU of its own, since two
-    threads on one CPU wait for each other in every launch.
-    """
+    """Make waiting threads of an OpenMP or OpenBLAS that is loaded later stop spinning soon, and give each
+    OpenMP thread a CPU of its own. A variable that the user has set stays."""
+    # Threads spin just long enough to be awake for the next launch. By default they take cores from the next
+    # work, such as another BLAS or a GPU's driver.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
+    # Two threads on one CPU would wait for each other in every launch.
     os.environ.setdefault("OMP_PROC_BIND", _BOUND)
 
 
@@ -141,14 +138,14 @@ def others_run() -> bool:
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return a clock of this process's processor time in seconds. On Windows `process_time` moves in steps of
-    1/64 s, so cycles are counted there. They are converted as if the CPU ran at 1 GHz, which is slower than any
-    CPU."""
+    """Return a clock of this process's processor time in seconds."""
     import ctypes
 
     library = getattr(ctypes, "WinDLL", None)
     if sys.platform != "win32" or library is None:
         return time.process_time
+    # `process_time` moves in steps of 1/64 s on Windows, so cycles are counted, as if at 1 GHz, which is slower
+    # than any CPU.
     query = library("kernel32").QueryProcessCycleTime
     count, this_process = ctypes.c_uint64(), ctypes.c_void_p(-1)
 
@@ -332,9 +329,9 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of the steps of a chain: first the steps on the host, by the host's clock, then the
-    other steps (`launches`, in order), by `timed(launches)`. If `timed` is None, the host's clock times each of
-    these together with a wait. Returns None if `timed` returns None."""
+    """Return the times of a chain's steps: first those on the host, by its clock, then `launches`, by
+    `timed(launches)`. If `timed` is None, the host's clock times each launch with its wait. Returns None if
+    `timed` returns None."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -364,12 +361,10 @@ class SingleDevice(Session):
 
     @abstractmethod
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why this device cannot run the case, or None if it can. `supports` has already treated
-        overheads, missing dtypes, and transfers of a CPU."""
+        """Return why this device cannot run the case, or None if it can."""
 
     def _refuse_overhead(self, overhead: Overhead, op: Op, case: Case) -> Unsupported | None:
-        """Return why an overhead cannot run here: the device is a CPU, the implementation or the dtype is not
-        declared, or there are too many bytes. Returns None if it can."""
+        """Return why an overhead cannot run here, or None if it can."""
         if self.device.kind == "cpu":
             return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
         if case.implementation not in overhead.implementations:
@@ -426,14 +421,9 @@ def repeat_values(values: Array, count: int) -> Array:
 
 
 def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str) -> Array:
-    """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
-    made of the op, the operand, the params other than the size, the dtype and `seed`. For an operand that is no
-    activation, the seed has its shape in place of the params. Values follow each other in the order of memory,
-    so that a larger array begins with the values of a smaller one.
-
-    `kind` is how values are drawn: "random" (as the operand declares), "zeros", "ones" or "normal". "zeros" and
-    "ones" keep ids in their range, and "normal" replaces only uniform values.
-    """
+    """Return a C-contiguous array of the operand's values, with the same bytes on every backend. `kind` is how
+    values are drawn: `random` (as the operand declares), `zeros`, `ones` or `normal` (which replaces only
+    uniform values)."""
     import numpy as np
 
     shape, drawn = operand.shape(params), operand.values
@@ -444,17 +434,18 @@ def random_input(op: Op, operand: Operand, params: Params, dtype: Dtype, seed: i
     if isinstance(drawn, Given):
         array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
         return array
+    # `zeros` and `ones` keep ids in their range.
     if kind == "ones" and isinstance(drawn, Ids) and drawn.below(params) == 1:
         kind = "zeros"
     beside = sorted((name, value) for name, value in params.items() if name != "n")
+    # An activation of a larger size begins with the values of a smaller one, in the order of memory.
     key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
     _draw(array, _of_kind(drawn, kind), key, params, wide=dtype == "float64")
     return array
 
 
 def _of_kind(drawn: Values, kind: str) -> Any:
-    """Return the rule by which the values of an operand are drawn. It is the declared rule `drawn`, unless the
-    user's `kind` of inputs replaces it."""
+    """Return the rule by which an operand's values are drawn: the declared one, or the user's `kind`."""
     return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
@@ -474,10 +465,8 @@ def is_plain(operand: Operand) -> bool:
 def plain_values(
     drawn: Values, number: int, count: int, dtype: Dtype, seed: int, kind: str = "random"
 ) -> Array:
-    """Draw a flat array of plain values. It begins with the bytes of every shorter array.
-
-    `number` distinguishes inputs of one op that are drawn alike. `kind` is as in `random_input`.
-    """
+    """Draw a flat array of plain values, which begins with the bytes of every shorter array. `number`
+    distinguishes inputs of one op that are drawn alike. `kind` is as in `random_input`."""
     import numpy as np
 
     array = np.empty(count, host_dtype(dtype))
@@ -492,8 +481,7 @@ _DRAWN = 1 << 20
 
 
 def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
-    """Fill the array in place by the rule `drawn`, with `key` as the seed. If `wide` is true, draw in float64,
-    otherwise in float32."""
+    """Fill the array in place by the rule `drawn`, with `key` as the seed."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
         return

@@ -195,8 +195,7 @@ class BufferPool(ABC):
         self.release(buffers)
 
     def _new(self, key: Hashable) -> Buffer:
-        """Return a new buffer. First release all idle buffers if memory runs out, or if they take more than
-        `limit` bytes and this key had no buffer since they were last released."""
+        """Return a new buffer, after releasing idle ones if there are too many or memory runs out."""
         # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
         if key not in self._in_use and self.idle_bytes() > self.limit:
             self.empty()

@@ -47,20 +47,20 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
 
 
 def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
-    """Return whether c = a b within rounding.
+    """Return whether c = a b within rounding, in n^2 steps instead of n^3. An element may have an error of 8 u
+    |row of a| |column of b|, with the unit round-off u of `dtype`.
 
-    Every element of c is checked in n^2 steps instead of n^3: c r is compared with a (b r) for a vector r of
-    random signs. Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. With the unit
-    round-off u of `dtype`, an element may have an error of 8 u |row of a| |column of b|, in Euclidean norms.
-    The limit for a row is four standard deviations of the sum of such errors with random signs.
+    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977.
     """
     import numpy as np
 
+    # c r is compared with a (b r) for a vector r of random signs, to which every element contributes.
     signs = np.where(np.random.Generator(np.random.SFC64(1)).random(b.shape[1]) < 0.5, -1.0, 1.0)
     inner = np.concatenate([part.astype(np.float64) @ signs for part in _slices(b)])
     norm = np.sqrt(sum(float((part.astype(np.float64) ** 2).sum()) for part in _slices(b)))
     for rows, right in zip(_slices(a), _slices(c), strict=True):
         wide = rows.astype(np.float64)
+        # Four standard deviations of the sum of such errors with random signs.
         limit = 32 * UNIT_ROUNDOFF[dtype] * np.sqrt((wide**2).sum(axis=1)) * norm
         if not (np.abs(right.astype(np.float64) @ signs - wide @ inner) <= limit).all():
             return False
@@ -83,11 +83,8 @@ GRAIN = 1024
 
 def chain_program(dtype: Dtype, rounds: int, limits: Limits) -> WgslProgram:
     """Return a program of one dispatch that does `rounds` times UNROLLED steps of every chain. It writes to
-    "out", float32 of shape (threads,).
-
-    The source text does not depend on `rounds`. float16 is computed in float32, as in kernels. Raises
-    Unsupported if the device lacks the dtype.
-    """
+    "out", float32 of shape (threads,); float16 is computed in float32. Raises Unsupported if the device lacks
+    the dtype."""
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
     group = min(GROUP, limits.max_workgroup_threads)

@@ -125,8 +125,8 @@ class Pieces:
                 call.stream.wait()
 
     def _end(self) -> None:
-        """Wait for the work that a failed call left in the queues, because its arrays will be used again.
-        Errors are ignored."""
+        """Wait for the work that a failed call left in the queues."""
+        # Its arrays will be used again.
         with contextlib.suppress(BackendError):
             self._wait()
 
@@ -150,13 +150,9 @@ class HeldPieces:
         self._held: dict[tuple[str, int, int], Pieces] = {}
 
     def start(self, share: DeviceShare, calls: int, host_output: Array | None) -> Work | None:
-        """Enqueue one call of the share in pieces. Returns a function that waits for the results, which are
-        written to `host_output`.
-
-        Returns None and enqueues nothing if the share has one piece, if there are several `calls`, if
-        `host_output` is None, or if the device does not move the caller's arrays by itself. Sets
-        `share.came_in_pieces` to whether pieces were enqueued. Raises DeviceOutOfMemory.
-        """
+        """Enqueue one call of the share in pieces, and return a function that waits for the results in
+        `host_output`. Returns None if the call cannot move in pieces, and notes in `share.came_in_pieces`
+        whether it does. Raises DeviceOutOfMemory."""
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):
             return None

@@ -55,7 +55,7 @@ class Oddities(NamedTuple):
 
 
 def _oddities(part: Array, start: int) -> Oddities:
-    """Find the infinities and NaNs in a part of a reference. `start` is the flat index of its first element."""
+    """Find the infinities and NaNs in a part of a reference, which begins at the flat index `start`."""
     import numpy as np
 
     finite = np.isfinite(part)
@@ -112,8 +112,8 @@ LARGEST = 1e99  # the largest number of a result file, and 1 / the smallest one
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
     """Return some elements of each numeric output as float64, evenly spaced from its beginning to its end.
-    Complex numbers give their real parts. A bfloat16 output gives none. What a result file cannot hold becomes the
-    nearest number that it can, and NaN becomes 0."""
+    Complex numbers give their real parts, and bfloat16 gives nothing. A number that a result file cannot hold
+    becomes the nearest that it can, and NaN becomes 0."""
     import numpy as np
 
     samples: list[float] = []
@@ -150,11 +150,9 @@ class Reference(NamedTuple):
 
 
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
-    """Return the float64 reference of each output. Each is computed once per workload for all workers.
-
-    References are memory-mapped files in `folder`. The first worker writes them, and the others read them.
-    `key` identifies the workload and its inputs. Raises BackendError if the files cannot be written.
-    """
+    """Return the float64 reference of each output, from memory-mapped files in `folder`. The first worker
+    writes the files and the others read them; `key` identifies the workload and its inputs. Raises BackendError
+    if the files cannot be written."""
     import numpy as np
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -194,29 +192,24 @@ def _odd_file(want: Path) -> Path:
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
-    """Return the function that computes the scale of a tolerance, or None if it has none. If the tolerance has
-    a slack, the function returns a larger scale, so that units * u * scale includes the slack."""
+    """Return the function that computes the scale of a tolerance, its slack included, or None if it has none."""
     scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
     if scale is None or slack is None:
         return scale
+    # units * u * scale includes the slack.
     return lambda xp, *inputs: scale(xp, *inputs) + slack(xp, u, *inputs) / (tolerance.units * u)
 
 
 def _publish(
     paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array], join: str | None
 ) -> None:
-    """Apply `function` to the inputs in float64, and write each result to a file, which appears only when it is
-    complete.
-
-    The work is done slice by slice on all CPUs if slices of the inputs give slices of the output along its
-    first dimension. The same holds if they give partial results that `join` joins. Then the float64 copies stay
-    in the caches.
-    """
+    """Write each result of `function` in float64 to a file, which appears only when it is complete."""
     import numpy as np
 
     def compute_wide(xp: Any, *parts: Array) -> Array:
         return xp.asarray(function(xp, *map(widen, parts)), xp.float64)
 
+    # If the op can be sliced, all CPUs work on slices, whose float64 copies stay in the caches.
     rows, step, of = _cut(compute_wide, op, inputs, join)
     if rows > step and join is None and (first := of(0)).shape[:1] == (step,):
         _write(paths[0], (rows, *first.shape[1:]), of, rows, step)
@@ -239,9 +232,7 @@ def _slice_of(flat: Array, start: int) -> Array:
 def _cut(
     function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
 ) -> tuple[int, int, Callable[[int], Array]]:
-    """Return three things: the number of rows of the inputs, the number of rows in a slice, and a function. It
-    takes the first row of a slice and returns `function` of that slice. The number of rows is 0 if the op
-    cannot be computed slice by slice."""
+    """Return the number of rows of the inputs, the rows in a slice, and the function of a slice's first row."""
     import numpy as np
 
     axes = _axes(op, join)
@@ -254,12 +245,12 @@ def _cut(
         with np.errstate(all="ignore"):  # each thread has its own
             return function(np, *parts)
 
+    # No rows: the op cannot be computed slice by slice.
     return rows, step, of
 
 
 def _axes(op: Op, join: str | None) -> tuple[int, ...]:
-    """Return, for each input, the axis along which its slices give slices of the output, or partial results for
-    `join`. Returns an empty tuple if the op cannot be sliced like this."""
+    """Return the axis along which each input is sliced, or an empty tuple if the op cannot be sliced."""
     split = None if callable(op.split) or op.more_outputs else op.split
     if split is None or split.join != join or {x.name for x in op.inputs} != set(split.axes):
         return ()
@@ -267,7 +258,7 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
 
 
 def _widen_all(inputs: Sequence[Array]) -> list[Array]:
-    """Return copies of whole inputs in float64, made on all CPUs. Ids and text keep their dtype."""
+    """Return copies of whole inputs in float64 (ids and text in their dtype), made on all CPUs."""
     import numpy as np
 
     wide = [np.empty_like(x, x.dtype if x.dtype.kind in "iu" else np.float64) for x in inputs]
@@ -277,17 +268,16 @@ def _widen_all(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _new_part(path: Path) -> Path:
-    """Make a temporary file, which becomes `path` when it is complete. Each writer has a temporary file of its
-    own: truncating a shared one would end workers that have mapped it by SIGBUS.
-    """
+    """Make a temporary file, which becomes `path` when it is complete."""
+    # Each writer has a file of its own: truncating a shared one would end workers that have mapped it by
+    # SIGBUS.
     descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
     os.close(descriptor)
     return Path(name)
 
 
 def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
-    """Write a reference, and next to it a file with its Oddities. `of(start)` returns the slice of at most
-    `step` of the `count` elements or rows that begins at `start`."""
+    """Write a reference slice by slice, and next to it a file with its Oddities."""
     temporary, note = _new_part(path), _new_part(path)
     note.write_bytes(msgspec.json.encode(_fill_file(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
@@ -295,10 +285,10 @@ def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, ste
 
 
 def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
-    """Write the reference to the file and return its Oddities. The file is unmapped at the end, since Windows
-    cannot rename a mapped file."""
+    """Write the reference to the file and return its Oddities."""
     import numpy as np
 
+    # The file is unmapped at the end, since Windows cannot rename a mapped file.
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
     with path.open("rb+") as file:
         _reserve(file.fileno(), path.stat().st_size)
@@ -318,11 +308,11 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Reserve disk space before the file is written through memory, because then a full disk would end the
-    process by SIGBUS. Raises OSError if there is too little space."""
+    """Reserve disk space before the file is written through memory."""
     reserve = getattr(os, "posix_fallocate", None)  # Linux has it
     if reserve is None or not size:
         return
+    # Without it, a full disk would end the process by SIGBUS.
     try:
         reserve(descriptor, 0, size)
     except OSError as error:
@@ -370,12 +360,8 @@ Probe = tuple[list[Array], Callable[[Array], Check]]
 
 
 def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
-    """Yield inputs that make every term of an op's sums count, each with the function that judges the first output.
-    `drawn` has the usual inputs. Nothing is yielded for an op that has neither `terms` nor `probe`.
-
-    An op that takes the largest term gets several such inputs, since each shows one place alone: the largest term is
-    the last one, or begins the last 4, 16, 64, ... terms.
-    """
+    """Yield inputs that make every term of an op's sums count, each with the function that judges the first
+    output. `drawn` has the usual inputs. An op that has neither `terms` nor `probe` yields nothing."""
     import numpy as np
 
     # A missing term is more than the tolerance of bfloat16. Fast algorithms round even whole numbers.
@@ -392,6 +378,8 @@ def probes(op: Op, case: Case, drawn: Sequence[Array]) -> Iterator[Probe]:
         return judge_alone(op, "bfloat16", alone, [got])[0]
 
     yield whole, compare
+    # Each input shows one place alone: the largest term is the last one, or begins the last 4, 16, 64, ...
+    # terms.
     if isinstance(op.split, Split) and op.split.join == "maximum":
         terms = whole[0]
         for place in {max(0, len(terms) - 4**k) for k in range(1, len(terms).bit_length() // 2 + 2)}:
@@ -406,14 +394,9 @@ _PERIOD = 65_537  # random signs and terms repeat after about so many, since dra
 
 
 def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
-    """Return two lists of inputs with the same outputs. The first makes every term of an op with `terms` count,
-    and the second has a single term that is not 0.
-
-    The terms of each output are whole numbers from 1 to 4 with random signs, whose sum is 3 or -3. So a term
-    that is left out or added twice changes the sum by at least 1, which is more than the tolerance in every
-    dtype. Partial sums stay so small that they are exact. If the op takes the largest term, that is the last
-    one, and all others are negative. Inputs without terms are ones, and those in `zero_terms` are zeros.
-    """
+    """Return two lists of inputs with the same outputs: in the first every term counts, in the second a single
+    term is not 0. A term that is left out or added twice changes a sum by at least 1, more than the tolerance
+    in every dtype."""
     import numpy as np
 
     assert op.terms is not None
@@ -431,9 +414,12 @@ def term_inputs(op: Op, case: Case) -> tuple[list[Array], list[Array]]:
     first, *others = (x for x in op.inputs if x.name in axes and x.name not in op.zero_terms)
     count = first.shape(case.params)[axes[first.name]]
     rest = (count - 1) % _TERM_BLOCK + 1
+    # Terms are whole numbers from 1 to 4 with random signs, and their sum is 3 or -3. Partial sums stay so
+    # small that they are exact.
     balanced = blocks(_PERIOD // _TERM_BLOCK, _TERM_BLOCK // 2 - 1, (1, 2, -3))
     last = blocks(1, (rest - 1) // 2, (_JOINED,) if rest % 2 else (1, _JOINED - 1))
     terms = np.concatenate((repeat_values(balanced, count - rest), last))
+    # An op that takes the largest term gets it as the last one, after negative ones.
     if isinstance(op.split, Split) and op.split.join == "maximum":
         terms[:-1], terms[-1] = -np.abs(terms[:-1]), _JOINED
     along = {x.name: signs(count) for x in others}
@@ -458,25 +444,17 @@ def judge(
     errors: BlockErrors | None = None,
 ) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
-    `precision` is a key of `UNIT_ROUNDOFF`. If `scale` is None, it is |want|.
-
-    The limits of the dtype are allowed for. A scale below its smallest normal number is raised to this number,
-    because rounding is absolute there. A difference up to this number is right, too, because a device may
-    compute with 0 instead of subnormal numbers. That does not hold in float16, whose subnormal numbers are
-    normal in float32. An infinity is right for a value that rounds to more than the largest number.
-
-    The error of an element is |got - want| / scale. It is 0 if one of these limits makes the element right, if
-    both are equal (infinities too) or if both are NaN, and infinite if only one is NaN. A largest error that is
-    not finite is reported as None.
-
-    A first pass finds the largest error of each block, by `errors` if it can read the arrays. A second pass
-    looks again at blocks beyond the limit, and at the block with the largest error within the limit.
-    """
+    `precision` is a key of `UNIT_ROUNDOFF`, and a `scale` of None is |want|. Results that differ only by the
+    dtype's limits (overflow, subnormal numbers) are right, too."""
     import numpy as np
 
     limit = tolerance.units * UNIT_ROUNDOFF[precision]
+    # An infinity is right for a value that rounds to more than the largest number.
     past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
+    # Rounding is absolute below the smallest normal number, so a smaller scale is raised to it.
     smallest = SMALLEST_NORMAL[precision]
+    # A device may compute with 0 instead of subnormal numbers, except in float16, whose subnormal numbers are
+    # normal in float32.
     flushed = 0.0 if precision == "float16" else smallest
     spread = None if scale is None else np.ravel(np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
@@ -495,6 +473,8 @@ def judge(
     same_size = got_flat.size == want_flat.size
     suspects = list(range(0, want_flat.size, BLOCK))
     if same_size and len(suspects) > 1:
+        # A first pass finds the largest error of each block. A second looks again at blocks beyond the limit,
+        # and at the block with the largest error within it.
         largest = None if errors is None else errors(got_flat, want_flat, spread, smallest)
         largest = _block_errors(got_flat, want_flat, spread, smallest) if largest is None else largest
         within = largest <= limit
@@ -542,8 +522,7 @@ def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float)
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
     """Judge an output of choices, such as indices. The error of a choice is how far it falls short of the best
-    choice in float64, as the op's `shortfall` computes it from the inputs. The check also has the number of
-    choices that are not the best."""
+    in float64, by the op's `shortfall`. The check also has the number of choices that are not the best."""
     import numpy as np
 
     assert tolerance.shortfall is not None

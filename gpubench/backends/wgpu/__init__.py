@@ -87,8 +87,8 @@ class StampSet:
         }
 
     def read(self, encoder: Any) -> list[int]:
-        """Submit the commands of the encoder and wait. Return the ticks at which the passes began and ended:
-        begin and end of the first one, begin and end of the second one, and so on."""
+        """Submit the commands of the encoder and wait. Return the ticks at which each pass began and ended,
+        pass by pass."""
         encoder.resolve_query_set(self._set, 0, self._count, self._resolved, 0)
         encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 8 * self._count)
         self._queue.submit([encoder.finish()])
@@ -103,11 +103,8 @@ class StampSet:
 
 
 class Stamps:
-    """Times the passes of one submit by their timestamps.
-
-    There is a StampSet for each number of passes. The last few sets are kept. If one were dropped at once, wgpu
-    would free it during the next submit, and that submit is timed.
-    """
+    """Times the passes of one submit by their timestamps. The last few StampSets are kept, because wgpu would
+    free a dropped one during the next submit, which is timed."""
 
     def __init__(self, device: Any, queue: Queue) -> None:
         self._device, self._queue = device, queue
@@ -225,8 +222,7 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse the implementation `library`, a case without a kernel, an operand larger than a buffer, and
-        what the kernel refuses at the device's limits. Returns None for any other case."""
+        """Return why this device cannot run the case, or None if it can."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -343,9 +339,8 @@ class WgpuSession(
         return chained
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time each step by the timestamps of a pass, all in one submit. Without timestamps, or with more steps
-        than MOST_STAMPED, each step is timed with a submit and a wait. Steps on the host come first, timed by
-        the host's clock. Returns None if the timestamps went backwards."""
+        """Time each step by the timestamps of a pass, all in one submit, or else by a submit and a wait for
+        each. Steps on the host are timed by the host's clock. Returns None if the timestamps went backwards."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
         # What a stage of the host raises is none of the device's errors.
@@ -365,7 +360,7 @@ class WgpuSession(
             return Recording(first_s, whole_s + (sum(self._anew([launch])) if ahead else 0.0))
 
     def _anew(self, parts: Sequence[WgpuLaunch]) -> list[float]:
-        """Record and submit each part of a launch, and wait. Returns the seconds of recording each part."""
+        """Record and submit each part of a launch, wait, and return the seconds of recording each part."""
         seconds = []
         for part in parts:
             start = self.clock()
@@ -391,8 +386,7 @@ class WgpuSession(
             self.programs.choose(case, name)
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return the candidates of a case that has several and for which none was chosen yet. Returns an empty
-        tuple for any other case."""
+        """Return the candidates of a case for which none was chosen yet."""
         if not self.tunes or case.implementation != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
@@ -421,9 +415,8 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit `repeat` calls: the commands that were recorded ahead or, without those, each part as soon as
-        it is recorded. Have the next wait record the next call of a chain. Returns the times at which the
-        submits returned, and whether the commands were recorded ahead."""
+        """Submit `repeat` calls; return when each submit returned, and whether the commands were recorded
+        ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
@@ -444,9 +437,8 @@ class WgpuSession(
             self._queue.wait()
 
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the seconds between the begin and end timestamps of one pass with `repeat` launches. Returns
-        None if there is no clock or it failed. Steps on the host are not included. They run once before, unless
-        `run` has run them."""
+        """Return the seconds between the begin and end timestamps of one pass with `repeat` launches. Steps on
+        the host are not included. Returns None if there is no clock or it failed."""
         if self.stamps is None:
             return None
         if not launch.ran:

@@ -71,8 +71,8 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """Record one more slice of the next call. `recording(launch)` yields after each slice. A recording that
-        failed begins again. Returns False if no slice is left."""
+        """Record one more slice of the next call, and return False if no slice is left. `recording(launch)`
+        yields after each slice. A recording that failed begins again."""
         if self._recorded is None:
             begun, self._begun = self._begun, None
             if begun is None:
@@ -83,15 +83,12 @@ class WgpuLaunch(Launch):
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """Return the commands of the next call that were recorded ahead, and forget them, because commands can
-        be submitted only once.
-
-        Slices that are still missing are recorded now. Returns None if nothing was recorded. Also returns None
-        if a launch of several parts was not recorded completely: it is faster to record and submit it part by
-        part.
-        """
+        """Return and forget the commands of the next call that were recorded ahead, because commands can be
+        submitted only once. Missing slices of a single part are recorded now. Returns None if nothing, or not
+        all of several parts, was recorded."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
+        # Several parts that were not all recorded are faster recorded and submitted part by part.
         if (
             recorded is None
             and begun is not None
@@ -108,10 +105,9 @@ class WgpuLaunch(Launch):
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
     """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass, and `native`
-    has the functions and the NULL of wgpu-native. WebGPU orders dispatches that share a buffer.
-
-    The functions are called directly, which takes a fifth less time than through a wrapper.
-    """
+    has the functions and the NULL of wgpu-native."""
+    # The functions are called directly, which takes a fifth less time than through a wrapper. WebGPU orders
+    # dispatches that share a buffer.
     lib, null = native
     set_pipeline, bind = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
     dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
@@ -181,9 +177,8 @@ class Programs:
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> WgpuLaunch:
-        """Return a launch of one candidate. Several threads may call this at the same time. The program is not
-        cached: `compile` builds the chosen candidate again, so that its build time includes no other candidate.
-        Raises BuildError."""
+        """Return a launch of one candidate; several threads may call this at the same time. The program is not
+        cached, so that the build time of the chosen candidate is its own. Raises BuildError."""
         steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
         return WgpuLaunch(steps, output, None)
 
@@ -200,12 +195,9 @@ class Programs:
         self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[Step]:  # fmt: skip
-        """Return the pipeline, the bind group and the grid of each pass of `program`, with these buffers and
-        new scratch memory.
-
-        `pipelines` is a cache to use instead of the device's own. `sizes` is for buffers that are longer than
-        their operand: the number of bytes that a pass may access, by name. Raises BuildError.
-        """
+        """Return the pipeline, the bind group and the grid of each pass of `program`, with new scratch memory.
+        `pipelines` is used instead of the device's cache; `sizes` limits the bytes of longer buffers, by name.
+        Raises BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         every, built = {**buffers, **scratch}, self._pipelines if pipelines is None else pipelines
         bound = []
@@ -227,7 +219,7 @@ class Programs:
 
     def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
         """Return the program and the name of the preferred candidate, or of the default if that cannot be
-        built. The name is None for a kernel without candidates. Raises Unsupported."""
+        built."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
@@ -284,17 +276,14 @@ def buffer_bytes(shape: Shape, dtype: Stored) -> int:
 
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
-    """Return the bytes of each operand by its name. The buffer of an operand may be longer."""
+    """Return the bytes of each operand by its name."""
     return {x.name: buffer_bytes(*x.form(case.params, case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any:
-    """Return a shader module without naga's checks of bounds and loops.
-
-    This makes a blocked matmul 23 % faster and a simple one 3 times as fast (docs/kernels.md). Use it only for
-    our own source texts, which guard their tails themselves, and only after the checked module has compiled.
-    wgpu-py has no public function for it.
-    """
+    """Return a shader module without naga's checks of bounds and loops, which makes kernels faster
+    (docs/kernels.md). Use it only for our own source texts, which guard their tails themselves, and only after
+    the checked module has compiled. wgpu-py has no public function for it."""
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
     wgsl = _api.new_struct_p("WGPUShaderSourceWGSL *", code=_api.to_c_string_view(source))

@@ -81,11 +81,9 @@ def library() -> Library:
 
 
 class Queue:
-    """The queue of an open device. An error in a command is raised when the command is finished or submitted.
-
-    `asks` says whether to wait by polling. It is False if polling would take the CPU from the device itself or
-    from other work.
-    """
+    """The queue of an open device, which raises the error of a command when it is finished or submitted. `asks`
+    says whether to wait by polling. It is False if polling would take the CPU from the device itself or from
+    other work."""
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
         self._device, self.native, self._asks = device, native, asks
@@ -192,8 +190,7 @@ class Queue:
         return ffi.new(kind, fields)
 
     def _ask(self, number: int) -> bool:
-        """Poll the device for at most ASK_S, and record ahead the call of `record_next` meanwhile. Returns
-        whether the library has reported on wait `number`. Returns at once if this queue does not poll."""
+        """Poll for at most ASK_S, recording ahead meanwhile, and return whether wait `number` was reported."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         launch: WgpuLaunch | None = None
@@ -210,16 +207,15 @@ class Queue:
         return number in done
 
     def _finish(self, encoder: Any) -> Any:
-        """Return the commands of the encoder. They are released together with the Python object."""
+        """Return the commands of the encoder, which are released together with the Python object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 
 class Mapping:
-    """A request to map the first `size` bytes of a staging buffer. After `sync_wait` and until `close`, the
-    host may touch these bytes. `behind` is the number of the last submission that uses the buffer, so that
-    `sync_wait` does not wait for later ones. (wgpu-py would start a thread for each mapping.)
-    """
+    """A request to map the first `size` bytes of a staging buffer, which the host may touch from `sync_wait` to
+    `close`. `behind` is the last submission that uses the buffer, so that `sync_wait` does not wait for later
+    ones."""
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
@@ -232,6 +228,7 @@ class Mapping:
         queue.native.checked.wgpuBufferMapAsync(self._own, mode, 0, size, info[0])
 
     def sync_wait(self) -> None:
+        # wgpu-py would start a thread for each mapping.
         if not self._queue.await_mapping(self._number, self._behind):
             raise RuntimeError("a staging buffer could not be mapped")
 

@@ -133,9 +133,8 @@ class MappedTransfers(Transfers):
 
 
 class StagedStream(DeviceStream):
-    """A stream with staging buffers of its own. WebGPU has only one queue, so copies and kernels overlap
-    through the host: it fills and empties the buffers of one stream while the device works for other streams. A
-    call is one submission."""
+    """A stream with staging buffers of its own. WebGPU has only one queue, so the host fills and empties these
+    buffers while the device works for other streams. A call is one submission."""
 
     staging: Staging = "mapped"
 
@@ -244,15 +243,12 @@ class Landing:
 
 
 class MappableMemory(HostMemory):
-    """Host memory of storage buffers that the host can map. By the rules of WebGPU no shader may touch a mapped
-    buffer.
-
-    `on_host` says whether the adapter uses the host's memory. Other adapters are refused. On an H200 a call on
-    such buffers is as fast as on data on the GPU, because the driver has put them there. Raises Unsupported.
-    """
+    """Host memory of storage buffers that the host can map, on adapters that use the host's memory (`on_host`).
+    By the rules of WebGPU no shader may touch a mapped buffer. Raises Unsupported for other adapters."""
 
     def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:
         why = "" if memory == "mapped" else f"WebGPU has no {memory} memory"
+        # On an H200 a call on such buffers is as fast as on data on the GPU, where the driver has put them.
         if not on_host:
             why = why or "on a card such buffers lie in its own memory, which the host reads slowly"
         elif MAPPABLE not in device.features:
@@ -298,8 +294,8 @@ class MappableMemory(HostMemory):
 
 
 def staging_buffer(device: Any, size: int, *, write: bool) -> Any:
-    """Return a buffer that the host can map: if `write` is true, for data that the device then copies, else for
-    data that the device has copied."""
+    """Return a buffer that the host can map, to `write` data for the device, or else to read what the device
+    has copied."""
     import wgpu
 
     use = wgpu.BufferUsage
@@ -322,11 +318,9 @@ def round_up(size: int) -> int:
 
 
 class Lane:
-    """One direction of transfers between the host and `buffer`. A staging buffer is created when it is first
-    needed. A chunk of `size` bytes begins at byte `start` of the array and uses staging buffer number `turn`.
-
-    Only one thread at a time may call it, since wgpu-py does not promise to be thread-safe.
-    """
+    """One direction of transfers between the host and `buffer`. A chunk of `size` bytes begins at byte `start`
+    of the array and uses staging buffer number `turn`. Only one thread at a time may call it, since wgpu-py
+    does not promise to be thread-safe."""
 
     def __init__(self, device: Any, queue: Queue, chunk: int, *, write: bool) -> None:
         self.buffer: Any = None
@@ -374,13 +368,9 @@ class Chunk:
 
 
 class ChunkPipeline:
-    """The chunks of one array, in order, in `buffers` staging buffers (at least two) that take turns.
-
-    A chunk is requested when the chunk before it is mapped and its staging buffer is free. The first thread
-    with a piece of the chunk waits for the chunk, and the last thread to finish a piece closes it. So no thread
-    waits for all others, and the device moves one chunk while threads copy another. Pieces must be taken in
-    order, and each piece lies in one chunk.
-    """
+    """The chunks of one array, in order, in `buffers` staging buffers (at least two) that take turns. The
+    device moves one chunk while threads copy another. Pieces must be taken in order, and each piece lies in one
+    chunk."""
 
     def __init__(self, lane: Lane, total: int, chunk: int, buffers: int) -> None:
         self._lane, self._bytes, self._buffers = lane, chunk, buffers
@@ -402,6 +392,7 @@ class ChunkPipeline:
             with self._change:
                 chunk.left -= stop - start
                 last = not chunk.left
+            # No thread waits for all others: the last to finish a piece closes the chunk.
             if last:
                 chunk.open = Future()
                 with self._calling:
@@ -424,6 +415,7 @@ class ChunkPipeline:
             return chunk.open.result()
         if number == 0:
             self._ask(0)
+        # The first thread with a piece of the chunk waits for it, then requests the next chunk.
         mapping = chunk.asked.result()
         mapping.sync_wait()
         with self._calling:

@@ -111,15 +111,15 @@ class FakeChain(FakeLaunch):
 
 
 def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
-    """Return some elements of each buffer as a fingerprint. Uploaded data and sentinels differ everywhere, so a
-    few elements are enough."""
+    """Return some elements of each buffer as a fingerprint."""
+    # Uploaded data and sentinels differ everywhere, so a few elements are enough.
     flat = [buffer.array.reshape(-1) for buffer in buffers]
     return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
 
 
 def _is_same(thing: Any, other: Any) -> bool:
-    """Return whether both are the same object, or arrays of the same memory. A device group makes a new array
-    object for the same part of an operand at each call."""
+    """Return whether both are the same object, or arrays of the same memory."""
+    # A device group makes a new array object for the same part of an operand at each call.
     place = getattr(thing, "__array_interface__", None)
     return thing is other or (place is not None and place == getattr(other, "__array_interface__", None))
 
@@ -278,7 +278,7 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned case without a kernel. Returns None for any other case."""
+        """Return why the session cannot run the case, or None if it can."""
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -326,15 +326,16 @@ class FakeSession(
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """Upload at this cost. `fake:overlaps` returns at once, and its kernels do not wait for the upload."""
+        """Upload at this cost."""
         buffer.array = host
+        # Here an upload returns at once, and kernels do not wait for it.
         if self._word == "overlaps":
             self._copied_s = max(self._copied_s, self._host.seconds) + cost_s
         else:
             self._spend(cost_s)
 
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """Wait for the device and download at this cost. For the CPU a copy costs nothing."""
+        """Wait for the device, and download at this cost, or at none for the CPU."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
             self.sync()
         self._np.copyto(host, buffer.array)
