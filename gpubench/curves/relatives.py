@@ -48,11 +48,10 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `device_kind` is the kind of its device, such as `cpu`, and
-        `relation` is its dtype, device, implementation and regime (by id). `moved` holds two numbers of bytes
-        for each size: those that a launch moves, and those among them that it writes. If the op has other
-        params than the size, `moved` is empty and the contender has no relatives. An op that writes next to
-        nothing is a reduction, which is related only to other reductions."""
+        """Return the times of a contender. `relation` is (dtype, device, implementation, regime id). `moved`
+        gives for each size the bytes that a launch moves, and those of them that it writes; without sizes
+        there, the contender has no relatives."""
+        # An op that writes next to nothing is a reduction, which is related only to other reductions.
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
@@ -112,16 +111,16 @@ K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
-    """Return the bytes that a launch moves for each unit of n, from the bytes at each size. Return 0 if this
-    ratio differs between the sizes, and without sizes."""
+    """Return the bytes that a launch moves for each unit of n. Returns 0 if this ratio differs between the
+    sizes, or if there are no sizes."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
 
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
-    """Fit the curve of every contender that has a time, and return the curves by the keys of `series`. Curves
-    are returned only for keys that `only` selects, but all contenders are used as relatives."""
+    """Fit the curve of each contender that has a time. `only` selects the keys whose curves are returned; the
+    others still serve as relatives."""
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
         if item.traffic > 0 and item.relation is not None:
@@ -151,9 +150,9 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve that makes the points of a contender most likely. There are three kinds of candidates: a
-    line, curves that deviate from the relatives' common curve, and (only on a GPU) the sum of a launch cost and
-    a cost per byte. The line fits a CPU, and GPU ops such as matmul, whose time is not such a sum."""
+    """Return the curve that makes the points of a contender most likely."""
+    # The line fits a CPU, and GPU ops such as matmul, whose time is no sum of a launch cost and a cost per
+    # byte.
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
         result += _beside(kind, places, relatives)
@@ -164,8 +163,7 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
-    """Fit a random walk to the points alone, without relatives. The walk begins at x = `low`, or at the first
-    point if `low` is None. With more than two points, the curve may have steps."""
+    """Fit a random walk to the points alone, from x = `low` or the first point."""
     scaled = _scale(places, *_unevenness(places))
     steps = len(places) > 2
     warp = Warp.with_steps(scaled, LINE.height) if steps else Warp.even(places[0].x, LINE.height)
@@ -177,17 +175,15 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Return the points with their variances scaled by one factor, above 1 if the points scatter more than
-    expected, below 1 if they scatter less. `misfit` is the sum of the squared deviations, each divided by its
-    expected variance. `degrees` is its number of degrees of freedom."""
+    """Scale the variances of the points to their chi-squared `misfit`, which has this number of `degrees` of
+    freedom."""
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]
 
 
 def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
-    """Return how far the points lie from the lines between their neighbours, as the pair (misfit, degrees) that
-    `_scale` takes. The misfit is computed from a median, so that a single step has no effect."""
+    """Return the points' misfit from the lines between their neighbours, and its degrees of freedom."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -195,6 +191,7 @@ def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
         expected = b.variance + (1 - weight) ** 2 * a.variance + weight**2 * c.variance
         expected += LINE.height * (b.x - a.x) * (c.x - b.x) / (c.x - a.x)
         shares.append(off**2 / expected)
+    # the median, so that a single step has no effect
     return (statistics.median(shares) / MEDIAN_SQUARE * len(shares) if shares else 0.0), len(shares)
 
 
@@ -202,8 +199,7 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    """Return the candidate curves that deviate from the relatives' common curve. OWN lists how far a curve may
-    deviate, and each entry gives one candidate. There are none if the relatives have too few points."""
+    """Return the candidate curves that deviate from the relatives' common curve."""
     result = []
     # An op lies further from the mean of its relatives than from their true curve.
     apart = math.sqrt(1 + 1 / len(relatives))
@@ -227,8 +223,7 @@ def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
-    """Merge the points of all relatives that lie close together. The variance of a merged point allows each
-    relative to deviate from the mean of the relatives by `own`."""
+    """Merge the points of all relatives that lie close together."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
     for point in every:
@@ -240,8 +235,8 @@ def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
 
 
 def _together(near: Sequence[Point], level: float) -> Point:
-    """Return the weighted mean of close points. `level` is the standard deviation of each relative's own
-    deviation."""
+    """Return the weighted mean of close points, which deviate by `level` (a standard deviation) from each
+    other's curves."""
     weights = [1 / (point.variance + level**2) for point in near]
     total = sum(weights)
     x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
@@ -264,22 +259,21 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
 
 
 def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
-    """Return the prior after the points are known. The variances of the points are scaled by their misfit, with
-    `free` degrees of freedom less than there are points."""
+    """Return the prior given the points, with their variances scaled to their misfit."""
     misfit = Conditioned(prior, places).misfit
     return Conditioned(prior, _scale(places, misfit, max(0, len(places) - free)))
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
     """Fit the curve of `LaunchTime` to the points. Return a, the fixed part, and b, the part for each unit of
-    n, in seconds. The ratio b / a is found on a grid that is refined twice."""
+    n, in seconds."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]
     total = sum(weights)
 
     def misfit(log_ratio: float) -> tuple[float, float]:
-        """Return the weighted sum of squares for b / a = exp(`log_ratio`), and the ln(a) that belongs to it."""
+        """Return the weighted sum of squares for b / a = exp(`log_ratio`), and the best ln(a)."""
         ratio = math.exp(power * log_ratio)
         rest = [point.y - math.log1p(ratio * unit) / power for point, unit in zip(places, units, strict=True)]
         log_a = dot(rest, weights) / total
@@ -287,6 +281,7 @@ def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
 
     low, high = math.log(1e-14), math.log(1.0)
     best = 0.0
+    # a grid of ln(b / a), refined twice
     for steps in (28, 12, 12):
         width = (high - low) / steps
         best = min((low + width * i for i in range(steps + 1)), key=lambda log_ratio: misfit(log_ratio)[0])

@@ -45,8 +45,7 @@ class Interval(NamedTuple):
 
 
 class IntervalLike(Protocol):
-    """An estimate with the ends of its interval, in the fields of `Interval`: an `Interval`, or a time in a
-    document."""
+    """An estimate with its interval: an `Interval`, or a time in a document."""
 
     @property
     def low(self) -> float: ...
@@ -75,8 +74,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """Return the middle value. For an even number of values, return the geometric mean of the two middle ones,
-    so that median(1/r) = 1/median(r). Raises ValueError if there are no values."""
+    """Return the middle value, or the geometric mean of the two middle ones, so that median(1/r) = 1/median(r).
+    Raises ValueError if there are no values."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -119,9 +118,8 @@ FEW_QUARTILES = 1.15
 
 
 def spread_share(values: Sequence[float]) -> float:
-    """Return the interquartile range divided by the median, as a measure of the noise in one session. It is
-    corrected for small numbers of values. Return 0 for a single value, or if the median is not positive. Raises
-    ValueError if there are no values."""
+    """Return the interquartile range divided by the median, corrected for few values: the noise in one session.
+    Returns 0 for a single value, or if the median is not positive. Raises ValueError if there are no values."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -130,7 +128,7 @@ def spread_share(values: Sequence[float]) -> float:
 
 
 def order_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation between the values and their positions. Return 0 for fewer than three
+    """Return Spearman's rank correlation between the values and their positions. Returns 0 for fewer than three
     values, or if all values are equal."""
     n = len(values)
     if n < 3:
@@ -144,7 +142,7 @@ def order_correlation(values: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks of the values, from 0. Equal values share the mean of their ranks."""
+    """Return the ranks of the values, from 0; equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, start = [0.0] * len(values), 0
     while start < len(order):
@@ -159,10 +157,10 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(maxsize=512)
 def _median_rank(n: int) -> int:
-    """Return the rank r of the median's interval [x_(r), x_(n+1-r)]: the largest r with P(Binomial(n, 1/2) < r)
-    <= 2.5 %, at least 1."""
+    """Return the rank r of the median's interval [x_(r), x_(n+1-r)] of n values."""
     if n > MOST_EXACT:
         return math.floor((n + 1 - Z * math.sqrt(n)) / 2)
+    # the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1
     rank, below = 1, 1
     while (below := below + math.comb(n, rank)) <= ALPHA / 2 * 2**n:
         rank += 1
@@ -170,8 +168,8 @@ def _median_rank(n: int) -> int:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the interval of the median, by order statistics. With fewer than 6 values they are the
-    smallest and the largest one, which cover less than 95 %. There is at least one value."""
+    """Return the ends of the interval of the median of at least one value, by order statistics. Fewer than 6
+    values cover less than 95 %: the ends are then the smallest and the largest value."""
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
@@ -195,7 +193,7 @@ USUAL = Prior(LONG_BLOCK, USUAL_SESSION)
 
 
 def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
-    """Return the prior for a launch of `seconds` on a device whose empty launch takes `overhead_s`."""
+    """Return the prior for a launch of `seconds` on a device whose empty launch takes `overhead_s` seconds."""
     return Prior(
         SHORT_BLOCK if seconds < SHORT_S else LONG_BLOCK,
         LAUNCH_SESSION if seconds < 2 * overhead_s else USUAL_SESSION,
@@ -203,11 +201,8 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 
 
 def prior_quantile(p: float) -> float:
-    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom, for 0 < `p` < 1.
-
-    The closed form for four degrees (Shaw 2006) is also exact in the tails, which matter if many cases are
-    tested together.
-    """
+    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom, for 0 < `p` < 1. It is the
+    closed form for four degrees (Shaw 2006), which is also exact in the tails."""
     alpha = 4 * p * (1 - p)
     root = math.cos(math.acos(math.sqrt(alpha)) / 3) / math.sqrt(alpha)
     return math.copysign(2 * math.sqrt(root - 1), p - 0.5)
@@ -218,11 +213,11 @@ Z = 1.959964  # the 97.5 % quantile of the normal distribution
 
 @functools.lru_cache(maxsize=256)
 def student_quantile(p: float, degrees: int) -> float:
-    """Return the `p`-quantile of Student's t with this number of `degrees` of freedom, by an expansion around
-    the normal quantile (Fisher and Cornish 1960).
+    """Return the `p`-quantile of Student's t with this number of `degrees` of freedom (Fisher and Cornish
+    1960).
 
-    The 97.5 % quantile is within 1 % from 2 degrees on, and 11 % too small at 1. From 4 degrees on, all quantiles
-    for p from 0.0002 to 0.9998 are within 2.3 %.
+    From 4 degrees on, it is within 2.3 % for p from 0.0002 to 0.9998. The 97.5 % quantile is within 1 % from 2
+    degrees on, and 11 % too small at 1.
     """
     z = NormalDist().inv_cdf(p)
     terms = (
@@ -238,11 +233,11 @@ PRIOR_DEGREES = 4
 
 
 def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
-    """Return the square of the half-width of the 95 % interval of one value, or infinity if nothing is known of
-    its variance. `squares` is a sum of squared deviations with `degrees` degrees of freedom. `prior` is the
-    variance that is expected before measuring, which counts like PRIOR_DEGREES further degrees (None: no
-    prior)."""
+    """Return the square of the half-width of the 95 % interval of one value, or infinity if its variance is
+    unknown. `squares` is a sum of squared deviations with `degrees` degrees of freedom. `prior` is the expected
+    variance, or None."""
     if prior is not None:
+        # the prior counts like PRIOR_DEGREES further degrees
         squares += prior * (PRIOR_DEGREES - 2)
         degrees += PRIOR_DEGREES
     return squares / degrees * student_quantile(1 - ALPHA / 2, degrees) ** 2 if degrees > 0 else math.inf
@@ -264,49 +259,45 @@ LATE_SESSION = 4.0
 
 
 def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
-    """Return the block times of one session of a case without interrupted blocks. A block is interrupted if it
-    takes more than INTERRUPTED times as long as the shortest one."""
+    """Return the block times of one session without those above INTERRUPTED times the shortest one."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
 
 
 def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Return the result of `clean_blocks` for each session of a case. A session that was interrupted as a whole
-    has an empty result: its shortest block takes more than LATE_SESSION times the median of the sessions'
-    shortest blocks."""
+    """Return the clean blocks of each session of a case. An interrupted session has none: its shortest block
+    takes more than LATE_SESSION times the median of the sessions' shortest blocks."""
     shortest = [min(blocks) for blocks in sessions if blocks]
     latest = LATE_SESSION * median(shortest) if shortest else 0.0
     return [clean_blocks(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
 
 
 def mean_log(values: Iterable[float]) -> float:
-    """Return the mean of the natural logarithms of at least one value. Raises ValueError for a value that is
-    not positive."""
+    """Return the mean natural logarithm of at least one value. Raises ValueError for a value that is not
+    positive."""
     logs = [math.log(value) for value in values]
     return math.fsum(logs) / len(logs)
 
 
 def run_value(sessions: Iterable[Sequence[float]]) -> float:
-    """Return the time of a case: the mean of ln(block) in each session, then exp of the mean over the sessions.
-    There is at least one session, and each has a block."""
+    """Return the time of a case: exp of the mean over the sessions of each session's mean ln(block). Each of
+    the sessions, at least one, has a block."""
     means = [mean_log(blocks) for blocks in sessions]
     return math.exp(math.fsum(means) / len(means))
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return the square of the half-width of the interval of a session's mean ln(block), from the scatter of
-    its blocks and the prior."""
+    """Return the square of the half-width of the interval of a session's mean ln(block)."""
     expected = None if prior is None else prior.block**2
     squares = squared_deviations([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
-    """Return the interval of exp(mean over the sessions). `means` holds the mean logarithm of each session, and
-    `margins` the squared half-width of each of these means. `between` is the variance that is expected between
-    sessions. From MIN_SESSIONS sessions on, only the observed variance is used; with fewer, it is combined with
-    `between`. If `between` is None, a single session has the interval of its blocks."""
+    """Return the interval of exp(mean of `means`), the sessions' mean logarithms with their squared half-widths
+    `margins`."""
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
+    # From MIN_SESSIONS sessions on, only the observed variance counts, and no longer `between`.
     kind: IntervalKind = "sessions" if count >= MIN_SESSIONS else "prior"
     expected = None
     if kind == "prior" and between is not None:
@@ -322,9 +313,8 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
 
 def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUAL) -> Interval:
     """Return the time of a case (`run_value`) with its interval, by Student's t over the sessions' means of
-    ln(block). With fewer than 5 sessions, the variance between sessions combines the observed variance with
-    that of the prior. Without a prior only the observed variance is used, and the interval of a single block is
-    infinite."""
+    ln(block). With fewer than 5 sessions, `prior` adds to the observed variance. Without a prior, the interval
+    of a single block is infinite."""
     margins = [_block_margin(blocks, prior) for blocks in sessions]
     return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
 
@@ -334,8 +324,7 @@ def ratio_interval(
     priors: tuple[Prior, Prior] | None = (USUAL, USUAL),
 ) -> Interval:
     """Return the baseline's time divided by the case's time, with an interval as in `run_interval`. `pairs`
-    holds a pair (blocks of the baseline, blocks of the case) for each session. `priors` are those of the
-    baseline and the case; None means no priors, as in `run_interval`."""
+    holds (blocks of the baseline, blocks of the case) for each session, and `priors` is in the same order."""
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
     margins = [math.fsum(map(_block_margin, pair, sides)) for pair in pairs]
@@ -357,13 +346,13 @@ def _log_ratio(high: float, low: float) -> float:
 
 
 def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
-    """Return the kind of an interval that combines two intervals: "sessions" only if both are of this kind."""
+    """Return the kind of an interval that combines intervals of the kinds `a` and `b`."""
     return "sessions" if a == b == "sessions" else "prior"
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return exp of the mean logarithm. Return 0 if a value is 0. Raises ValueError if there are no values or
-    one is negative."""
+    """Return exp of the mean logarithm, or 0 if a value is 0. Raises ValueError if there are no values or one
+    is negative."""
     if not values:
         raise ValueError("no values")
     return 0.0 if min(values) == 0 else math.exp(mean_log(values))
@@ -371,10 +360,9 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Return, for each sum 0, 1, 2, ..., the number of ways to choose k of these ranks with that sum. One large
-    integer holds the counts of all sums, so that one shift and one addition update all of them.
-    """
+    """Return, for each sum from 0 on, the number of ways to choose k of these ranks with that sum."""
     size = len(ranks) // 8 + 1  # bytes of a count
+    # One large integer holds the counts of all sums: a shift and an addition update them all.
     ways = [1] + [0] * k
     for i, rank in enumerate(ranks):
         # No more are taken than there were, nor so few that the rest does not suffice.
@@ -385,8 +373,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return two p-values of the exact one-sided Mann-Whitney test: the first is small if `new` is larger than
-    `base`, the second if it is smaller. Equal values share the mean of their ranks."""
+    """Return two p-values of the exact one-sided Mann-Whitney test: small if `new` is larger than `base`, and
+    small if it is smaller. Equal values share the mean of their ranks."""
     ranks = _ranks([*base, *new])
     times = 1 if all(map(float.is_integer, ranks)) else 2  # a rank that two share is a half
     whole = [round(times * rank) for rank in ranks]
@@ -399,9 +387,8 @@ def shift_ratio(
     base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
 ) -> tuple[float, float, float]:
     """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base: the median of the ratios of all
-    pairs of values, with the interval of those ratios that the two-sided rank test at level `alpha` does not
-    reject. With too few values for `alpha`, the interval spans all ratios. Both sides have at least one
-    value."""
+    pairs. The interval is that of the two-sided rank test at level `alpha`. With too few values for `alpha`, it
+    spans all ratios."""
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
     least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
@@ -418,9 +405,8 @@ _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 
 def growing_k(looks: int) -> float:
-    """Return the number of robust standard deviations by which a suspect must fall short of its peers. `looks`
-    is the number of comparisons in the fleet. With this number, chance alone finds a suspect in at most one
-    fleet of twenty."""
+    """Return by how many robust standard deviations a suspect must fall short of its peers. With it, `looks`
+    comparisons by chance alone find a suspect in at most one fleet of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 
@@ -431,6 +417,6 @@ def robust_spread(rates: Sequence[float]) -> float:
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether few enough of the `peers` are suspects that the suspects may be named. Otherwise the peers
-    are not alike, and it is unclear which of them are slow."""
+    """Tell whether few enough of the `peers` are suspects for the suspects to be named."""
+    # otherwise the peers are not alike, and it is unclear which of them are slow
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

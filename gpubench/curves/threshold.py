@@ -53,19 +53,18 @@ def normal(z: float) -> float:
 
 
 class Side(tuple[TimeCurve, ...]):
-    """The curves of one side of a comparison. Fastest times are kept, because every device and situation needs
-    the CPU's times again."""
+    """The curves of one side of a comparison."""
 
     @cached_property
     def fastest(self) -> Callable[[float], Height]:
-        """The function `fastest_at` for the curves of this side, which computes the result once for each x."""
+        """The function `fastest_at` of these curves, which computes each x once."""
+        # kept, because each device and situation needs the CPU's times again
         return cache(partial(fastest_at, self))
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
-    """Return the break-even: the place from which the fastest curve of `case` beats the fastest curve of
-    `other`. Return None if the sides have no common size. They are compared at places at most `step` apart in
-    ln(n)."""
+    """Return the size from which the fastest curve of `case` beats the fastest curve of `other`. Returns None
+    if the sides have no common size. The sides are compared at steps of at most `step` in ln(n)."""
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
@@ -79,7 +78,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     """Return the time of the other side / the time of the case at size `n`, interpolated between the sizes that
-    `threshold` compared. Return None outside these sizes, or if `threshold` is None."""
+    `threshold` compared. Returns None outside these sizes, or if `threshold` is None."""
     places = threshold.margins if threshold is not None else ()
     x = math.log(n) if n > 0 else -math.inf
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
@@ -90,8 +89,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """Return the range of ln(n) over which both sides were timed. If there is none, its low end is above its
-    high end."""
+    """Return the range of ln(n) that both sides were timed over; empty if low > high."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),
@@ -99,8 +97,7 @@ def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tupl
 
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
-    """Return the comparison of both sides at x = ln(n): the logarithm of their ratio, its standard deviation,
-    and the probability that `case` wins."""
+    """Return the comparison of both sides at x = ln(n)."""
     own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = offset_apart(case, other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
@@ -120,8 +117,7 @@ OFFSETS_TOGETHER = 0.4
 
 
 def _settle(height: Height, case: Side, other: Side) -> Height:
-    """Remove the step from `height` if the same side clearly wins at both ends of the gap that holds the step.
-    The place of the step in the gap then does not matter."""
+    """Remove the step from `height` if one side clearly wins at both ends of its gap."""
     if not height.jump:
         return height
     low, high = _common_sizes(case, other)
@@ -132,8 +128,7 @@ def _settle(height: Height, case: Side, other: Side) -> Height:
 
 
 def differences(own: Height, others: Height) -> list[tuple[float, float]]:
-    """Return pairs (probability, mean of ln(other / own)). There is one for each branch of `own` combined with
-    each branch of `others`, where a branch is the curve before or after its step."""
+    """Return pairs (probability, mean of ln(other / own)): one for each pair of branches of the two heights."""
     return [
         (our_chance * their_chance, their_mean - our_mean)
         for our_chance, our_mean in own.branches()
@@ -142,10 +137,9 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return how long the fastest of the curves (at least one) takes at x, as a distribution of ln(seconds)
-    with the step of the fastest curve. It is the minimum of the curves that are known around x, computed for
-    two curves at a time (Clark 1961). If none is known there, all curves with timed sizes on both sides of x
-    are compared. Without such a curve, it is the nearest curve at its nearest size."""
+    """Return ln(seconds) of the fastest of at least one curve at x, as a distribution (Clark 1961). Curves
+    whose shape is known around x come first, then those timed on both sides of x, then the nearest end of a
+    curve."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -170,7 +164,7 @@ LEAST_VARIANCE = 1e-9
 
 
 def threshold_of(margins: Sequence[Margin]) -> Threshold:
-    """Return the break-even that follows from the margins between two sides, given at ascending sizes."""
+    """Return the break-even that follows from the margins between two sides, by ascending size."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]
@@ -192,9 +186,8 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Return the index at which the last rise from loss to win begins, and whether the case also surely wins at
-    a smaller size than one of its sure losses. The rise begins at index 0, unless there is such a win: then it
-    begins at the surest loss above the last of these wins."""
+    """Return the index at which the last rise from loss to win begins, and whether a sure win comes before a
+    sure loss."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False
@@ -217,8 +210,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return the x at which `rising`, a sequence that never falls, passes `share`. Return minus infinity if all
-    of it is above `share`, and infinity if none is."""
+    """Return the x at which the rising sequence passes `share`; infinite if it lies wholly on one side."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
@@ -250,7 +242,7 @@ T = TypeVar("T", bound=HasTimes)
 
 
 def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
-    """Return the contender with the least expected time at size `n`, and this time in seconds. Return None and
+    """Return the contender with the least expected time at size `n`, and this time in seconds. Returns None and
     infinity if no contender has a time there."""
     best, least = None, math.inf
     for contender in contenders:
@@ -268,9 +260,8 @@ class Doubt(NamedTuple):
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the risk of `choice` at x = ln(n) if each of `rivals` may be the faster one. The risk is for a
-    call in another run, so it includes the offsets of whole curves and the scatter of single sizes. Raises
-    ValueError if a curve was not timed on both sides of x."""
+    """Return the risk of `choice` at x = ln(n) if each of `rivals` may be faster. It is the risk for a call in
+    another run. Raises ValueError if a curve was not timed on both sides of x."""
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
     for rival in rivals:
@@ -287,8 +278,8 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
     """Return the ranges (first size, last size) in which the expected loss of the fastest curve exceeds
-    HIGHEST_COST. The sizes from `low` to `high` are tried in steps of at most COST_STEP, and a range reaches
-    half a step beyond its sizes. There are none without curves, or unless 0 < `low` < `high` < infinity."""
+    HIGHEST_COST. Sizes from `low` to `high` are tried in steps of at most COST_STEP. There are none unless 0 <
+    `low` < `high` < infinity."""
     if not curves or not 0 < low < high < math.inf:
         return ()
     steps = math.ceil(math.log(high / low) / COST_STEP)
@@ -305,8 +296,7 @@ def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[
 
 
 def _cost(curves: Sequence[TimeCurve], x: float) -> float:
-    """Return the expected loss, as a share of the time, if the curve that seems the fastest at x = ln(n) is
-    chosen. Return 0 if no curve covers x."""
+    """Return the expected loss, as a share of the time, of the curve that seems the fastest at x = ln(n)."""
     there = [curve for curve in curves if curve.first - 1e-9 <= x <= curve.last + 1e-9]
     best = min(there, key=lambda curve: curve.mean(x), default=None)
     return 0.0 if best is None else doubt(best, [curve for curve in there if curve is not best], x).cost
@@ -319,8 +309,8 @@ TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
-    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run. It does not include the
-    uncertain place of a step."""
+    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run, without that of a step's
+    place."""
     shape = 0.0 if curve.knows(x) else WIDE_GAP
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 
@@ -337,8 +327,8 @@ def expected_loss(mean: float, deviation: float) -> float:
 
 
 def interval(curve: TimeCurve, x: float) -> tuple[float, float, float]:
-    """Return the seconds of a single call at x = ln(n) as a 95 % interval: its low end, the expected value and
-    its high end."""
+    """Return the seconds of a single call at x = ln(n): the low end of the 95 % interval, the expected value,
+    the high end."""
     height, reach = curve.at(x), Z * math.sqrt(variance(curve, x))
     means = [mean for _, mean in height.branches()]
     return math.exp(min(means) - reach), math.exp(height.mean), math.exp(max(means) + reach)

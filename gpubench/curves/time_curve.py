@@ -26,7 +26,7 @@ LEAST_PIVOT = 1e-12
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """Return the dot product. If the vectors differ in length, the rest of the longer one is ignored."""
+    """Return the dot product, over the length of the shorter vector."""
     return sum(map(mul, a, b), 0.0)
 
 
@@ -52,7 +52,7 @@ def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 class Process(Protocol):
-    """A belief about a curve. Only the process itself understands the result of its method `place`."""
+    """A belief about a curve. What `place` returns is for the methods of the same process."""
 
     def place(self, x: float) -> Any:
         """Prepare x = ln(size) for `mean` and `covariances`."""
@@ -83,16 +83,16 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp that grows by `rate` for each unit of x, from 0 at the first point, and by steps. There
-        is a step between two neighbouring points if the time changes by more than slopes and chance explain.
-        The whole excess may then lie anywhere between the points."""
+        """Return a warp that grows by `rate` for each unit of x, and by the squared `step` between neighbouring
+        points."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
+            # a step may lie anywhere between the points
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
         return cls(tuple(point.x for point in points), tuple(heights))
 
     def at(self, x: float) -> float:
-        """Return the variance that a walk has gained between the first knot and x. It is never negative."""
+        """Return the variance that a walk has gained from the first knot to x, at least 0."""
         i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
         (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
         return max(low + (high - low) * (x - a) / (b - a), 0.0)
@@ -100,16 +100,16 @@ class Warp(NamedTuple):
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """Return the step of ln(seconds) between point `i` and the next point: the change beyond what the slopes on
-    both sides explain. Return 0 if the squared step is at most `sure` times the variance of chance, if a step
-    down lies where the time does not fall, or if the gap is too wide to be judged by the slopes beside it.
-    Return 0, too, if a narrow neighbouring gap has a more certain step, because an outlier would otherwise give
-    a step on each of its sides."""
+    both sides explain. Returns 0 if the squared step is at most `sure` times the variance of chance, or if the
+    slopes cannot tell."""
     low, high = points[i : i + 2]
+    # too wide to be judged by the slopes beside it
     if high.x - low.x > WIDEST:
         return 0.0
     excess, chance = _excess(points, i)
     if excess**2 <= sure * chance or (excess < 0 and low.y <= high.y):
         return 0.0
+    # An outlier would give a step on each of its sides, so only the more certain of two near ones counts.
     for j in (i - 1, i + 1):
         if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
             beside, its_chance = _excess(points, j)
@@ -119,11 +119,8 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of that rise.
-
-    At an end of the curve, the slope is taken to be at least STEEP. Points within LEVEL of each other on one
-    side of the gap are averaged.
-    """
+    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of that
+    rise."""
     low, high = points[i : i + 2]
     gap = high.x - low.x
     before = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
@@ -140,6 +137,7 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
     excess = high_level - low_level
     chance = low_chance + high_chance
     chance += sum((gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs)
+    # at an end of the curve, the slope is taken to be at least STEEP
     if len(slopes) < 2:
         excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
     return excess, chance
@@ -158,9 +156,9 @@ STEEP = 1.2
 class Walk:
     """A process: a straight line of unknown level and slope, plus random walks of its height and of its slope.
 
-    `mean` is the expected ln(seconds), which is the same everywhere. `level` is the standard deviation of the
-    line's level at x = `low`, and `slope` that of its slope. `warp` is the variance of the height's walk, and
-    `bend` the variance that the slope gains for each unit of x.
+    `mean` is the expected ln(seconds), the same at each x. `level` and `slope` are the standard deviations of
+    the line, whose level is that at x = `low`. `warp` is the variance of the height, and `bend` what the slope
+    gains in variance for each unit of x.
     """
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
@@ -188,9 +186,8 @@ class LaunchTime:
     """A process around the curve ln(a + b n): a device takes a = `fixed_s` to start and b = `per_n_s` for each
     unit of n.
 
-    `fixed` and `per_n` are the relative standard deviations of a and b, and a small `walk` is added. With
-    `power` p, the curve is ln((a^p + (b n)^p)^(1/p)): the larger p is, the nearer it lies to the larger of a
-    and b n.
+    `fixed` and `per_n` are the relative standard deviations of a and b, and `walk` is added. With `power` p,
+    the curve is ln((a^p + (b n)^p)^(1/p)).
     """
 
     def __init__(
@@ -216,7 +213,7 @@ class LaunchTime:
 
 
 class Deviating:
-    """The sum of the process `common` and the deviation of the independent process `own` from its mean."""
+    """A process: `common`, plus the deviation of the independent process `own` from its mean."""
 
     def __init__(self, common: Process, own: Process) -> None:
         self._common, self._own = common, own
@@ -233,9 +230,8 @@ class Deviating:
 
 
 class Conditioned:
-    """A process after some points are known. `likelihood` is the logarithm of the prior density of these
-    points, up to a constant. `misfit` is the sum of their squared deviations from the prior, each in units of
-    its expected deviation."""
+    """A process after some points are known. `likelihood` is the logarithm of the points' prior density, up to
+    a constant. `misfit` is the points' squared Mahalanobis distance from the prior."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
         self.prior = prior
@@ -315,8 +311,8 @@ class Point(NamedTuple):
 
 
 def kind_of(device_kind: str, regime: str) -> Kind:
-    """Return the kind of the curve for calls in the regime with this id: `cpu` on a CPU, whatever the regime.
-    On other devices it is `copied` for a regime that copies or computes in place, else `queued` or `waited`."""
+    """Return the kind of the curve for calls in the regime with this id. Calls on a CPU are `cpu`, those that
+    copy or compute in place are `copied`, and the others are `queued` or `waited`."""
     if device_kind == "cpu":
         return "cpu"
     if copies(regime) or regime.startswith(IN_PLACE):
@@ -325,8 +321,7 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """Return one point for each size, by ascending size. Interrupted blocks are ignored, and so are sizes
-    without any other block."""
+    """Return one point for each size that has a block without interruption, by ascending size."""
     result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
@@ -355,9 +350,8 @@ def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
 
 
 def offset_variance(kind: Kind, blocks: Blocks) -> float:
-    """Return the variance of a whole curve's offset, by which it may be shifted in another run. It combines the
-    expected variance of a session with the observed distances between sessions, over the sizes that all
-    sessions measured."""
+    """Return the variance by which a whole curve may be shifted in another run. It combines an expected
+    variance with the distances between sessions, over the sizes that all sessions measured."""
     apart: dict[int, list[float]] = {}
     count = max((len(sessions) for sessions in blocks.values()), default=1)
     for sessions in blocks.values():
@@ -394,8 +388,8 @@ class Height(NamedTuple):
     gap: tuple[float, float] = (0.0, 0.0)  # the ends of the gap, as ln(n)
 
     def branches(self) -> list[tuple[float, float]]:
-        """Return pairs (probability, mean): first for the case that the step lies below the size, then that it
-        lies above. Return one pair if there is no step."""
+        """Return pairs (probability, mean): the step lies below the size, and it lies above. Returns one pair
+        if there is no step."""
         if not self.jump:
             return [(1.0, self.mean)]
         before = self.mean - self.share * self.jump
@@ -404,8 +398,8 @@ class Height(NamedTuple):
 
 class TimeCurve:
     """The curve of ln(seconds) over ln(n) of one contender, between the smallest and the largest timed size.
-    `belief` is its process, over x = ln(n) + `shift`. `offset` is the variance of the shift that the whole
-    curve may have in another run."""
+    `belief` is its process over x = ln(n) + `shift`. `offset` is the variance of the whole curve's shift in
+    another run."""
 
     def __init__(
         self, belief: Conditioned, points: Sequence[Point], offset: float, *, kind: Kind, shift: float = 0.0,
@@ -415,8 +409,7 @@ class TimeCurve:
 
     @cached_property
     def _grid(self) -> tuple[list[float], list[float], list[float]]:
-        """The places at which the curve is computed (the points and some places between them), with the means
-        and the variances there."""
+        """The places at which the curve is computed, with the means and the variances there."""
         places = [self.first]
         for point in self.points[1:]:
             start = places[-1]
@@ -427,7 +420,7 @@ class TimeCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        """The step in each gap between two points. It is always 0 for a GPU."""
+        """The step in each gap between two points, 0 on a GPU."""
         if self.kind != "cpu":
             return [0.0] * (len(self.points) - 1)
         return [
@@ -446,19 +439,18 @@ class TimeCurve:
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Tell whether the shape of the curve is known around x. It is known if timed sizes lie close enough on
-        both sides of x, or if relatives give the shape between the timed sizes. Relatives are used for GPUs
-        only, because on a CPU each op outgrows the caches at a size of its own."""
+        """Tell whether the shape of the curve is known around x, from timed sizes close by or, on a GPU, from
+        relatives."""
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
         around = self.points[max(i - 1, 0) : i + 1]
+        # Relatives tell nothing on a CPU, where each op outgrows the caches at a size of its own.
         close = around[-1].x - around[0].x <= WIDEST or min(abs(point.x - x) for point in around) <= STEP
         return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
     def mean(self, x: float) -> float:
-        """Return the mean of `at(x)`, computed fast. Beyond the timed sizes, return the mean at the nearest
-        end."""
+        """Return the mean of `at(x)`, or that at the nearest end beyond the timed sizes."""
         grid, means, _ = self._grid
         i = bisect_right(grid, x)
         if i == 0 or i == len(grid):
@@ -466,9 +458,8 @@ class TimeCurve:
         return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
 
     def pull(self, x: float) -> float:
-        """Return the correction of `mean` at x by the sizes that were timed within NEAR of x. At a timed size,
-        `mean` plus the correction is the measured time. Between two near sizes the correction is interpolated
-        linearly."""
+        """Return by how much the sizes timed within NEAR of x lie above `mean`, interpolated at x. At a timed
+        size, `mean` plus this is the measured ln(seconds)."""
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]
         reach = min(NEAR, around[-1].x - around[0].x or NEAR)
@@ -480,16 +471,12 @@ class TimeCurve:
         return pull
 
     def case_variance(self, x: float) -> float:
-        """Return the variance with which ln(seconds) of one size, x = ln(n), scatters around the curve within a
-        run."""
+        """Return the variance of ln(seconds) of a single size around the curve, within a run."""
         return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:
         """Return the belief about ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside the
-        timed sizes.
-
-        The curve is computed at the points and at a few places between them, and interpolated linearly.
-        """
+        timed sizes."""
         grid, means, variances = self._grid
         if not grid[0] - 1e-9 <= x <= grid[-1] + 1e-9:
             raise ValueError("a curve says nothing beyond the sizes that were timed")
