@@ -127,7 +127,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     joules: dict[str, float | str] = {}  # goal `energy`: joules of a call by device, or why they are unknown
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
-        """Return the candidate of this device. Return None if the device is unknown or has no time."""
+        """Return the candidate of this device, or None if it is unknown or has no time."""
         return next((item for item in self.candidates if item.device_id == device_id and item.time), None)
 
     @property
@@ -145,8 +145,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """The reason why the advice has no gain. It names the side that has no time, and says why its devices
-        have none."""
+        """The reason why the advice has no gain: the side without a time, and why its devices have none."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
@@ -159,7 +158,7 @@ def advise(
     key: Key, contenders: ContenderSet, decision: Decision, n: int, regime: str, *, hybrid: bool = True
 ) -> Advice:
     """Return the advice for a call of size `n` in this regime (by id). `decision` is the choice among
-    `contenders` at this size. If `hybrid` is True and a measured split is faster, the split is the advice."""
+    `contenders` at this size. A faster measured split is the advice, unless `hybrid` is False."""
     split = split_of(contenders, n, decision) if hybrid else None
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
@@ -199,7 +198,7 @@ def _split(split: TimedSplit) -> AdviceSplit:
 
 
 def source_of(run: Run) -> AdviceSource:
-    """Return the description of the result on which the advice rests."""
+    """Return the description of the result file of `run`."""
     return AdviceSource(
         run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete, machine=machine_line(run),
         tool=dict(sorted(run.tool.items())),
@@ -209,9 +208,7 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield each device as a candidate, with the time of one call at `n` by the device's fastest
-    implementation, or None if it is unknown. If `split` is given, also yield a candidate for the CPU and the
-    GPU together."""
+    """Yield each device as a candidate, with the time of one call at `n` there, or None."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -222,6 +219,7 @@ def _expectations(
         else:
             rows = [call for call in contenders.rows if call.case.device_id == device_id]
             yield _candidate(run, device_id, kind, reason=_why_no_time(own, rows, n)), None
+    # the CPU and the GPU together
     case = split and split.row.case
     if case and case.time:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
@@ -254,8 +252,7 @@ def _candidate(
 
 
 def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:
-    """Return a few words that say why a device has no expected time at size `n`. `own` are its contenders, and
-    `rows` its cases."""
+    """Return a few words that say why a device with these contenders and cases has no expected time at `n`."""
     refused = [case for case in rows if case.reason and case.n == n]
     refused += [case for case in rows if case.reason == NO_ROOM and case.n <= n]
     if refused:
@@ -313,10 +310,9 @@ def measuring_command(key: Key, n: int | None = None) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return the advice where to run a call of size `n` in this regime (by id). `runs` are sorted, newest
-    first. The first run that compares CPU and GPU at `n` answers, else the first run with any time at `n`, else
-    the first run with this op, dtype and params. If there is none, raises InputError with the measured
-    alternatives."""
+    """Return the advice for a call of size `n` in this regime (by id) from one of the runs, which are
+    sorted, newest first. `first_to_know` tells which run answers. Raises InputError if no run has this op,
+    dtype and params."""
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class Analysis:
-    """One run as a report reads it. Each derived value is computed on first use, and only once.
+    """One run as a report reads it. Derived values are computed on first use, and kept. `cases` and `speedups`
+    hold shown cases only.
 
-    `cases` and `speedups` hold the shown cases only. `everything` holds all cases, and `compared` holds the
-    cases that have a CPU side.
+    `everything` holds all cases, and `compared` those that have a CPU side.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Analysis:
         self._source, self._nouns = self, dict[Any, Any]()
 
     def replace(self, **values: Any) -> Analysis:
-        """Return a copy in which the attributes `values` are replaced, such as the order of the rows. The copy
-        shares the derived parts of this analysis."""
+        """Return a copy in which the attributes `values` are replaced, such as the order of the rows. Parts
+        that `derive` made are shared."""
         other = copy.copy(self)
         vars(other).update(values)
         return other
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
-        """Return a part of the report: the result of `noun(analysis)`. It is computed on the first call and
-        kept. The part ignores what `replace` has changed."""
+        """Return `noun(analysis)`, a part of the report, which is computed once and kept. The part ignores what
+        `replace` has changed."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
@@ -90,11 +90,8 @@ class Analysis:
 
     @cached_property
     def compared(self) -> tuple[CaseResult, ...]:
-        """All cases that can be compared with a CPU.
-
-        Overheads and collectives have no CPU side, device groups are compared with one GPU, and named variants
-        are shown beside their implementation. None of these is included.
-        """
+        """All cases that can be compared with a CPU: without overheads, collectives, device groups and
+        named variants."""
         return tuple(
             item
             for item in self.everything
@@ -119,8 +116,8 @@ class Analysis:
         return self.curves_of("gpu", fitted=False)
 
     def curves_of(self, kind: DeviceKind, *, fitted: bool = True) -> tuple[BreakEven, ...]:
-        """Return the break-even of each op and device of this kind. If `fitted` is False, the result has no
-        verdicts and takes little time."""
+        """Return the break-even of each op and device of this kind. Without `fitted`, they have no verdicts and
+        take little time."""
         cases = [item for item in self.compared if alone(item) and item.id not in self._beside]
         return break_evens(
             self.run, cases, [item for item in self.speedups if alone(item.case)], kind, fitted=fitted
@@ -129,8 +126,7 @@ class Analysis:
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
         """The break-evens of users' functions, from the fastest code on the CPU and the fastest code on the
-        GPU. (`break_even` compares the code as the user wrote it.) Functions without other code are left out.
-        """
+        GPU. Functions without other code than the user's are left out."""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -147,7 +143,7 @@ class Analysis:
 
 
 def derive_once(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
-    """Decorate a function of an analysis so that each analysis computes its value only once."""
+    """Decorate a function of an analysis so that its value is computed once for each analysis."""
 
     @functools.wraps(derive)
     def noun(analysis: Analysis) -> T:
@@ -160,13 +156,9 @@ def analyse(
     run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None, gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> Analysis:  # fmt: skip
-    """Return the analysis of `run` for a report.
-
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation).
-    `keep` selects the shown cases (default: all), `gates` are the requested gates, `claims` are the claims to
-    judge.
-    Raises InputError if the baseline was not measured.
-    """
+    """Return the analysis of `run`. `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default:
+    the fastest CPU implementation), and `keep` selects the shown cases. Raises InputError if the baseline was
+    not measured."""
     analysis = Analysis(run, baseline, keep, gates, claims)
     if baseline is not None:
         _ = analysis.speedups
@@ -174,8 +166,7 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether the case computes on a single device. Splits and device groups do not: they have separate
-    sections in a report, and no peaks."""
+    """Tell whether the case computes on a single device, unlike splits and device groups."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 
@@ -183,11 +174,8 @@ KEYS = ("case", "op", "n", "device", "time", "speedup")
 
 
 def order_rows(analysis: Analysis, key: str) -> Analysis:
-    """Return `analysis` with its rows sorted by `key`, one of KEYS, smallest first. `-key` sorts the largest
-    first.
-
-    Rows without a value come last in both orders. Equal rows keep their order.
-    """
+    """Return `analysis` with its rows sorted by `key`, one of KEYS, or with `-` before it in descending order.
+    Rows without a value come last, and equal rows keep their order."""
     name, down = key.removeprefix("-"), key.startswith("-")
     ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
 
@@ -212,8 +200,8 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """The geometric mean of one device's headline speedups. Means of different sets of workloads are not
-    comparable."""
+    """The geometric mean of one device's headline speedups. Means of different sets of workloads are
+    not comparable."""
 
     regime: str  # the id of the regime
     dtype: str  # the dtype of the elements
@@ -226,16 +214,16 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """The mean with its interval. Each end is the mean of the same ends of the speedups' intervals."""
+        """The mean with its interval, whose ends are the means of the speedups' ends."""
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
-    """Return one geometric mean of the headline speedups for each regime, dtype and device. All means of a
-    dtype are about the same workloads: those that were attempted in every regime, on any device. So sizes that
-    a search added for one break-even are left out. A mean names the workloads in which its device has no
-    headline as `missing`. The interval is as wide as if all speedups erred in the same direction."""
+    """Return the geometric mean of the headline speedups of each regime, dtype and device. All means of a dtype
+    are about the same workloads, those that were attempted in every regime. The interval is as wide as if all
+    speedups erred in the same direction."""
+    # So sizes that a search added for one break-even are left out.
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
         ratio
@@ -262,10 +250,10 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return, by dtype, the names of the workloads that have a case in every regime of this dtype. CPU cases
-    are ignored. Cases without a time count."""
+    """Return, by dtype, the workloads that have a case in every regime of this dtype, timed or not."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
+        # a CPU has one regime for all situations
         if case.device_kind != "cpu":
             by_workload = tried.setdefault(case.case.dtype, {})
             by_workload.setdefault(case.case.workload, set()).add(case.case.regime_id)
@@ -305,7 +293,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
-    """Group the runs by machine. The machines are in the order in which their first files were given."""
+    """Group the runs by machine, in the order of their first files."""
     return tuple(
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
@@ -323,14 +311,13 @@ def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
-    """Return the headline speedups of hardware GPUs. Splits with a CPU and software adapters are left out."""
+    """Return the headline speedups of hardware GPUs, without splits and software adapters."""
     return [item for item in analysis.speedups if item.kind == "headline" and item.case.device_kind == "gpu"]
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return how times changed over the runs of a machine, with one history for each series, regime and device.
-    The history is that of the case with times in the most runs, at least two. Among equals, the case with the
-    largest size is chosen, then the one with the fastest implementation. Variants are left out."""
+    """Return the times of one case over the runs, for each series, regime and device. It is the case with times
+    in the most runs, at least two; among equals the largest one, then the fastest. Variants are left out."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

@@ -43,13 +43,13 @@ class AnswerRow(OfSeries, frozen=True, kw_only=True):
     count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
-        """Return the number of elements of one array at size `n`. For sizes that count rows, tokens or images,
-        return `n` itself."""
+        """Return the number of elements of one array at size `n`; `n` itself if sizes count rows, tokens
+        or images."""
         return n * n if self.size_unit == "side" else n
 
     @property
     def on_host(self) -> bool:
-        """Whether no GPU can run the op, so that it runs on the host in all situations."""
+        """Whether the op runs on the host in all situations, because no GPU can run it."""
         return all(cell.reason == HOST_STAGE for cell in self.cells.values())
 
 
@@ -78,12 +78,12 @@ class BestImplementation(OfSeries, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """The time of the fastest implementation, or of plain NumPy if that is as good. In seconds."""
+        """The seconds of the fastest implementation, or of plain NumPy if that is as good."""
         return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
 class GpuTimes(OfSeries, frozen=True, kw_only=True):
-    """The times of one op on one GPU at one size. It is used for runs without a CPU time."""
+    """The times of one op on one GPU at one size, for a run without a CPU time."""
 
     device_id: str  # the id of the GPU
     n: int  # the size n of the op
@@ -153,9 +153,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        """The ids of the regimes that the table shows: waited calls (queued calls if no waited call was
-        measured), copied calls, and regimes that are measured on request only. If none of these was measured,
-        up to two measured regimes are shown."""
+        """The ids of the regimes that the table shows: waited (or queued), copied, and those measured on
+        request only. Without any of these, up to two measured ones are shown."""
         measured = set().union(*(entry.cells for entry in self.rows))
         home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
         shown = [regime for regime in (home, ALWAYS, *ON_REQUEST) if regime in measured]
@@ -168,8 +167,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which the break-even of queued calls is smaller than that of waited calls. It is the
-        median over the rows that have both break-evens. None if fewer than FEWEST_OPS rows have both."""
+        """The factor by which the break-even of queued calls is smaller than that of waited calls: a median
+        over the rows. None if fewer than FEWEST_OPS rows have both break-evens."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -178,11 +177,9 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(
     analysis: Analysis, *, by_device: bool = False, backend: str | None = None, thresholds: bool = True
 ) -> MachineAnswer:
-    """Return the content of the final screen.
-
-    `by_device` shows every GPU backend. `backend` shows this backend, if it was compared with a CPU, instead of
-    the fastest one. If `thresholds` is False, the cells hold gains only, which takes little time.
-    """
+    """Return the content of the final screen. `by_device` shows every GPU backend, and `backend` this one
+    instead of the fastest, if it was compared with a CPU. Without `thresholds`, the cells hold gains only,
+    which takes little time."""
     run, cases = analysis.run, op_cases(analysis)
     curves = analysis.break_even if thresholds else analysis.points
     ranked = _rank_backends(curves)
@@ -221,7 +218,7 @@ def answer(
 
 
 def op_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the shown cases of ops. Variants, overheads and collectives are left out."""
+    """Return the shown cases of ops, without variants, overheads and collectives."""
     return [case for case in analysis.cases if case.case.group not in CALLS and case.case.variant is None]
 
 
@@ -247,10 +244,10 @@ def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
-    """Return the ops that the run did not reach and that have no time. Either the time budget ended first, or
-    the op was requested but never planned at a size that memory holds."""
+    """Return the ops that have no time because the run did not reach them."""
     run = analysis.run
     missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
+    # requested, but never planned at a size that memory holds
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
         missing |= {*run.selection.ops} - {
             outcome.case.op
@@ -272,9 +269,7 @@ def _late(
 
 
 def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
-    """Return the GPU backends, best first. For each series and regime, a backend scores a point if its speedup
-    is within 10 % of the best. Speedups are compared at the largest of the sizes that the most curves have.
-    Only the waited and copied regimes count, or all regimes if neither was measured."""
+    """Return the GPU backends, by the number of cells (series and regime) in which each is near the best."""
     cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
     common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {curve.case.backend: 0 for curve in curves}
@@ -294,8 +289,8 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Yield a row for each series with a measured, failed or skipped case on this device. A row has one cell
-    per regime, with the size from which the device pays."""
+    """Yield a row for each series with a measured, failed or skipped case on this device. It has one cell
+    per regime."""
     curves = {curve.case.cell: curve for curve in break_even}
     tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
     for of_op in group_by(tried, lambda case: case.case.series).values():
@@ -309,8 +304,7 @@ def answer_rows(
 
 
 def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """Merge the rows of GPUs that have the same backend and model and whose intervals overlap in every cell.
-    Two adapters of the same physical GPU are never merged."""
+    """Merge the rows of GPUs of one backend and model whose intervals overlap in every cell."""
     gpus = {device.id: (device.backend, device.name, device.gpu_id) for device in run.devices}
 
     def are_like(a: AnswerRow, b: AnswerRow) -> bool:
@@ -318,6 +312,7 @@ def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
         return (
             len(kind) > 0
             and (a.op, a.dtype, a.params, kind) == (b.op, b.dtype, b.params, other_kind)
+            # no two adapters of the same physical GPU
             and not (gpu_id and gpu_id == other_id)
             and a.cells.keys() == b.cells.keys()
             and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
@@ -351,9 +346,8 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return the best CPU implementation at some sizes of each op, dtype and params. The sizes are those that
-    the user requested for the op. If there are none, they are the measured sizes nearest to
-    IMPLEMENTATION_SIZES, or only the largest of these if `largest` is True."""
+    """Return the best CPU implementation at the requested or some measured sizes of each op, dtype
+    and params."""
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
     for (op, *_), cases in on_cpu.items():
@@ -381,8 +375,7 @@ def _implementations(
 
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int, int]:
-    """Return the sizes nearest to IMPLEMENTATION_SIZES, each with its index in that list. If the size counts
-    rows, tokens or images, return the smallest, a middle and the largest size. `sizes` must ascend."""
+    """Map the measured sizes nearest to IMPLEMENTATION_SIZES to their index there; `sizes` must ascend."""
     last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -421,15 +414,13 @@ def _best_implementation(
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Tell whether the result of the op has more than one element. Return False if this installation does not
-    know the op."""
+    """Tell whether the result of the op has more than one element."""
     op = declaration(case.op)
     return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 
 
 def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
-    """Yield the times of each series on each GPU. If sizes of the op were requested, all of its sizes are
-    yielded, else only the largest size."""
+    """Yield the times of each series on each GPU, at all requested sizes or the largest one."""
     gpu = [case for case in timed if case.device_kind == "gpu"]
     largest: dict[tuple[SeriesKey, str], int] = {}
     for case in gpu:
@@ -452,8 +443,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
 
 
 def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
-    """Return the failures, grouped by backend. The detail of a backend's first failure is used for all its ops.
-    `timed` are the cases with a time; the trouble of a backend without one is `whole`."""
+    """Group the failures by backend, with the detail of the backend's first one."""
     checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
     alive = {case.case.backend for case in timed}
     troubles = []
@@ -517,8 +507,7 @@ def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -
 
 
 def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
-    """Return the reasons why these cases have no time, gravest first: the budget, failures, an early end, then
-    skips."""
+    """Return the reasons why these cases have no time, gravest first."""
     budget = [case for case in cases if out_of_budget(run, case)]
     failed = [case for case in cases if case.outcome == "failure"]
     planned = [case for case in cases if case.outcome == "planned"]
@@ -550,8 +539,7 @@ def _absent(run: Run) -> list[str]:
 
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a text `name: text` for each name in the pairs (name, text). A name that occurs several times
-    keeps its first text. A text that already begins with its name stays as it is."""
+    """Return `name: text` for each name in the pairs (name, text), with the name's first text."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))
@@ -559,7 +547,7 @@ def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
-    """Tell whether the run has cases on devices other than the CPU that are not among `cases`."""
+    """Tell whether the run has cases of other devices than CPUs that are not among `cases`."""
     shown = {case.id for case in cases}
     others = {device.id for device in run.devices if device.kind != "cpu"}
     return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)

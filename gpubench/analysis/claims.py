@@ -33,8 +33,8 @@ class Seconds(float):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claim about one of these: a speedup, the times of both sides, the time of one side, a time between two
-    bounds, or a break-even between two sizes. The fields of the other kinds are None."""
+    """A claim about a speedup, the times of one or both sides, a range of times, or a range of break-evens. The
+    fields of the other kinds are None."""
 
     claim: str  # the claim in one sentence
     document: str | None = None  # the document that makes the claim; None: not told
@@ -56,8 +56,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def expected(self) -> float | None:
-        """The claimed speedup. If the claim gives the times of both sides instead, it is their ratio. None if it
-        gives neither."""
+        """The claimed speedup, or the ratio of the claimed times of both sides; None without either."""
         if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
             return self.cpu_s / self.gpu_s
         return self.speedup
@@ -72,8 +71,8 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim with the measured case that favours it most. Values that were not claimed or not measured are
-    null."""
+    """A claim with the measured case that favours it most. Values that were not claimed or not measured
+    are null."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
@@ -117,21 +116,14 @@ HYBRID = "hybrid"
 
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
-    """Judge each claim by the measured case that favours it most, and return the results in the order of the
-    claims. A claim without such a case is "not measured", and a throttled case leaves its claim undecided.
-    Raises UsageError if a case of a claim is not a valid selector.
-
-    A claimed speedup is confirmed if its whole measured interval reaches `1 - tolerance` times the claim. It is
-    refuted if no part of the interval does, and undecided otherwise. A time may reach up to `1 + tolerance`
-    times the claimed time. A claimed range is confirmed by an interval inside it and refuted by an interval
-    outside it.
-    """
+    """Judge each claim by the measured case that favours it most (docs/claims.md). The results have the order
+    of the claims. Raises UsageError if a case of a claim is not a valid selector."""
     seen = _Measured(analysis)
     return tuple(seen.judge(claim) for claim in analysis.asked_claims)
 
 
 class _Measured:
-    """The measured cases, speedups and break-evens of a run. It judges claims by them."""
+    """The measured cases, speedups and break-evens by which claims are judged."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
@@ -172,9 +164,7 @@ class _Measured:
         )  # fmt: skip
 
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
-        """Return the largest speedup among the cases that the selector `text` selects, or the reason why there
-        is none. Speedups that may be a headline come first. A software adapter or a split counts only if the
-        claim is about one."""
+        """Return the largest speedup of the cases that the selector `text` selects, or why there is none."""
         matches = selector(text, option="--claims")
         if claim.against not in ("cpu", "gpu"):
             return self._against_cases(matches, selector(claim.against, option="--claims"))
@@ -182,6 +172,7 @@ class _Measured:
         kinds = _answers(claim, text)
         real = [ratio for ratio in matching if ratio.case.device_kind in kinds]
         if real:
+            # what may be a headline comes first
             best = max(real, key=lambda ratio: (ratio.headline, ratio.ratio))
             return best if claim.against == "cpu" else self._against_gpu(best) or NO_CASE
         if host := self._on_host(matches):
@@ -189,24 +180,24 @@ class _Measured:
         return SOFTWARE if any(ratio.case.device_kind == "software" for ratio in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
-        """Return the speedup 1 of a stage that no GPU can run: the CPU's time is used for both sides. Return
-        None for other stages."""
+        """Return the speedup 1 of a stage that no GPU can run; None for other stages."""
         matching = [case for case in self.cases if matches(case.case)]
         if not any(case.reason == HOST_STAGE for case in matching):
             return None
         timed = [case for case in matching if case.time is not None and case.device_kind == "cpu"]
         best = fastest(timed)
+        # the CPU's time on both sides
         return pair("headline", best, best, headline=True)
 
     def _against_gpu(self, ratio: Speedup) -> Speedup | None:
-        """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work.
-        Return None if there is none."""
+        """Return the speedup of the case of `ratio` over the fastest GPU implementation of the same work, if
+        there is one."""
         beside = fastest(other.case for other in self._same_work(ratio, ratio.case.case.regime_id, "gpu"))
         return pair("headline", beside, ratio.case, headline=ratio.headline)
 
     def _same_work(self, ratio: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
-        """Return the headline speedups that devices of this `kind` have in this regime (by id), for the same
-        workload as `ratio`."""
+        """Return the headline speedups of this kind of device and regime (by id) for the workload
+        of `ratio`."""
         key = ratio.case.case.workload, regime, kind
         return [
             other for other in self.headlines
@@ -214,9 +205,8 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the largest speedup of a GPU case over the fastest other case of the same device, or the reason
-        why there is none. `matches` selects the GPU cases and `divides` the other ones. If both cases compute
-        the same op, they must also have the same size, dtype and regime."""
+        """Return the largest speedup of a GPU case over the fastest comparable case that `divides` selects, or
+        why there is none."""
         bases = [case for case in self.everything if divides(case.case)]
         ratios = [
             pair("headline", fastest(base for base in bases if _comparable(base.case, case.case)), case)
@@ -226,9 +216,8 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, claim: Claim, ratio: Speedup) -> Speedup | None:
-        """Return the largest speedup of the workload of `ratio`, over the baseline of the claim, if every call
-        copies both ways. Return None if that was not measured, and if the baseline is a selector. A speedup of a
-        CPU case is returned unchanged."""
+        """Return the largest speedup of the same work if every call copies both ways, or None."""
+        # a CPU copies nothing
         if ratio.case.device_kind == "cpu":
             return ratio
         same = self._same_work(ratio, "transfer-always", ratio.case.device_kind)
@@ -238,7 +227,7 @@ class _Measured:
         return self._against_gpu(best) if claim.against == "gpu" else None
 
     def _time(self, claim: Claim) -> ClaimResult:
-        """Judge a claimed time, of the CPU or within a range, by the fastest selected case."""
+        """Judge a claimed time by the fastest selected case."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0]) if claim.time_s is not None else ("cpu",)
         matching = [case for case in self.cases if matches(case.case) and case.device_kind in kinds]
@@ -272,14 +261,13 @@ class _Measured:
 
 
 def _comparable(base: Case, case: Case) -> bool:
-    """Tell whether `base` may be the baseline of `case`: another case of the same device, of another op, or of
-    the same op with the same size, dtype and regime."""
+    """Tell whether `base`, on the same device, is another op or another case of the same call."""
     same_call = (base.workload, base.regime_id) == (case.workload, case.regime_id)
     return base.device_id == case.device_id and (base.op != case.op or (same_call and base.id != case.id))
 
 
 def _ends(curve: BreakEven) -> tuple[float, float]:
-    """Return the ends of the interval of a break-even, as sizes. An unknown end is 0 or infinity."""
+    """Return the ends of the interval of a break-even, as sizes; an unknown end is 0 or infinity."""
     if curve.verdict == "all-sizes":
         return 1.0, curve.first  # no size is smaller
     if curve.verdict == "no-size":
@@ -288,8 +276,7 @@ def _ends(curve: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the result of a claim. `sides` are further fields of the result, such as the measured speedup; the
-    fields with its numbers are filled in from them."""
+    """Return the result of a claim; `sides` are further fields, from which its numbers are filled in."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:
@@ -318,16 +305,14 @@ def _estimate_s(case: CaseResult) -> float:
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
-    """Return the kinds of device by whose cases a claim is judged, by default GPUs. A software adapter counts
-    only if the claim names its kind, a split only if the selector `text` names it."""
+    """Return the kinds of device by whose cases a claim is judged."""
     if claim.device is not None:
         return (claim.device,)
     return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
 
 
 def _total(terms: Sequence[Speedup]) -> Speedup | None:
-    """Return the speedup of all `terms` run one after the other. Return None if no session measured all of
-    them."""
+    """Return the speedup of all `terms` in a row, or None if no session measured all of them."""
     if len(terms) == 1:
         return terms[0]
     case = _one_after_the_other([ratio.case for ratio in terms])
@@ -336,8 +321,7 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """Return the cases combined into one. In each session that measured all of them, its k-th block is the sum
-    of their k-th blocks. Return None if there is no such session."""
+    """Return one case whose blocks are sums of those of `rows`, or None if no session measured all of them."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
@@ -436,10 +420,10 @@ def _parse(data: bytes, name: str) -> _File:
 
 
 def _decode(kind: type, value: str | float) -> Any:
-    """Return a time of type `kind`, the only type in the file that msgspec cannot decode itself. Raises
-    ValueError for anything but a number of seconds or a duration with a unit."""
+    """Return a time of type `kind`, from a number of seconds or a duration with a unit."""
     text = f"{value:.12f}" if type(value) in (float, int) else str(value)  # true is no second
     try:
+        # msgspec can decode every other type of the file itself
         return kind(parse_duration(text, option="--claims"))
     except UsageError as error:
         raise ValueError(f"{error.message}: {error.why}") from None
@@ -462,7 +446,7 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return a text that says what is contradictory or out of range in the claim, or None for a valid claim."""
+    """Return what is contradictory or out of range in the claim, or None."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

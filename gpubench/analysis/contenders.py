@@ -79,13 +79,14 @@ class Contender(NamedTuple):
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n in seconds. It is the measured time, or that of the curve, corrected by
-        the measured sizes near n. Return None outside the measured sizes."""
+        """Return the expected time at n in seconds: the measured time, else that of the curve. Returns None
+        outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
             return point.time.estimate
         x = math.log(n)
         inside = self.curve.first < x < self.curve.last
+        # corrected by the measured sizes near n
         return math.exp(self.curve.mean(x) + self.curve.pull(x)) if inside else None
 
     def is_timed_at(self, n: int) -> bool:
@@ -94,8 +95,7 @@ class Contender(NamedTuple):
         return point is not None and point.measured
 
     def expect(self, n: int) -> Expected | None:
-        """Return the expected time at n with its interval and evidence. Return None outside the measured
-        sizes."""
+        """Return the expected time at n with its interval and evidence, or None outside the measured sizes."""
         seconds = self.seconds(n)
         if n in self.points or seconds is None:
             return self.points.get(n)
@@ -124,8 +124,8 @@ class TimedSplit(NamedTuple):
 
 
 class ContenderSet(NamedTuple):
-    """The contenders for calls of one op, dtype, params and regime, and the sizes at which they can be
-    compared."""
+    """The contenders for calls of one op, dtype, params and regime, and the sizes at which they can
+    be compared."""
 
     run: Run  # the run that measured them
     rows: tuple[CaseResult, ...]  # the cases of the op
@@ -156,8 +156,8 @@ class Decision(NamedTuple):
     against_s: float = math.inf  # the time of the other side's fastest contender
 
     def basis(self, n: int) -> Basis:
-        """Return `measured` if the chosen contender and its rival were measured at size `n`, `unknown` if there
-        is no choice, else `interpolated`."""
+        """Return `measured` if the chosen contender, and its rival if there is one, were measured at size `n`.
+        Returns `unknown` without a choice, else `interpolated`."""
         if self.best is None:
             return "unknown"
         exact = self.best.is_timed_at(n) and (self.against is None or self.against.is_timed_at(n))
@@ -165,9 +165,8 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, in a group for each op, dtype and params. Groups without a time are
-    left out. So are variants, overheads, software adapters, and compiled code of users' functions that also run
-    as written."""
+    """Return the cases that advice can use, in a group for each op, dtype and params that has a time. Variants,
+    overheads and software adapters are left out, and so is compiled code of users' functions."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -189,14 +188,13 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
-    """Return the contenders among the cases in `group` for a call in `regime`, the id of a regime."""
+    """Return the contenders among the cases in `group` for a call in this regime (by id)."""
     return compete(run, group, regime, list(contenders(group, regime)))
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the contender set for calls of this regime (by id). `contenders` are all or some of the contenders
-    that the function `contenders` yields for the group and the regime. The set also holds the splits that were
-    timed in this regime."""
+    """Return the contender set for calls of this regime (by id), with the splits that were timed in it.
+    `contenders` are all or some of what the function `contenders` yields for the group and the regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -220,14 +218,12 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the smallest and the largest size at which the two sides can be compared. At these sizes, both
-    sides and every possibly fastest contender were timed. If a contender is the fastest at the end of its own
-    sizes, the range ends there, because the contender may be the fastest beyond them, too. Devices in
-    `without_room` do not end the range, because they cannot run larger sizes. If no size can be compared, the
-    first number is larger than the second."""
+    """Return the least and largest size at which both sides can be compared; least > largest if there
+    is none."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
+    # Beyond the sizes of a contender that is the fastest at their end, it may still be the fastest.
     lows += [item.first for item in both if fastest(both, item.first)[0] is item]
     highs += [
         item.last for item in both if item.device_id not in without_room and fastest(both, item.last)[0] is item
@@ -236,9 +232,9 @@ def _shared_sizes(
 
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
-    """Return the fastest contender at size `n`, and the fastest one of the other side. The decision is empty in
-    three cases: `n` is outside the sizes at which both sides can be compared; a side has no time at `n`
-    although one of its devices has room; the choice is too uncertain."""
+    """Return the fastest contender at size `n`, and the fastest of the other side. The decision is empty if the
+    choice is too uncertain, or if `n` lies outside the common sizes of both sides. A side without room for `n`
+    needs no time."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -254,17 +250,16 @@ def choose(contender_set: ContenderSet, n: int) -> Decision:
 
 
 def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
-    """Tell whether the choice at size `n` is so uncertain that any choice may cost too much time. Return False
-    if all contenders in `fastest` were timed at `n`."""
+    """Tell whether any choice at size `n` may cost too much time. Returns False if all contenders in `fastest`
+    were timed at `n`."""
     if all(n in contender.points for contender in fastest):
         return False
     return any(low <= n <= high for low, high in contender_set.unsure)
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at size `n` that is faster than `decision`. If `decision` chose a
-    GPU, only splits over that GPU count. Return None if there is no such split, or if `decision` chose no
-    device."""
+    """Return the fastest recommended split at size `n`, if it is faster than `decision`. Beside a chosen GPU,
+    splits over that GPU count only. Returns None if there is none, or if `decision` chose no device."""
     best = decision.best
     if best is None:
         return None
@@ -277,9 +272,9 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a contender set with its decision at size `n`: the first one that compares both sides at `n`, else
-    the first one with any time there, else the very first. `sets` come from the newest run to the oldest, and
-    are consumed only as far as needed. Returns None if there are no sets."""
+    """Return the first set that compares both sides at `n`, else the first with any time there, else the first;
+    with its decision. `sets` go from the newest run to the oldest, and are read as far as needed. Returns None
+    without sets."""
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
         decision = choose(contender_set, n)
@@ -295,14 +290,15 @@ def has_time(case: CaseResult) -> bool:
 
 
 def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
-    """Yield a contender with its curve for each pair of device and implementation that has a time for calls of
-    this regime (by id). A CPU's data is always at home, so its one time counts for every regime."""
+    """Yield a contender for each pair of device and implementation that has a time for calls of this regime
+    (by id)."""
     by_implementation = group_by(
         filter(has_time, group.rows),
         lambda case: (case.case.device_id, case.case.implementation, case.device_kind),
     )
     series, points = dict(group.series), {}
     for (device_id, implementation, kind), rows in sorted(by_implementation.items()):
+        # A CPU's data is at home, so its one time counts for every regime.
         own = RESIDENT if kind == "cpu" else regime
         calls: dict[int, Expected] = {}
         for n, cases in sorted(group_by(rows, lambda case: case.n).items()):
@@ -321,13 +317,13 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
 
 
 def _blocks(point: Expected) -> list[Sequence[float]]:
-    """Return the blocks of a measured call. An interpolated call has a single block with its expected time."""
+    """Return the blocks of a call; one block with the expected time if it is interpolated."""
     return list(point.rows[0].blocks.values()) if point.measured else [[point.time.estimate]]
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
-    """Return the size from which a device has no room for calls of this regime (by id). `rows` are its cases.
-    Return 0 if nothing ever ran on the device, and infinity if it always had room."""
+    """Return the size from which a device has no room: 0 if nothing ever ran there, infinity if it always
+    had room."""
     largest = max((case.n for case in rows if has_time(case)), default=None)
     if largest is None:
         return 0
@@ -340,16 +336,14 @@ RegimeCases = Mapping[str, CaseResult]  # the cases of one device, implementatio
 
 
 def calls_of(regime: str) -> int | None:
-    """Return N, the number of calls that share a copy, for the regime `transfer-once-N`. Return None for every
-    other regime."""
+    """Return N, the calls that share a copy, for the regime `transfer-once-N`; None for other regimes."""
     head, _, count = regime.rpartition("-")
     return int(count) if head == "transfer-once" and count.isdecimal() else None
 
 
 def situation_regime(situation: str) -> str:
-    """Return the id of the regime that `situation` names, by the word in reports (such as `waited`) or by an
-    id. `resident` means a call that is waited for, and one call a copy is `transfer-always`. Raises UsageError
-    for any other text."""
+    """Return the id of the regime that `situation` names, by a word of the glossary or by an id. `resident`
+    means a waited call, and one call a copy is `transfer-always`. Raises UsageError for any other text."""
     regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED
@@ -363,14 +357,10 @@ def situation_regime(situation: str) -> str:
 
 
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
-    """Return the time of one call of this regime (by id), or None if it is unknown. A measured time is returned
-    as it is. A GPU that shares the host's memory has no transfer regimes; its `in-place-mapped` time is used
-    for them.
+    """Return the time of one call of this regime (by id), measured or interpolated, or None if it is unknown.
 
-    The time of a call that shares its copy with others can also be interpolated. N calls cost T(N) = a + b N,
-    so the time of one call is a straight line in 1/N. Points of this line are 1/N = 1 (transfer-always without
-    its allocation), 1/N (each measured transfer-once-N) and 0 (queued). The nearest points on both sides are
-    connected, so there is no extrapolation.
+    N calls that share a copy cost T(N) = a + b N, so the time of one of them is a straight line in 1/N. It is
+    interpolated between the nearest points that `_anchors` yields.
     """
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
@@ -393,8 +383,7 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
 
 
 def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult]]:
-    """Yield (1/N, time of one call, case) for each measured point of the straight line that `call_time`
-    describes."""
+    """Yield (1/N, time of one call, case) for each measured point of the line that `call_time` describes."""
     for case in regimes.values():
         if case.time is None:
             continue

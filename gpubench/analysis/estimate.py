@@ -59,8 +59,8 @@ class Estimate(
 
 
 class CaseTime(Estimate, frozen=True):
-    """The time of a case with its interval. The estimate is exp(m). For each session, the logarithms of the
-    block medians are averaged; m is the mean of these averages."""
+    """The time of a case with its interval. The estimate is a geometric mean: of the block medians of each
+    session, then of the sessions."""
 
     k: int  # the number of sessions
     n: int  # the number of used samples in all sessions
@@ -68,8 +68,8 @@ class CaseTime(Estimate, frozen=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch, in seconds. Together with `residual_s` they
-    add up to `whole_s`. The fields from `single_s` on are no parts; they are None if they were not measured."""
+    """The parts of the wall time of one `transfer-always` launch, in seconds. The parts and `residual_s` add up
+    to `whole_s`. The fields from `single_s` on are no parts; None if not measured."""
 
     alloc_s: float  # the allocation of memory for inputs and outputs
     upload_s: float  # the copy of the inputs to the device
@@ -90,8 +90,8 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with its estimate, or the reason why it has no number. An implausible case has samples, but no
-    estimate. A value that was not measured, or that does not apply to the case, is null."""
+    """One case with its estimate, or the reason why it has none. Values that were not measured, or that do not
+    apply to the case, are null."""
 
     # the fields that the JSON rows leave out
     aside: ClassVar = (
@@ -171,8 +171,7 @@ IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation. The
-    order of the outcomes in the file does not matter."""
+    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation."""
     kinds = {device.id: device.kind for device in run.devices}
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
@@ -186,8 +185,7 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of a device by `kinds`, or guess it from the id if the device is not in `kinds` because
-    it was never opened."""
+    """Return the kind of a device by `kinds`; guessed from the id if the device was never opened."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]
@@ -196,8 +194,8 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
 
 
 def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
-    """Return the row of one outcome. `kind` is the kind of its device, and `beside` holds the queued cases
-    (`residents`)."""
+    """Return the row of one outcome, on a device of this kind. `beside` holds the queued
+    cases (`residents`)."""
     if isinstance(outcome, Measurement):
         return _measure(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
@@ -262,7 +260,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
-    """Return a code and a text that say why a case has no estimate although it passed its check."""
+    """Return a code and a text that say why a checked case has no estimate."""
     # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):
@@ -273,8 +271,8 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the FLOP/s and bytes/s of a case. A queued case on a device with a clock uses `cold_s`, the time
-    by that clock. Any other case uses `wall_s`."""
+    """Return the FLOP/s and bytes/s of a case by `cold_s`, the device's clock, if it is queued and has one,
+    else by `wall_s`."""
     device_s = cold_s if outcome.case.queued else None
     seconds = wall_s if device_s is None else device_s
     return Rates(
@@ -297,7 +295,7 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def declaration(op: str) -> Op | None:
-    """Return the declaration of a gpubench op. Return None if this installation does not know the op."""
+    """Return the declaration of a gpubench op, or None if this installation does not know the op."""
     # Here, as every report loads this module, and few need the declarations of ops.
     from gpubench import kernels
 
@@ -314,8 +312,8 @@ Residents = Mapping[tuple[str, str, str], Measurement]
 
 
 def residents(run: Run, without: Collection[str] = ()) -> Residents:
-    """Return the queued cases, by workload, implementation and device. They run the same kernels as the cases
-    of the other regimes. Cases whose ids are in `without` are left out."""
+    """Return the queued cases, by workload, implementation and device. Cases whose ids are in `without` are
+    left out."""
     return {
         _kernel_key(outcome): outcome
         for outcome in run.outcomes
@@ -326,13 +324,9 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
 def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> TimeBreakdown | None:
-    """Return the time breakdown of a `transfer-always` case. Return None for other regimes, and if a part was
-    not measured.
-
-    `wall_s` is the time of the call, `cold_s` the kernel's time by the device's clock, and `beside` holds the
-    queued cases. If the parts do not add up to the whole, `mismatch` is set and nothing is predicted from the
-    parts.
-    """
+    """Return the time breakdown of a `transfer-always` case; None for other regimes, and if a part was not
+    measured. `wall_s` is the time of the call, `cold_s` the kernel's by the device's clock, and `beside` holds
+    the queued cases, which run the same kernels."""
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))
@@ -371,13 +365,13 @@ def time_breakdown(
 
 
 def single_s(run: Run, outcome: Measurement) -> float | None:
-    """Return the seconds of one launch and the wait for it: the median of the sessions' medians. Return None if
+    """Return the seconds of one launch and its wait: the median of the sessions' medians. Returns None if
     single launches were not timed."""
     return _typical(part.single_s for part in of_used_sessions(run, outcome.parts))
 
 
 def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
-    """Return the median of the sessions' medians. Return None if no session has a sample."""
+    """Return the median of the sessions' medians, or None if no session has a sample."""
     sessions = ([value for value in samples if value is not None] for samples in samples_by_session)
     medians = [stats.median(values) for values in sessions if values]
     return stats.median(medians) if medians else None

@@ -43,8 +43,8 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first: those in the file, and those found now about cases or the run that
-    the file does not have."""
+    """Return all warnings, gravest first: those in the file, and those found now that the file does
+    not have."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -73,7 +73,7 @@ def stored_finding(warning: RunWarning) -> ReportWarning:
 def _warn(
     code: WarningCode, severity: Severity, message: str = "", hint: str = "", ids: Sequence[str] = ()
 ) -> ReportWarning:
-    """Return a warning. If `message` or `hint` is empty, the standard text of the code is used."""
+    """Return a warning, with the code's standard texts for an empty `message` or `hint`."""
     usual, remedy = WARNINGS[code]
     return ReportWarning(
         code=code, severity=severity, message=message or usual, hint=hint or remedy, ids=tuple(ids)
@@ -88,8 +88,7 @@ def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarni
 
 
 def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """Return a note about the cases whose throttled samples were discarded and measured again, or an empty
-    list. A case that still has no time, or is still labelled throttled, is left out."""
+    """Return a note about the cases whose throttled samples were measured again, if there are any."""
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id
@@ -122,7 +121,7 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 def find_waiting(run: Run) -> list[str]:
     """Return the ids of users' functions on a GPU that wait for their own work, one id for each function: its
-    largest case. Their launch takes nearly the whole time of a call and grows with the size."""
+    largest case."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -141,14 +140,14 @@ def find_waiting(run: Run) -> list[str]:
     ).values():
         same.sort(key=lambda item: item[0].n)
         (_, shortest_s, _), (case, launch_s, single_s) = same[0], same[-1]
+        # the launch takes nearly the whole call, and grows with the size
         if launch_s >= WAITING_SHARE * single_s and launch_s >= WAITING_GROWTH * shortest_s:
             waiting.append(case.id)
     return waiting
 
 
 def _session_name(run: Run, index: int) -> str:
-    """Return the number of a session in the plan, as text, counted from 1. A repeated session gets the number
-    of its planned session, and the text says that it was measured again."""
+    """Return the number of a session in the plan as text, counted from 1."""
     record = next((session for session in run.sessions if session.index == index), None)
     if record is None or record.repeats is None:
         return f"{index + 1}"
@@ -156,7 +155,7 @@ def _session_name(run: Run, index: int) -> str:
 
 
 def _is_search(run: Run) -> bool:
-    """Tell whether the run chose all sizes by itself, because the user named none."""
+    """Tell whether the run chose all sizes by itself."""
     return bool(run.selection.ops) and not any(run.selection.sizes.get(op) for op in run.selection.ops)
 
 
@@ -249,8 +248,8 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two tuples of case ids: the cases whose whole interval lies below the speedup that `demand`
-    requires, and the cases whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
+    """Return the ids of the cases whose whole interval lies below the speedup that `demand` requires, and of
+    those whose interval contains it. `spans` holds tuples (case id, low end, high end)."""
     low, near = dict[str, None](), dict[str, None]()
     for case_id, least, most in spans:
         if least < demand.least:

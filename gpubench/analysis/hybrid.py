@@ -30,9 +30,8 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest pipeline of an op at one size on one device, compared with the fastest copying call that is
-    waited for. The gain is null if no session measured both. The fields about stages are null if the stages
-    were not timed."""
+    """The fastest pipeline of an op at one size on one device, compared with the fastest waited call that
+    copies. The gain is null if no session measured both. What was not timed of the stages is null."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")
@@ -216,8 +215,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return None if the shared call surely gains. Otherwise return the reason that forbids a verdict, or
-        an empty text if nothing forbids one. A gain from the sessions that chose the share is no sure gain."""
+        """Return the reason that forbids a verdict, or an empty text if nothing forbids one. Returns None if
+        the shared call surely gains, in sessions that did not choose the share."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":
@@ -228,21 +227,20 @@ class Contest(NamedTuple):
 
 
 def is_cpu(other: CaseResult) -> bool:
-    """Tell whether `other` is a case of the CPU alone. A CPU's data is in host memory, so its only regime is
-    compared with every regime."""
+    """Tell whether `other` is a case of the CPU alone."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
 def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) -> bool:
-    """Tell whether `other` is a case of the GPU that takes part in the shared `case`, alone and in the regime
-    `regime_id`. None means the regime of `case`."""
+    """Tell whether `other` is a case of the GPU of the shared `case`, alone and in the regime `regime_id`. None
+    means the regime of `case`."""
     regime_id = regime_id or case.case.regime_id
     return other.case.device_id == case.case.shared_with and other.case.regime_id == regime_id
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest of the cases, judged by these sessions alone. Return None if no case was measured in
-    all of them."""
+    """Return the fastest of the cases that were measured in all of these sessions, judged by these alone; None
+    without any."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -253,8 +251,8 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield a tuple for each shown case that the CPU and a GPU compute together and that has a time. The tuple
-    holds the case's measurement, the case, and all timed cases of the same workload."""
+    """Yield each shown and timed case that the CPU and a GPU compute together: its measurement, the case, and
+    all timed cases of its workload."""
     timed = [case for case in analysis.compared if case.time is not None]
     by_workload = group_by(timed, lambda case: case.case.workload)
     for case in analysis.shown_of(timed):
@@ -263,8 +261,7 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
-    """Return all calls that the CPU and a GPU share: splits, and those that wings add, such as networks with
-    assigned stages."""
+    """Return all calls that the CPU and a GPU share: splits, and those that wings add."""
     if not any(case.case.shared_with for case in analysis.everything):
         return []  # most runs have none, and the wings take their time to be imported
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
@@ -288,8 +285,7 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
 
 
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
-    """Return the row of a split. Return None if the time of one side alone is known neither from a case nor
-    from the sweep."""
+    """Return the row of a split, or None if a side alone was timed neither as a case nor in the sweep."""
     sweep = _sweep(run, outcome)
     main = main_blocks(run, outcome)
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
@@ -329,10 +325,9 @@ def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return the time of one side alone, from an end of the sweep, for a side without a separate case. At
-    `share` 0 the CPU has all the work, at `share` 1 the GPU. Returns None unless every session in `chosen` has
-    this end, because times of a sweep may be compared only with times of the same session."""
+    """Return the time of one side alone from an end of the sweep: share 0 is the CPU, 1 the GPU."""
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
+    # times of a sweep are compared with times of the same session alone
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
 
 
@@ -359,16 +354,12 @@ def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
 def _split_reason(
     contest: Contest, sides: Mapping[str, float], resident_s: float | None
 ) -> HybridReason | None:
-    """Return the first reason against the split: an objection to any verdict, then the prediction of the model,
-    then what took the time. Return None if the split surely gains.
-
-    `sides` is the result of `samples.stage_medians`. `resident_s` is the GPU's time without transfers, if it
-    was measured.
-    """
+    """Return the first reason against the split, or None if it surely gains."""
     objection = contest.objection()
     if objection is None or objection:
         return objection
     cpu_s, gpu_s = (contest.sides[side].seconds for side in SIDES)
+    # the prediction of the model, before what took the time
     if 1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s) < LEAST_IDEAL:
         return "gpu-dominates" if gpu_s < cpu_s else "cpu-dominates"
     if contest.gain.high > LEAST_GAIN:

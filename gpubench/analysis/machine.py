@@ -21,8 +21,8 @@ from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
 
 def fact(part: Any, *path: str) -> Any:
-    """Return the value at `path` below `part`. Facts (objects with a status and a value) are replaced by their
-    values. Return None if any step is missing."""
+    """Return the value at `path` below `part`, or None if a step is missing. Facts are replaced by
+    their values."""
     for name in path:
         part = getattr(part, name, None)
         if hasattr(part, "status") and hasattr(part, "value"):
@@ -33,8 +33,7 @@ def fact(part: Any, *path: str) -> Any:
 
 
 def usable_cpus(run: Run) -> int | None:
-    """Return the number of CPUs that the process may use, or the number of logical CPUs if that is unknown.
-    Return None if both are unknown."""
+    """Return the number of CPUs that the process may use, or else of logical CPUs; None if both are unknown."""
     count = fact(run.machine, "cpu", "available")
     if count is None:
         count = fact(run.machine, "cpu", "logical")
@@ -79,8 +78,7 @@ def gpu_text(gpu: Gpu) -> str:
 
 
 def count_texts(texts: Mapping[str, int]) -> list[str]:
-    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A text with the count 1 is
-    returned as it is."""
+    """Return each text with its count in front if it is above 1, such as `8 x NVIDIA H200, 139 GiB`."""
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
@@ -89,8 +87,8 @@ def _with_memory(name: str, memory_bytes: int | None) -> str:
 
 
 def experiment(run: Run) -> dict[str, str]:
-    """Return the options that make a run an experiment, with their values: constant inputs, cold caches,
-    page-locked memory or fewer threads. The result is empty for a usual run."""
+    """Return the options that make a run an experiment, with their values. The result is empty for a
+    usual run."""
     options: dict[str, str] = {}
     if run.settings.inputs != "random":
         options["--inputs"] = run.settings.inputs
@@ -143,8 +141,8 @@ def gpu_uuids(run: Run | RunOutline) -> set[str]:
 
 
 def node_key(*runs: Run) -> str:
-    """Return a text that identifies the machine of `runs`. It joins the fingerprints of the machine, the UUIDs
-    of its GPUs (as digests) and its node names."""
+    """Return a text that identifies the machine of `runs`, from fingerprints, UUIDs of GPUs (as digests) and
+    node names."""
     machines = sorted({run.fingerprint.machine.hash for run in runs})
     uuids = sorted(set().union(*map(gpu_uuids, runs)))
     names = sorted({name for run in runs if (name := node_name(run)) is not None})
@@ -152,13 +150,9 @@ def node_key(*runs: Run) -> str:
 
 
 def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
-    """Return the indexes of `runs`, grouped by machine. The groups are sorted, and so are the indexes in each.
-
-    Two runs are of one machine if they share the UUID of a GPU, or the node name and a host that looks the
-    same. If runs have neither UUIDs nor node names, their hosts and devices have to look the same. So a machine
-    that lost a GPU is recognized by another one. Two runs that share nothing are of one machine if a third run
-    belongs to both.
-    """
+    """Return the indexes of `runs`, grouped by machine; groups and indexes ascend. Two runs are of one machine
+    if they share the UUID of a GPU, or the node name and a host that looks the same. Without UUIDs and node
+    names, host and devices have to look the same."""
     looks: dict[str | None, list[Fingerprints]] = {}  # one fingerprint of each machine, by node name
     groups: list[tuple[set[object], list[int]]] = []  # the marks of a machine, and its runs
     for place, run in enumerate(runs):
@@ -175,6 +169,7 @@ def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
             look = next((i for i, is_equal in enumerate(equal) if is_equal), len(alike))
             alike += [own] if look == len(alike) else []
             marks.add((name, look))
+        # Two runs that share nothing are of one machine if a third run belongs to both.
         same = [group for group in groups if not marks.isdisjoint(group[0])]
         groups = [group for group in groups if marks.isdisjoint(group[0])]
         places = [member for _, members in same for member in members]
@@ -187,17 +182,16 @@ RESULTS_DIR = Path("results")
 
 
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
-    """Yield the runs of `source`, newest first. Each run is read only when it is needed. `source` is a file
-    (`-` is standard input), a folder, or None for `results_dir` and the user's data folder. A file may be from
-    any machine. Of folders, only the MOST_FILES newest runs of this machine that have samples and can be read
-    are yielded, without experiments such as constant inputs, cold caches or fewer threads. Raises InputError
-    for an unreadable file, and for folders without such a run."""
+    """Yield the runs of `source`, newest first, each read when it is needed. `source` is a file (`-` is
+    standard input), a folder, or None for `results_dir` and the user's data folder. Raises InputError for an
+    unreadable file, and for folders without a usable run."""
     from gpubench.result import store
 
     if source is not None and not os.path.isdir(source):
         yield store.load(source)
         return
     folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]
+    # the MOST_FILES newest runs of this machine that have samples, without experiments
     yield from _of_this_machine(store.newest_first(folders), folders)
 
 

@@ -62,15 +62,15 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def advice(self) -> Advice | None:
-        """The evidence for the answer, computed on first use. None if no result has the op, dtype and
-        params."""
+        """The evidence for the answer, computed on first use. None if no result has the op, dtype
+        and params."""
         question: _Question | None = vars(self).get("_question")
         return question and question.advise()
 
     @property
     def confidence(self) -> AdviceConfidence:
-        """How sure the answer is: `clear`, `close`, `noisy` or `alone` (docs/advice.md). It is `none` if the
-        answer is unknown."""
+        """How sure the answer is: `clear`, `close`, `noisy`, `alone`, or `none` if it is
+        unknown (docs/advice.md)."""
         return self.advice.confidence if self.advice else "none"
 
     @property
@@ -115,14 +115,13 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """An adviser for programs. It tells on which device a call should run, according to measured results. A
-    call is described by its op, shape, dtype and regime. A policy is thread-safe, and its results never change.
-    """
+    """An adviser for programs: it tells on which device a call should run, by measured results. A policy is
+    thread-safe, and its results stay the same."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Create a policy from `runs`, newest first. The newest run that compares CPU and GPU at a size
-        answers. If there is none, the newest run with any time there answers. Each run is read only when an
-        answer needs it. Raises TypeError for a path."""
+        """Create a policy from `runs`, newest first, each read when an answer needs it. The newest run
+        that compares CPU and GPU at a size answers, else the newest with any time there. Raises TypeError
+        for a path."""
         if isinstance(runs, str | Path):
             raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
@@ -150,27 +149,16 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`. The first call for an op, dtype, params and regime takes longer than later
-        ones.
+        """Return where to run `op`. Raises UsageError for an unknown op or regime, and for a `shape` that is
+        none.
 
-        `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
-        the op's inputs ([a.shape, b.shape]); the shape of the first input. For a vector op, n is then the
-        number of elements of the first input. If the shapes do not determine a param, the op is taken to be
-        square. The shape of a user's function gives its n only if it has a single axis. `dtype` is a name or an
-        object with a name, such as a NumPy dtype. A user's function may be called by its short name.
+        `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), or the shape of the
+        first input. It may also be a list of the inputs' shapes ([a.shape, b.shape]). `dtype` is a name, or an
+        object with a name.
 
-        `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
-        one copy), "resident" (on the device, the caller waits for each call), "resident-queued" (on the device,
-        one wait for many calls), "streamed" (copies overlap) or "in-place-mapped" (in host memory). The words
-        of `threshold` are taken too.
-
-        `hybrid` means that the caller can compute on both sides at once. Then the answer may be a split or a
-        stage assignment, if exactly this call was measured and the report recommends it.
-
-        The answer is unknown in these cases: no such call was measured; its size lies outside the sizes at
-        which both sides can be compared (unless one side has no time at all, or no room for it); each choice at
-        this size may cost too much time; the shapes fit no params of the op or several. Raises UsageError for an
-        unknown op, an unknown regime, a mapping without n, and anything that is no shape.
+        `regime` is an id, such as "transfer-always" or "resident", or a word of `threshold`. `hybrid` means
+        that the caller can compute on both sides at once, so that the answer may be a split. docs/advice.md
+        tells when it is unknown.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else dtype_name(dtype)
@@ -184,11 +172,12 @@ class Policy:
     def threshold(
         self, op: str, situation: str = "waited", backend: str | None = None, dtype: Any = None
     ) -> GpuThreshold:
-        """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
-        "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
-        if it is unknown. `backend` is the id of a backend or device, and `dtype` as in `choose`. None
-        means any. If there are several GPUs, dtypes or params, the smallest size counts, and the result names them.
-        Raises UsageError for an op that was not measured and for an unknown situation.
+        """Return the size from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
+        "copied").
+
+        `backend` is the id of a backend or device, and `dtype` as in `choose`; None means any. Of several GPUs,
+        dtypes or params, the smallest size counts. Raises UsageError for an op that was not measured and for an
+        unknown situation.
         """
         return find_threshold((measured.run for measured in self._runs), op, situation, backend, dtype)
 
@@ -200,9 +189,8 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return an object that answers calls of this op, dtype, params and regime. It is cached if a run has
-        measured such calls, up to MOST_QUESTIONS objects. Raises UsageError for an op that is neither in the
-        results nor in gpubench, and for an unknown regime."""
+        """Return what answers calls of this op, dtype, params and regime, and keep it if a run measured
+        such calls."""
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)
@@ -219,8 +207,7 @@ class Policy:
 
 
 class _Lazy(Generic[T]):
-    """A thread-safe iterable over an iterator. It takes each item once, when the item is first needed, and
-    keeps it."""
+    """A thread-safe iterable over an iterator, which takes each item once and keeps it."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._rest = iter(items)
@@ -254,19 +241,18 @@ class _MeasuredRun:
 
 
 class _Call(NamedTuple):
-    """One kind of call, with its contenders in each run, newest run first. The curves are fitted on first
-    use."""
+    """One kind of call, with its contenders in each run."""
 
     key: Key  # the op, dtype and params
     regime: str  # the id of the regime
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
     def decide(self, n: int) -> tuple[ContenderSet, Decision] | None:
-        """Return the result of `first_to_know` at size `n`. Return None for a size below 1."""
+        """Return the result of `first_to_know` at size `n`, or None for a size below 1."""
         return first_to_know(self.sets, n) if n > 0 else None
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
-        """Return where a call of size `n` should run. If `hybrid` is True, the answer may be a split."""
+        """Return where a call of size `n` should run."""
         declared = self.decide(n)
         if declared is None or (best := declared[1].best) is None:
             return msgspec.structs.replace(UNKNOWN)
@@ -285,13 +271,9 @@ class _Call(NamedTuple):
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params of a call. `shape` is as in `Policy.choose`.
-
-    n is 0 if no params of the op fit the shapes, or if several do. For a vector op, n is the number of elements
-    of the first array. An op that is unknown here, such as a user's function, has the length of a single axis as
-    its n, and no n if the first array has several. Raises UsageError for a mapping without n, and for anything
-    that is no shape.
-    """
+    """Return n and the other params of a call. `shape` is as in `Policy.choose`. n is 0 if the shapes fit
+    no params of the op, or several. Raises UsageError for a mapping without n, and for anything that is
+    no shape."""
     if type(shape) is int and shape >= 0:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
@@ -310,8 +292,7 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 
 def _whole(value: Any) -> int:
-    """Return a whole number that is not negative as an int. Raises ValueError, OverflowError or TypeError for
-    any other value."""
+    """Return a whole number from 0 on as an int; any other value raises an error."""
     number = int(value)
     if number != value or number < 0:
         raise ValueError
@@ -320,13 +301,9 @@ def _whole(value: Any) -> int:
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """Return n and the other params with which the op's first inputs have these shapes, as `size_and_others`
-    does.
-
-    Params that the shapes do not determine keep the values of the plain, square op. An example is the columns
-    of matmul's B if only the shape of A is given.
-    """
+    """Return n and the other params with which the op's first inputs have these shapes."""
     declared, whole = _load(op), math.prod(shapes[0])
+    # a user's function: the length of its single axis
     if declared is None:
         return whole if len(shapes[0]) < 2 else 0, ()
     if not shapes[0]:
@@ -338,6 +315,7 @@ def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
     if len(declared.inputs) < len(shapes):
         return 0, ()
     extents = sorted({whole, *itertools.chain(*shapes)} - {0})
+    # Params that the shapes do not determine keep the values of the plain, square op.
     for count in range(len(declared.options) + 1):
         fitting = [
             params for params in _candidates(declared, extents, count) if _fits(declared, params, shapes)

@@ -86,8 +86,8 @@ Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reached, and for each shown case with resident data the share of its
-    peak."""
+    """Return the peaks that the run reached, and the share of its peak of each shown case with
+    resident data."""
     run = analysis.run
     # Backends that drive the same GPU are one device, and so are those of the CPU. A software adapter is a device of
     # its own, although it runs on the CPU.
@@ -115,8 +115,7 @@ def roofline(analysis: Analysis) -> Roofline:
 
 
 def measures_peaks(run: Run) -> bool:
-    """Tell whether the run measured nothing but peaks (`--ops roofline`): the ops copy and matmul, with queued
-    calls only."""
+    """Tell whether the run measured nothing but peaks (`--ops roofline`)."""
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
@@ -126,21 +125,20 @@ def _counts(case: CaseResult) -> bool:
 
 
 def lacks_flops(case: CaseResult) -> bool:
-    """Tell whether the case is a user's function whose number of FLOPs is unknown. Such a case has no peak."""
+    """Tell whether the case is a user's function whose number of FLOPs is unknown."""
     return case.case.group == FUNCTIONS and not case.flops
 
 
 def _seconds(case: CaseResult) -> float:
-    """Return the seconds of a launch of the case by the device's own clock, or by wall time if there is no such
-    clock."""
+    """Return the seconds of a launch by the device's own clock, else by wall time."""
     assert case.time is not None
     return case.device_hot_s or case.time.estimate
 
 
 def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
-    """Return the memory and compute peaks of the hardware that ran `case`, for its dtype. `peers` are the run's
-    cases on this hardware. Variants among them are ignored, because a variant is a step of an optimization or
-    computes something else (TF32)."""
+    """Return the memory and compute peaks of the hardware of `case`, for its dtype, from the run's
+    cases there."""
+    # A variant is a step of an optimization, or computes something else (TF32).
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
@@ -166,15 +164,14 @@ def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
 
 
 def out_of_cache_bytes(run: Run, case: CaseResult) -> int:
-    """Return the traffic in bytes from which the case does not fit in a cache: OUT_OF_CACHE_BYTES, or the size
-    of the CPU's cache if that is larger. The CPU's cache counts for CPUs and software adapters only."""
+    """Return the traffic in bytes from which the case is taken not to fit in a cache."""
     answer = cpu_cache_bytes(run.machine) if case.device_kind in ("cpu", "software") else None
     return max(OUT_OF_CACHE_BYTES, answer or 0)
 
 
 def _best(rates: Iterable[Rated]) -> Rated | None:
-    """Return the pair with the highest rate, or None if there is no pair. Among equal rates, return the last
-    one by case id, so that the order of the file does not matter."""
+    """Return the pair with the highest rate, or None without pairs."""
+    # by id among equal rates, so that the order of the file does not matter
     return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
 
 
@@ -206,15 +203,14 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Return the seconds of a launch in a row of launches, by the device's own clock. Return None if the device
-    has no such clock. Wall time is no substitute, because the caller divides two times of the same clock."""
+    """Return the seconds of a launch in a row of launches by the device's own clock, or None without such
+    a clock."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Return the peak that limits this case, "compute" or "memory": the one that allows the lower rate. Return
-    None if that peak was not measured. Return None for TF32, too, because the float32 peak does not limit
-    it."""
+    """Return the peak that allows this case the lower rate, or None if that was not measured."""
+    # the float32 peak does not limit it
     if case.case.variant == TF32:
         return None
     ridge = peak.ridge if peak.ridge is not None else ASSUMED_RIDGE
@@ -227,8 +223,8 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of allocating memory from the pool, compared with an elementwise op on 1 Mi elements on the same
-    device. All times are wall times."""
+    """The cost of allocating memory from the pool, compared with an elementwise op on the same device. Times
+    are wall times."""
 
     aside: ClassVar = ("allocate", "op")  # the fields that the JSON rows leave out
     id: str  # the id of the case that allocates
@@ -256,8 +252,7 @@ _FIRST = "add"  # the preferred op, if several were measured
 
 @derive_once
 def overheads(analysis: Analysis) -> Overheads:
-    """Return the shown overheads, sorted by device, and the costs of the memory pools. The costs are computed
-    from all cases, shown or not."""
+    """Return the shown overheads, sorted by device, and the costs of the memory pools."""
     cases = [case for case in analysis.cases if case.case.group == OVERHEAD and case.time is not None]
     pools = [
         _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})
@@ -274,9 +269,8 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return the cost of allocating an output of 1 Mi float32 elements from the memory pool, compared with an
-    elementwise op. Of the measured allocations, the one with the nearest size is used. Return None if the
-    allocation or the op was not measured."""
+    """Return the cost of allocating 1 Mi float32 elements from the memory pool, or None if it was
+    not measured."""
     walls = [
         (case, case.time.estimate)
         for case in cases
@@ -286,6 +280,7 @@ def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
     ops = [pair for pair in walls if _is_elementwise(pair[0].case)]
     if not pooled or not ops:
         return None
+    # the nearest size that was measured
     allocate, allocate_s = min(pooled, key=lambda pair: abs(math.log(pair[0].n / OUTPUT_BYTES)))
     op, op_s = min(ops, key=lambda pair: (pair[0].case.op != _FIRST, pair[0].case.op, pair[1]))
     return PoolOverhead(

@@ -39,18 +39,18 @@ UNFINISHED_STOPS = frozenset({"timeout", "budget"})  # deadlines, which may leav
 
 
 def used_sessions(run: Run) -> frozenset[int] | None:
-    """Return the indexes of the sessions that count. Return None if the file lists no sessions, which means
-    that all sessions count."""
+    """Return the indexes of the sessions that count, or None if the file lists no sessions, so that
+    all count."""
     if not run.sessions:
         return None
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
 def count_sessions(run: Run) -> int:
-    """Return the number of sessions of the plan that count; a session and its repeats are one. If the file
-    lists no sessions, return the planned number, or 0 if the file has no samples."""
+    """Return the number of sessions of the plan that count; a session and its repeats are one."""
     if run.sessions:
         return len(observations(run))
+    # the file lists no sessions
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
     return run.settings.sessions if sampled else 0
 
@@ -62,8 +62,8 @@ def of_used_sessions(run: Run, records: Iterable[OfSession]) -> list[OfSession]:
 
 
 def empty_launch_s(run: Run, device_id: str) -> float:
-    """Return the seconds of an empty launch and its wait on a device: the median of the medians of its workers,
-    in the sessions that count. Return 0 if it was not measured."""
+    """Return the seconds of an empty launch and its wait on a device, as the median of its workers' medians.
+    Returns 0 if it was not measured."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else 0.0
 
@@ -82,7 +82,7 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
     """Return the seconds per launch of the used samples of `blocks`. Warm-up samples, and times that are not
-    positive and finite, are left out. So are discarded samples, unless `discarded` is True."""
+    positive and finite, are left out; so are discarded samples, unless `discarded` is True."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -102,14 +102,14 @@ BlockSamples = dict[int, list[list[float]]]  # session -> the used samples of ea
 
 
 def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
-    """Return the samples of `blocks` that are used, and whether throttling left too few of them in any session.
-    Such a session keeps all of its samples, so that throttling does not empty a table. A session that was cut
-    short before it had the minimum number of samples is left out."""
+    """Return the used samples of `blocks`, and whether throttling left too few of them in a session. A session
+    that was cut short before it had the minimum number of samples is left out."""
     used: BlockSamples = {}
     throttled = False
     for session, members in blocks.items():
         values = [wall_samples([block]) for block in members]
         if sum(map(len, values)) < run.settings.min_samples and any(block.discarded for block in members):
+            # all samples, so that throttling does not empty a table
             values, throttled = [wall_samples([block], discarded=True) for block in members], True
         values = [samples for samples in values if samples]
         if values and not _cut_short(run, outcome, session, sum(map(len, values))):
@@ -118,15 +118,15 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 
 def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
-    """Return, by session, the medians of the blocks, without blocks that were interrupted. These medians are
-    the observations of an interval."""
+    """Return, by session, the medians of the blocks that were not interrupted. They are the observations of
+    an interval."""
     clean = stats.clean_sessions([[*map(median, blocks)] for blocks in used.values()])
     return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
     """Return the seconds of a launch by the device's own clock: the median of the sessions' medians. `clock` is
-    as in `device_samples`. Return None without such samples."""
+    as in `device_samples`. Returns None without such samples."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
@@ -147,8 +147,8 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
 
 
 def sample_seconds(blocks: SessionBlocks) -> float | None:
-    """Return the median length of a sample in seconds, in the session in which it is the shortest. One sample
-    lasts for `repeat` launches. Return None without samples."""
+    """Return the median seconds of a sample, which lasts for `repeat` launches, in the session in which it is
+    the shortest. Returns None without samples."""
     medians = [
         median(seconds)
         for members in blocks.values()
@@ -165,20 +165,15 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return the indexes of the sessions that count as independent observations, in ascending order. A
-    disturbed session is repeated while the machine is still busy, so a session and its repeats are not
-    independent: only the least disturbed of them is returned. This choice depends on the load beside a session
-    and never on its times, so it favours no result.
-
-    Only `sessions` are considered; None means all sessions that count. A session that the run does not list
-    counts as one observation.
-    """
+    """Return the indexes of the sessions that count as independent observations, ascending. Of a session and
+    its repeats, that is the least disturbed one. Only `sessions` are considered; None means all that count."""
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
     least: dict[int, tuple[float, int]] = {}
     for index in counting:
         record = records.get(index)
+        # The choice depends on the load beside a session and not on its times, so it favours no result.
         planned, load = (index, 0.0) if record is None else (record.planned_index, record.disturbance)
         least[planned] = min(least.get(planned, (load, index)), (load, index))
     return sorted(index for _, index in least.values())
@@ -198,8 +193,8 @@ Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one c
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
     """How the times of one device scatter, for launches of similar length. Each component is a standard
-    deviation as a share of the time, and excludes what the scatter inside a block or session explains. It is
-    None if nothing was repeated at its level."""
+    deviation as a share of the time, without what the scatter below its level explains. None if nothing was
+    repeated at its level."""
 
     device_id: str  # the id of the device
     launches: Launches  # `short`: below 50 us, `middle`: below 1 ms, `long`: all others
@@ -213,8 +208,8 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def components(run: Run) -> tuple[Components, ...]:
-    """Return the scatter for each device and length of launches, sorted by device, then from short to long
-    launches."""
+    """Return the scatter for each device and length of launches, sorted by device, then from short to
+    long launches."""
     values: dict[tuple[str, Launches], list[Nested]] = {}
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
@@ -238,9 +233,7 @@ def _launches(seconds: float) -> Launches:
 
 
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
-    """Return the components of the scatter of `cases`. From the variance between blocks, subtract what the
-    scatter inside a block explains; from the variance between sessions, subtract what the scatter of blocks
-    explains."""
+    """Return the scatter of `cases` at each level, less what the level below it explains."""
     blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
     values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
     within, within_degrees = _pool(used for case in cases for session in case for used in session)
@@ -258,8 +251,7 @@ def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Compone
 
 
 def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
-    """Return the pooled variance inside the groups and its degrees of freedom. Values further off than FAR_OFF
-    deviations count as FAR_OFF deviations. The variance is None if no group has two values."""
+    """Return the pooled variance inside the groups, or None, and its degrees of freedom."""
     rows: list[float] = []
     degrees = 0
     for values in groups:
@@ -269,19 +261,18 @@ def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
             degrees += len(values) - 1
     if not rows:
         return None, 0
+    # values further off count as FAR_OFF deviations
     most = FAR_OFF * stats.MAD_SIGMA * stats.median(rows) or math.inf
     return math.fsum(min(value, most) ** 2 for value in rows) / len(rows), degrees
 
 
 def _median_cost(count: int) -> float:
-    """Return the variance of the median of `count` values divided by the variance of their mean, for normal
-    noise."""
+    """Return the variance of the median of `count` normal values, divided by that of their mean."""
     return MEDIAN_COSTS[count - 1] if count <= len(MEDIAN_COSTS) else math.pi / 2
 
 
 def _variance_of_means(variance: float, counts: Sequence[float]) -> float:
-    """Return the average variance of several means. The k-th mean is that of `counts[k]` values, each of which
-    has the given `variance`."""
+    """Return the average variance of means of `counts` values with the given `variance`."""
     return variance * math.fsum(1 / count for count in counts) / len(counts)
 
 
@@ -290,14 +281,14 @@ def _deviation(variance: float | None, explained: float) -> float | None:
 
 
 def seconds_of(run: Run) -> float | None:
-    """Return the seconds that the commands of a run took, without the pauses between them. Return None if the
+    """Return the seconds that the commands of a run took, without the pauses between them. Returns None if the
     run did not finish, or if a time cannot be read."""
     span_s = seconds_between(run.started_at, run.finished_at)
     return None if span_s is None else max(0.0, span_s - (run.paused_s or 0.0))
 
 
 def seconds_between(started_at: str, finished_at: str | None) -> float | None:
-    """Return the seconds between two times of a file. Return None if one is missing or is not a time."""
+    """Return the seconds between two times of a file, or None if one is missing or is not a time."""
     started, finished = units.parse_time(started_at), units.parse_time(finished_at or "")
     return None if started is None or finished is None else (finished - started).total_seconds()
 
@@ -335,15 +326,11 @@ def gravest(findings: Sequence[str]) -> Label:
 def noise_findings(
     sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
 ) -> list[Mark]:
-    """Return the labels for scatter (`noisy`, `unstable`), for a slow first sample (`first-slow`), and for
-    samples that rise or fall during a session (`drift`). `sessions` holds the samples and `blocks` the block
-    medians, both by session.
-
-    The scatter is how far the blocks of a session differ, as the median over the sessions, of which there is at
-    least one. So more sessions make these labels more certain, but not more likely. In a session with one
-    block, its samples are used instead of blocks.
-    """
+    """Return the marks `noisy`, `unstable`, `first-slow` and `drift` of a case, by its samples and its block
+    medians, both by session."""
     marks: list[Mark] = []
+    # A median over sessions: more sessions make the marks more certain, but not more likely. A session with one
+    # block has its samples compared.
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
     if noise > NOISY:
         marks.append("unstable" if noise > UNSTABLE else "noisy")
@@ -356,10 +343,9 @@ def noise_findings(
 
 
 def _first_slow(samples: Sequence[float]) -> bool:
-    """Tell whether the first sample is an outlier that matters, by its modified z-score (Iglewicz and Hoaglin
-    1993). On a quiet device even 0.1 % would be many deviations, so the sample must also exceed the median by
-    1 %."""
+    """Tell whether the first sample is a slow outlier, by its modified z-score (Iglewicz and Hoaglin 1993)."""
     middle = median(samples)
+    # On a quiet device even 0.1 % would be many deviations.
     slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * middle
     return slow and 0.6745 * (samples[0] - middle) > FIRST_SLOW_Z * stats.mad(samples)
 
@@ -367,9 +353,8 @@ def _first_slow(samples: Sequence[float]) -> bool:
 def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
 ) -> list[Mark]:
-    """Return the labels for samples that are too short (`too-short`), other load on the machine (`contended`),
-    the power limit (`power-cap`), and other programs on the device (`other-gpu-users`). `sessions` has the
-    used sessions as its keys."""
+    """Return the marks of the conditions under which a case was measured: `too-short`, `contended`, `power-cap`
+    and `other-gpu-users`. `sessions` has the used sessions as its keys."""
     marks: list[Mark] = []
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
@@ -386,9 +371,9 @@ def condition_findings(
 def implausible(
     run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
 ) -> str | None:
-    """Return a text that explains, with both numbers, why `wall_s` seconds cannot be the time of a launch. For
-    example, a sample is too short for its clock, or the device alone took longer. Return None if nothing
-    contradicts it. `kind` is the kind of the device, and `blocks` are the blocks of the case."""
+    """Return a text that tells, with both numbers, why `wall_s` seconds cannot be the time of a launch.
+    Returns None if nothing contradicts it. `kind` is the kind of the device, and `blocks` are the blocks of
+    the case."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
@@ -412,7 +397,7 @@ def implausible(
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
-    """Return the records of the workers of one device in the sessions that count."""
+    """Return the records of the workers of one device, in the listed sessions that count."""
     allowed = used_sessions(run) or frozenset()
     return [
         worker
@@ -424,9 +409,9 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
 
 
 def _concerns(warning: RunWarning, device_id: str) -> bool:
-    """Tell whether the warning reports that other programs computed on this device. Warnings about programs
-    that only draw, or that cannot be seen, have another severity and do not count."""
+    """Tell whether the warning reports that other programs computed on this device."""
     named = str(warning.data.get("devices", "")).split(", ")
+    # programs that only draw, or that cannot be seen, have another severity
     return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
 
 
@@ -435,8 +420,7 @@ def _host_step(run: Run, outcome: Measurement) -> float:
 
 
 def device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
-    """Return the device's own clock. Return None if the device has none: then its times are derived from wall
-    times, and cannot contradict them."""
+    """Return the device's own clock, or None if it has none: then its times are derived from wall times."""
     return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
 
 
@@ -454,10 +438,9 @@ Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Return a text that explains, with both numbers, which measured or theoretical peak the case would exceed
-    if a launch took `seconds`. Return None if it exceeds none, and for splits and single transfers (COPIES).
-    `kind` is the kind of its device. The FLOPs of TF32 are not judged, nor is the traffic of data that the
-    caches may hold."""
+    """Return a text that tells, with both numbers, which measured or theoretical peak the case would exceed if
+    a launch took `seconds`. Returns None if it exceeds none, and for splits and single transfers. `kind` is the
+    kind of its device."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -468,6 +451,7 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
         best = [peak.flops_per_s for peak in measured if peak.dtype in (None, case.dtype)]
         vendor = [device.flops_per_s.get(case.dtype) for device in vendors]
         why = _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind)
+    # what the caches may hold is not judged
     if why is None and outcome.bytes > CACHES * last_level_cache(run, case.device_id, kind):
         best = [peak.bytes_per_s for peak in measured]
         vendor = [device.bytes_per_s for device in vendors]
@@ -476,9 +460,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Return a text that explains, with both numbers, which transfer of the case is faster than the link to its
-    device. `wall_s` are the seconds of a call. Return None if none is, and for splits. Transfers below
-    LINK_BYTES are not judged."""
+    """Return a text that tells, with both numbers, which transfer of a call of `wall_s` seconds is faster than
+    the link. Returns None if none is, for splits, and for transfers below LINK_BYTES."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
@@ -490,8 +473,8 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 
 
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return the seconds of each side or stage that was timed beside a case, by name. Each value is the median
-    of the sessions' medians. Sessions that do not count are left out."""
+    """Return the seconds of each side or stage that was timed beside a case, by name: the median of the
+    sessions' medians."""
     stages: dict[str, list[float]] = {}
     for parts in of_used_sessions(run, outcome.parts):
         for name, seconds in parts.stage_s.items():
@@ -503,8 +486,7 @@ COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  
 
 
 def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
-    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case, whose call
-    takes `wall_s` seconds. The direction None means both directions, one after the other."""
+    """Yield the direction (None: both in turn), the bytes and the longest possible seconds of each transfer."""
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
@@ -528,9 +510,9 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Return the measured and the theoretical rate of the link to a device, in bytes/s. `direction` None means
-    the faster direction. The theoretical rate is that of PCIe with the link's generation and width. The smaller
-    of the two is None, because other machines on the host may slow the copies that are measured."""
+    """Return the measured and the theoretical rate of the link to a device, in bytes/s; the smaller one is
+    None. `direction` None means the faster direction. The theoretical rate is that of PCIe with the link's
+    generation and width."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
@@ -539,12 +521,12 @@ def link_peak(
     link = next((gpu.link for gpu in run.machine.gpus if gpu_id and gpu.id == gpu_id), None)
     lane = LANE_BYTES_PER_S.get(link.gen_max.value or 0) if link else None
     theoretical = lane * link.width_max.value if link and lane and link.width_max.value else 0.0
+    # other machines on the host may slow the copies that are measured
     return (measured, None) if measured > theoretical else (None, theoretical or None)
 
 
 def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
-    """Return the bytes of the device's last-level cache, or UNKNOWN_CACHE_BYTES. For a GPU, this is the largest
-    value that a backend reports."""
+    """Return the bytes of the device's last-level cache, or UNKNOWN_CACHE_BYTES if it is not known."""
     if kind == "cpu":
         return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
     seen = (device.cache_bytes or 0 for device in _same_hardware(run, device_id))
@@ -552,9 +534,7 @@ def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """Return all devices of the run that are the same hardware as `device_id`: one for each backend that drives
-    it. If a GPU has no identity (WebGPU cannot tell two equal GPUs apart), all GPUs of its model are
-    returned."""
+    """Return all devices of the run that are the same hardware: one for each backend that drives it."""
     answer = next((device for device in run.devices if device.id == device_id), None)
     if answer is None:
         return []
@@ -564,18 +544,19 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
         if other.id == device_id
         or (answer.gpu_id and other.gpu_id == answer.gpu_id)
         or answer.kind == other.kind == "cpu"
+        # WebGPU cannot tell two equal GPUs apart
         or (not answer.gpu_id and answer.kind == other.kind == "gpu" and other.name == answer.name)
     ]
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
-    """Yield the peaks of the hardware of `device_id`, measured with any backend in the sessions that count. A
-    peak that is marked as a backend's own is yielded for that backend only. A CPU's rate from a contended
-    session is left out, because without the other load the CPU may be faster."""
+    """Yield the peaks of the hardware of `device_id`, measured with any backend in the sessions that count."""
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:
+        # without the other load the CPU may be faster
         if session.index in allowed and not (kind == "cpu" and session.contended):
+            # a peak of a backend's own is that of this backend alone
             yield from (
                 c for c in session.peaks if c.device_id == device_id or (c.device_id in names and not c.own)
             )
@@ -584,8 +565,8 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Return a text that explains how the rate exceeds the best measured peak or the vendor's peak, each by
-    more than its tolerance. Return None if it exceeds neither."""
+    """Return how the rate exceeds the best measured peak or the vendor's by more than its tolerance,
+    or None."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

@@ -66,8 +66,8 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether the ratio lies between 1 / EQUAL and EQUAL, and its interval is narrow enough to know
-        this."""
+        """Whether the ratio lies between 1 / EQUAL and EQUAL, and both ends of its interval within a factor
+        WIDEST_EQUAL of it."""
         within = about_equal(self.ratio)
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
@@ -79,8 +79,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of the cases that do not run a user's function as written, because they compile it or use
-    PyTorch on the CPU. Only functions that also run as written on both a CPU and a GPU count. Any other
-    function is compared in all of its cases."""
+    PyTorch on the CPU. Functions count that also run as written, on both a CPU and a GPU."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -94,13 +93,9 @@ def speedups(
     cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = (),
     shows: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[Speedup, ...]:  # fmt: skip
-    """Return the speedups of the shown cases. For each workload, regime and device, the headline comes first,
-    then the other implementations, then library against library (with the default baseline only).
-
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation).
-    `shows` tells whether a case is shown. Cases whose ids are in `beside` are never in a headline. Raises
-    InputError (`baseline-missing`) if no measured case matches `baseline`.
-    """
+    """Return the speedups of the shown cases. `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE
+    (default: the fastest CPU implementation). Cases in `beside` (ids) are in no headline. Raises InputError
+    (`baseline-missing`) if no measured case matches."""
     numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
@@ -109,6 +104,7 @@ def speedups(
         (item for item in numbered if not is_baseline(item) and item.device_kind != "cpu"),
         lambda item: (item.case.workload, item.case.regime_id, item.case.device_id),
     )
+    # the headline first, then the other implementations, then library against library
     for group in contenders.values():
         if not any(shows(item.case) for item in group):
             continue
@@ -122,8 +118,8 @@ def speedups(
 
 
 def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
-    """Return the time of `baseline` divided by that of `case`. Its interval comes from the sessions that
-    measured both. Return None if no session did."""
+    """Return the time of `baseline` divided by that of `case`, with an interval from the sessions that measured
+    both. Returns None if no session did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
     if not common or baseline.time is None or case.time is None:
         return None
@@ -133,7 +129,7 @@ def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
 
 
 def parse_baseline(name: str) -> Callable[[Case, bool], bool]:
-    """Return a predicate for the baseline called `name` (DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE). Its
+    """Return a predicate for the baseline `name` (DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE). Its
     arguments are a case and whether a CPU runs the case."""
     implementation, at, device = name.partition("@")
     if not at:
@@ -163,19 +159,17 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
-    """Return the cases of `references` that are a contender's baselines. A resident CPU case is a baseline in
-    all regimes, because a CPU's data is in host memory. A case on any other device must have the contender's
-    regime."""
+    """Return the cases of `references` that are a contender's baselines."""
     return [
         item
         for item in references
+        # A CPU's data is in host memory, so its case serves in all regimes.
         if item.case.regime_id == (RESIDENT if item.device_kind == "cpu" else contender.case.regime_id)
     ]
 
 
 def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
-    """Return the case with the least time. Among equal times, return the first one by id. Return None if no
-    case has a time."""
+    """Return the case with the least time, among equal times the first by id; None if no case has a time."""
     timed = [(item.time.estimate, item.id, item) for item in rows if item.time is not None]
     return min(timed)[2] if timed else None
 
@@ -187,9 +181,8 @@ def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
 def pair(
     kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
 ) -> Speedup | None:
-    """Return the speedup of `case` over `baseline`. Return None if one of them is None or no session measured
-    both. `headline` tells whether the speedup may be a headline. If it is None, the `kind` and the labels of
-    both cases decide."""
+    """Return the speedup of `case` over `baseline`, or None if one is None or no session measured both.
+    `headline` tells whether it may be a headline; None lets `kind` and the labels decide."""
     ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
@@ -203,9 +196,8 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """Return a text that describes the baselines of `rows`, such as
-    `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`. If several implementations of a device are
-    baselines, the text says `library or tuned (the faster one)`."""
+    """Return a text that describes the baselines of `rows`, such as `vs numpy tuned, OpenBLAS 0.3.29 (Haswell),
+    16 of 16 threads`."""
     devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
@@ -236,8 +228,7 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return a note for each library that may make the CPU faster but is not installed (`not installed: torch,
-    with which the CPU may be faster`), and for numba if it does not work."""
+    """Return a note for each library that may make the CPU faster but is missing or does not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -254,7 +245,7 @@ class CpuCode(NamedTuple):
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Return the distinct kinds of code (backend, library) that computed the CPU cases among `rows`, the most
+    """Return the kinds of code (backend, library) that computed the CPU cases among `rows`, the most
     frequent first."""
     cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
@@ -275,18 +266,18 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
 
 
 def _by_blas(item: CaseResult) -> bool:
-    """Tell whether a BLAS computes the case. Old files do not state this, so the declaration of the op decides.
-    Return False if this installation does not know the op."""
+    """Tell whether a BLAS computes the case."""
     if item.blas is not None:
         return item.blas
+    # Old files do not say so, but the declaration of an op that is known here does.
     case = item.case
     op = declaration(case.op)
     return op is not None and op.by_blas(case.backend, case.implementation, case.dtype)
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
-    """Return the smallest number of threads that any worker of a device has. If `device_id` is None, the
-    workers of all CPU devices count. Return None if the number is unknown."""
+    """Return the smallest number of threads that any worker of a device has, or None if it is unknown.
+    `device_id` None means all CPU devices."""
     devices = _cpu_devices(run) if device_id is None else [device_id]
     return _threads([record for name in devices for record in workers(run, name)])
 
@@ -301,8 +292,8 @@ def blas_text(blas: Blas | None) -> str:
 
 
 def cpu_limit(run: Run) -> str | None:
-    """Return a text that says why the CPU side does not use the whole machine: it has fewer threads than usable
-    CPUs, or there is a quota. Return None if no such limit is known."""
+    """Return a text that tells why the CPU side does not use the whole machine: few threads, or a quota.
+    Returns None if no such limit is known."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))
@@ -316,9 +307,7 @@ def cpu_limit(run: Run) -> str | None:
 
 
 def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[CaseResult]) -> str:
-    """Return a text that describes a baseline: the device, its implementation, libraries and threads. It names
-    numba if any of `cases` uses it. If `cases` is empty, all measurements of the device are checked for
-    numba."""
+    """Return a text that describes a baseline: the device, its implementation, libraries and threads."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -333,6 +322,7 @@ def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[
         for outcome in run.outcomes
         if isinstance(outcome, Measurement) and outcome.case.device_id == device_id
     ]
+    # without `cases`, any measurement of the device tells
     compiler = "numba, " if any(map(_by_numba, cases or measured)) else ""
     return f"{backend} {implementation}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
 
@@ -342,7 +332,7 @@ def _by_numba(item: CaseResult | Measurement) -> bool:
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:
-    """Return the smallest number of threads among `records`. Return None if no record has a number."""
+    """Return the smallest number of threads among `records`, or None if it is unknown."""
     return min((worker.threads for worker in records if worker.threads is not None), default=None)
 
 
@@ -390,16 +380,16 @@ class BreakEven(OfSeries, frozen=True, kw_only=True):
 
     @property
     def size(self) -> float | None:
-        """The size from which the device wins. It is the geometric middle of a bracket, infinity if the device
-        wins at no measured size, and None if the size is unknown."""
+        """The size from which the device wins: the geometric middle of a bracket, infinity if there is none,
+        None if it is unknown."""
         if self.bracketed:
             return math.sqrt((self.lo or 1) * (self.hi or 1))
         return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the GPU curve that pays from the smallest size. If none pays, prefer an undecided curve to one
-    that wins at no size. Return None if there are no GPU curves."""
+    """Return the GPU curve that pays from the smallest size, or None without GPU curves. If none pays,
+    undecided curves come before those that win at no size."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(curve: BreakEven) -> tuple[int, float, bool]:
@@ -425,9 +415,9 @@ def break_evens(
     *,
     fitted: bool = True,
 ) -> tuple[BreakEven, ...]:
-    """Return the break-evens of devices of this `kind`, in the order of `ratios`: one for each series, regime
-    and device that has a headline speedup. The curves are fitted through `cases`. If `fitted` is False, no
-    curve is fitted and all verdicts are undecided."""
+    """Return a break-even for each series, regime and device of this `kind` with a headline speedup in
+    `ratios`. The curves are fitted through `cases`. Without `fitted`, no curve is fitted and all verdicts
+    are undecided."""
     headlines = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == kind]
     if not headlines:
         return ()
@@ -448,7 +438,7 @@ def contender_key(case: Case) -> ContenderKey:
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
-    """Return the times of each contender, by size. Cases without a time, variants and splits are left out."""
+    """Return the times of each contender, by size, without cases that have no time, variants and splits."""
     timed = (
         case
         for case in cases
@@ -469,8 +459,7 @@ def _threshold(
     curves: Mapping[ContenderKey, TimeCurve], ratio: Speedup, baselines: Iterable[ContenderKey],
     sides: dict[tuple[ContenderKey, ...], Side],
 ) -> Threshold | None:  # fmt: skip
-    """Return where the device of `ratio` overtakes the baseline, each with its fastest implementation at every
-    size. Return None without a common size. `sides` is a cache of the baselines' sides."""
+    """Return where the device of `ratio` overtakes the baseline, or None without a common size."""
     case, regime = ratio.case.case, ratio.baseline.case.regime_id
     own = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == case.cell]
     others = tuple(
@@ -482,8 +471,7 @@ def _threshold(
 def _judge(
     run: Run, missing: Sequence[CaseResult], ratios: Sequence[Speedup], threshold: Threshold | None
 ) -> BreakEven:
-    """Return the break-even of one device and regime. `ratios` are its speedups, `threshold` is where the
-    curves cross, and `missing` are the cases of its series that have no time."""
+    """Return the break-even of one device and regime, from its speedups and the crossing of its curves."""
     points = tuple(sorted(ratios, key=lambda ratio: ratio.n))
     last = points[-1]
     verdict = _verdict(threshold, last)

@@ -124,15 +124,15 @@ def size_unit_of(case: Case) -> SizeUnit:
 
 
 def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
-    """Return the sizes that the op declares. Return None if this installation does not know the op, or if there
-    are `params` other than the size."""
+    """Return the sizes that the op declares. Returns None if this installation does not know the op, or if
+    `params` has others than the size."""
     declared = None if params else declaration(op)
     return declared.sizes if declared is not None else None
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
-    """Return the cell of the answer for a break-even. `curve` is None if there is no break-even. `cases` are
-    all cases of the cell, with and without a time."""
+    """Return the cell of the answer for a break-even, or for None if there is none. `cases` are all cases of
+    the cell, with and without a time."""
     timed = () if curve is None else {point.n for point in curve.points}
     if any(case.reason == "wrong-result" and case.case.n not in timed for case in cases):
         return AnswerCell(kind="wrong")
@@ -198,8 +198,8 @@ _MOST_PLAIN = 9999
 
 
 def size_text(n: int, size_unit: SizeUnit) -> str:
-    """Return the size as text: `23 K` or `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square
-    matrix. Rows, tokens and images are written in full up to 9999."""
+    """Return the size as text: `23 K` or `16 M` for elements, `182²` for a square matrix. Rows, tokens and
+    images are written in full up to 9999."""
     if size_unit == "elements" or (size_unit == "plain" and n > _MOST_PLAIN):
         return " ".join(scale_size(n)).strip()
     return f"{n}{_square(size_unit)}"
@@ -223,8 +223,8 @@ def _square(size_unit: SizeUnit) -> str:
 
 
 def cell_text(cell: AnswerCell | None, size_unit: SizeUnit) -> str:
-    """Return the text of the column `pays from`, such as `23 K`, `> 16 M` or `about equal`. All outputs use
-    this text. An unknown break-even is `?`, and so is a cell that is None."""
+    """Return the text of the column `pays from`, such as `23 K`, `> 16 M` or `about equal`. An unknown
+    break-even is `?`, and so is a cell that is None."""
     if cell is None:
         return "?"
     n, low, high = ("" if n is None else size_text(n, size_unit) for n in (cell.n, cell.low, cell.high))
@@ -247,7 +247,7 @@ def cell_text(cell: AnswerCell | None, size_unit: SizeUnit) -> str:
 
 
 def both_text(cell: AnswerCell, size_unit: SizeUnit) -> str:
-    """Return the break-even with its interval, such as `23 K (16-46 K)`. A cell without a number gets the text
+    """Return the break-even with its interval, such as `23 K (16-46 K)`. A cell without both has the text
     of `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, size_unit)
@@ -287,9 +287,8 @@ class GpuThreshold(msgspec.Struct, frozen=True):
 
 
 def resolve_op(op: str | None, names: Iterable[str]) -> str:
-    """Return the full name of an op. `names` are the measured ops. `op` may be a short name, such as `pairwise`
-    for `options.pairwise`, or None if there is only one name. Raises UsageError if the op is unknown or
-    ambiguous."""
+    """Return the full name of a measured op. `op` may be a short name, such as `pairwise` for
+    `options.pairwise`, or None if there is only one op. Raises UsageError if the op is unknown or ambiguous."""
     names = list(dict.fromkeys(names))
     if not names:
         raise UsageError("unknown-op", "no op was measured", why="the results are empty", hint="run it again")
@@ -317,10 +316,8 @@ def find_threshold(
     runs: Iterable[Run], op: str | None, situation: str, backend: str | None = None, dtype: Any = None
 ) -> GpuThreshold:
     """Return the break-even of an op in a situation, from the first of `runs` (newest first) that compares both
-    sides. If no run does, its verdict is `undecided`. `backend` is the id of a backend or device, and `dtype`
-    is as in `dtype_name`; None means any. If there are several GPUs, dtypes or params, the smallest size
-    counts. Raises UsageError for an unknown situation, for an op that no run has measured, and for None if the
-    runs have several ops."""
+    sides. `op` is as in `resolve_op`, and the rest as in `Policy.threshold`. Raises UsageError for an unknown
+    situation or op."""
     runs, regime = list(runs), situation_regime(situation)
     dtype = None if dtype is None else dtype_name(dtype)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
@@ -371,8 +368,7 @@ class Amortization(OfSeries, frozen=True, kw_only=True):
 
 
 class WeightLoad(OfSeries, frozen=True, kw_only=True):
-    """The cost of copying an op's weights to a device once, and the number of calls after which it is
-    repaid."""
+    """The cost of copying an op's weights to a device once, and the number of calls that repay it."""
 
     n: int  # the largest size
     device_id: str  # the id of the GPU
@@ -384,8 +380,8 @@ class WeightLoad(OfSeries, frozen=True, kw_only=True):
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return a row for each op that has weights and each GPU that has a speedup of waited calls. The row is for
-    the largest size with such a speedup."""
+    """Return a row for each op that has weights and each GPU with a speedup of waited calls, at its
+    largest size."""
     waited = (
         ratio
         for ratio in analysis.speedups
@@ -397,14 +393,9 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
-    """Return how long the weights of an op take to load, and how many calls repay that. `ratio` has the times
-    of a waited call on both sides. The load is the median over the sessions. Returns None if the load or a time
-    was not measured.
-
-    In a session, only the first case that needs the weights loads them, so all cases of the op on the device
-    are searched.
-    """
+    """Return how long the weights of an op take to load, and how many calls repay that, if both are known."""
     case = ratio.case.case
+    # In a session, the first case that needs the weights loads them, so all cases of the op are searched.
     parts = [
         part
         for outcome in run.outcomes
@@ -440,17 +431,16 @@ class Costs(NamedTuple):
     cpu: float  # one call on the CPU
 
     def launch_s(self, calls: int) -> float:
-        """Return the seconds of one more call that shares the copy with `calls` calls. A negative value is
-        noise and becomes 0."""
+        """Return the seconds of one more call that shares the copy with `calls` calls, at least 0."""
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
-        """Return the seconds that are paid only once by `calls` calls that share a copy."""
+        """Return the seconds that `calls` calls with a shared copy pay once."""
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Return the number of calls per transfer at which both sides cost the same: infinity if the GPU's call is
-        not faster. `calls` is the number behind `many`."""
+        """Return the number of calls per transfer at which both sides cost the same, or infinity if the GPU's
+        call is not faster. `calls` is the number behind `many`."""
         margin = self.cpu - self.launch_s(calls)
         return max(0.0, self.transfer_s(calls)) / margin if margin > 0 else math.inf
 
@@ -464,23 +454,21 @@ class Trio(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether a label of one of the cases forbids a headline. Such a fault is worse than noise, and no
-        interval covers it."""
+        """Whether a label of one of the cases forbids a headline, a fault that no interval covers."""
         return bool({case.label for case in self} & NO_HEADLINE)
 
 
 @derive_once
 def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
-    """Return a row for each workload and GPU that have three times: of the CPU, of `transfer-always` and of
-    `transfer-once-N`. A row whose `transfer-once-N` case is not shown is left out."""
+    """Return a row for each workload and GPU that was timed with `transfer-always` and `transfer-once-N`,
+    beside a CPU. A row whose `transfer-once-N` case is not shown is left out."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
     rows = (_judge(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
     return tuple(item for item in rows if item is not None)
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield a trio for each workload and GPU. Its GPU cases are those of the implementation that is fastest
-    with a shared copy, and its CPU case is the fastest one."""
+    """Yield the fastest cases of each workload and GPU; on the GPU, those of one implementation."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
@@ -501,8 +489,7 @@ def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
 
 
 def _judge(run: Run, trio: Trio) -> Amortization | None:
-    """Return the amortization of a trio. Return None if no session measured all three cases, or if the copy is
-    shared by fewer than two calls."""
+    """Return the amortization of a trio, or None if no session measured all three cases."""
     calls, parts = trio.once.case.calls or 0, trio.always.time_breakdown
     common = trio.always.blocks.keys() & trio.once.blocks.keys() & trio.cpu.blocks.keys()
     if not common or calls < 2:
@@ -532,12 +519,10 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
-    """Return the 95 % interval of the number of calls from which the GPU pays. `times` are those of
-    transfer-always, transfer-once-N and the CPU, `calls` is N, and `alloc_s` are the seconds of an allocation.
-    The number is computed RESAMPLES times, with each time drawn at random (from `seed`) from its own
-    interval."""
+    """Return the 95 % interval of the number of calls from which the GPU pays, by RESAMPLES random draws."""
     import random  # few reports ask for it
 
+    # each time from its own interval
     draw = random.Random(seed)
     always, once, cpu = (
         [
@@ -555,12 +540,7 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
-    """Return the reason why there is no result: noise, missing parts, or transfers that cost something else
-    when they are timed singly. Return None if there is no doubt. `calls` is N.
-
-    The seconds of a transfer that its parts do not explain may belong to T1. Then b is wrong by 1 / (N - 1) of
-    these seconds. If the GPU never pays even with the smaller b, there is no doubt.
-    """
+    """Return the reason why the result of a trio is in doubt, or None."""
     parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
         return "noise" if trio.doubtful else "no-parts"
@@ -570,6 +550,8 @@ def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
     timed_s = parts.upload_s + parts.sync_s + parts.download_s + hidden_s
     open_s = abs(costs.transfer_s(calls) - timed_s)
     agree = open_s <= LARGEST_DIFFERENCE * timed_s and not parts.mismatch
+    # The seconds that the parts do not explain may belong to T1: then b is wrong by 1 / (N - 1) of them. No
+    # doubt is left if the GPU never pays even with the smaller b.
     return None if agree or launch_s - open_s / (calls - 1) >= costs.cpu else "parts-differ"
 
 
@@ -580,5 +562,5 @@ def _verdict(estimate: float, low: float) -> AmortizationVerdict:
 
 
 def _whole(calls: float) -> int | None:
-    """Round up to whole calls, at least one. Return None above MOST_CALLS."""
+    """Round up to whole calls, at least one; None above MOST_CALLS."""
     return max(1, math.ceil(calls)) if calls <= MOST_CALLS else None

@@ -73,7 +73,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[MapPoint, ...] = ()  # the ends of straight pieces in log-log; empty if nothing is known
 
     def ratio_at(self, size: float) -> float | None:
-        """Return the ratio at a size. Return None if it is unknown."""
+        """Return the ratio at a size in elements, or None if it is unknown."""
         for a, b in itertools.pairwise(self.points):
             if a.size <= size <= b.size:
                 share = math.log(size / a.size) / math.log(b.size / a.size)
@@ -90,8 +90,8 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     stretches: tuple[Stretch, ...]  # the parts of the strip, from the smallest size to the largest
 
     def ratio_between(self, low: float, high: float) -> float | None:
-        """Return the ratio in the geometric middle of `low` and `high`. If it is unknown, return the ratio of a
-        measured size between them, or None if there is none."""
+        """Return the ratio in the geometric middle of `low` and `high`, or else at a measured size between
+        them. Returns None if neither is known."""
         middle = math.sqrt(low * high)
         curve = (part.ratio_at(middle) for part in self.stretches if part.start <= middle <= part.end)
         inside = (point.ratio for point in self.points if low <= point.size < high)
@@ -122,8 +122,8 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tint(ratio: float) -> float:
-    """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU). It follows the logarithm
-    of the ratio without a step, because a step would look like an edge."""
+    """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU)."""
+    # the logarithm, without a step, which would look like an edge
     return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
 
@@ -134,8 +134,8 @@ def fastest_map(analysis: Analysis) -> RatioMap:
 
 
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
-    """Return the map of all GPUs of a run. It has no lanes if no GPU was compared with a CPU. The fastest
-    backend is shown first, or `backend` if it is given."""
+    """Return the map of all GPUs of a run; without lanes if no GPU was compared with a CPU. The fastest backend
+    is shown first, or `backend` if it is given."""
     summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
@@ -168,9 +168,8 @@ def _lane(
     series: SeriesKey, rows: Sequence[AnswerRow], curves: Mapping[CellKey, BreakEven],
     failed: Mapping[CellKey, set[int]],
 ) -> MapLane | None:  # fmt: skip
-    """Return the lane of a series. Return None if neither the declaration of the op nor a measurement gives its
-    sizes. `rows` are its rows of the answer, one for each GPU, and `failed` holds, by cell, the sizes at which
-    a case failed."""
+    """Return the lane of a series, or None if neither the declaration of the op nor a measurement gives
+    its sizes."""
     first = rows[0]
     ladder = declared_sizes(first.op, first.params)
     sizes = [gain.n for case in rows for cell in case.cells.values() for gain in cell.gains]
@@ -192,9 +191,7 @@ def _lane(
 def _stretches(
     lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of a strip, from the start of the lane to its end without a gap. `points` are the
-    sizes at which both sides were timed, `margins` those at which their curves were compared, and `failed`
-    those at which the device failed."""
+    """Yield the stretches of a strip, from the start of the lane to its end without a gap."""
     bad = failed - {point.size for point in points}
     if not points or not margins:
         hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
@@ -222,15 +219,14 @@ def _stretches(
 
 
 def _gap(start: float, end: float, failed: Iterable[float]) -> Iterator[Stretch]:
-    """Yield a stretch for a part of a lane that has no curve, unless the part is empty."""
+    """Yield a stretch for a part of a lane without a curve, unless the part is empty."""
     if start < end * (1 - 1e-9):
         bad = any(start <= size <= end for size in failed)
         yield Stretch(kind="failed" if bad else "unmeasured", start=start, end=end)
 
 
 def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
-    """Return the corners of a polyline that stays within STRAIGHT of all points of `line` (Douglas and Peucker,
-    1973)."""
+    """Return the corners of a polyline within STRAIGHT of all points of `line` (Douglas and Peucker 1973)."""
     first, last = line[0], line[-1]
     whole = Stretch(kind="known", start=first.size, end=last.size, points=(first, last))
     far = [abs(math.log(point.ratio / (whole.ratio_at(point.size) or point.ratio))) for point in line]
@@ -241,8 +237,7 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
-    """Return the sort key of a lane: its cell in the first of `regimes`, then its cells in the other ones, then
-    the op, dtype and params. The cells are those of the first device in `shown` that has one."""
+    """Return the sort key of a lane: its cells by regime, then the op, dtype and params."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -254,11 +249,11 @@ NOWHERE = (4, 0.0)  # the key of a cell without a number, which comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return the sort key of a cell. The order is: the GPU wins at all sizes, break-evens by size, open cells,
-    the GPU wins at no size, wrong and failed cells. Open cells and losses are sorted by the gain, the largest
-    first."""
+    """Return the sort key of a cell: wins at all sizes first, then break-evens, open cells, losses
+    and failures."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
+    # open cells and losses by the gain, the largest first
     largest = 0.0 if cell.gain is None else -cell.gain.ratio
     sizes = {0: float(cell.high or 0), 1: float(lane.row.elements(cell.n or 0)), 4: 0.0}
     return rank, sizes.get(rank, largest)
@@ -287,11 +282,8 @@ class OpOutcome(NamedTuple):
 
 @derive_once
 def evidence(analysis: Analysis) -> Measured | None:
-    """Return the evidence for choosing a mode. Return None for an experiment, and if the run neither compares a
-    CPU with a GPU nor has a shared call.
-
-    All cases of the file are used, shown or not, with the fastest CPU implementation as the baseline.
-    """
+    """Return the evidence for choosing a mode, from all cases of the file, shown or not. Returns None for an
+    experiment, and for a run that neither compares a CPU with a GPU nor has a shared call."""
     run, whole = analysis.run, analysis.whole
     if experiment(run):
         return None
@@ -316,8 +308,8 @@ def why_silent(run: Run) -> str:
 
 
 def recommend_mode(analysis: Analysis) -> Recommendation | None:
-    """Return the mode for the machine of the run, by the evidence. If the evidence does not decide, return the
-    recommendation of `detect` at the start of the run, or None if there is none either."""
+    """Return the mode for the machine of the run by the evidence, or else what `detect` recommended when the
+    run started. Returns None if there is neither."""
     # Here, as `advise` loads this package too, and needs no detection.
     from gpubench.detect.recommend import decide
 
@@ -331,7 +323,7 @@ def recommend_mode(analysis: Analysis) -> Recommendation | None:
 def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
-    """Return which side wins in each of SITUATIONS in which a CPU and a GPU have times. Each op counts with the
+    """Return which side wins in each of SITUATIONS that has times of a CPU and a GPU. Each op counts with the
     GPU that does best. `curves` are the break-evens of the cases `compared`."""
     outcomes = [
         (regime, _outcome(run, op, cell, cell.gain))
@@ -369,14 +361,13 @@ def _outcome(run: Run, op: AnswerRow, cell: AnswerCell, gain: Gain) -> OpOutcome
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
-    """Return the judgement of a situation, by the geometric mean over the ops with a sure winner. It names no
-    winner if more than half of the ops have none. `dtypes_shown` tells whether the exceptions are named with
-    their dtypes."""
+    """Return the judgement of a situation, by the geometric mean over the ops with a sure winner."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(
         regime=regime, gpu=count["gpu"], cpu=count["cpu"], equal=count["equal"], unsure=count["unsure"]
     )
+    # no winner if more than half of the ops have none
     if len(sure) < count["unsure"] or not sure:
         small = any(outcome.small for outcome in outcomes)
         note = "the sizes are too small to tell" if small else "the times are too noisy to tell"
@@ -393,9 +384,8 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return a text for an op whose winner differs from that of the situation, such as `matmul from 930 x 930`.
-    The size is left out if the CPU wins, or if no break-even is known. `dtypes_shown` tells whether the text
-    has the dtype."""
+    """Return a text for an op whose winner differs from that of the situation, such as `matmul from 930
+    x 930`."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
@@ -434,11 +424,11 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with the times of both sides at the smallest measured size that reaches
-    it. If no size does, the times are those at the largest size."""
+    """Return a break-even as evidence, with the times of both sides at the smallest size that reaches it."""
     cell = threshold(curve)
     size = cell.n if cell.kind in ("at", "range") else None
     size = curve.first if curve.verdict == "all-sizes" else size
+    # else at the largest size
     at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(
         op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=curve.regime,
@@ -449,8 +439,8 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 
 
 def _note(curve: BreakEven) -> str:
-    """Return a note on the break-even as text. It says up to which size it was measured, in which range a
-    break-even without an exact size lies, or why there is none."""
+    """Return a text on the break-even: how far it was measured, in which range it lies, or why there
+    is none."""
     unit: SizeUnit = "elements" if size_unit_of(curve.case) == "elements" else "plain"
     last = size_text(curve.last, unit)
     if curve.verdict == "at":

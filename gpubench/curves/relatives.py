@@ -175,8 +175,8 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Scale the variances of the points to their chi-squared `misfit`, which has this number of `degrees` of
-    freedom."""
+    """Scale the variances of the points to their chi-squared `misfit`, which has this number of `degrees`
+    of freedom."""
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]

@@ -68,8 +68,8 @@ class Spread(NamedTuple):
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the middle value, or the mean of the two middle values. Raises ValueError if there are no
-    values."""
+    """Return the middle value, or the mean of the two middle values. Raises ValueError if there are
+    no values."""
     return quantile(sorted(values), 0.5)
 
 
@@ -98,8 +98,8 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def mad(values: Sequence[float]) -> float:
-    """Return the median absolute deviation from the median, unscaled. Raises ValueError if there are no
-    values."""
+    """Return the median absolute deviation from the median, unscaled. Raises ValueError if there are
+    no values."""
     middle = median(values)
     return median([abs(value - middle) for value in values])
 
@@ -272,8 +272,8 @@ def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...
 
 
 def mean_log(values: Iterable[float]) -> float:
-    """Return the mean natural logarithm of at least one value. Raises ValueError for a value that is not
-    positive."""
+    """Return the mean natural logarithm of at least one value. Raises ValueError for a value that is
+    not positive."""
     logs = [math.log(value) for value in values]
     return math.fsum(logs) / len(logs)
 
@@ -293,8 +293,8 @@ def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
 
 
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
-    """Return the interval of exp(mean of `means`), the sessions' mean logarithms with their squared half-widths
-    `margins`."""
+    """Return the interval of exp(mean of `means`), the sessions' mean logarithms with their squared
+    half-widths `margins`."""
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
     # From MIN_SESSIONS sessions on, only the observed variance counts, and no longer `between`.

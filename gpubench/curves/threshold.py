@@ -138,8 +138,8 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
     """Return ln(seconds) of the fastest of at least one curve at x, as a distribution (Clark 1961). Curves
-    whose shape is known around x come first, then those timed on both sides of x, then the nearest end of a
-    curve."""
+    whose shape is known around x come first, then those timed on both sides of x, then the nearest end of
+    a curve."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -309,8 +309,8 @@ TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
-    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run, without that of a step's
-    place."""
+    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run, without that of a
+    step's place."""
     shape = 0.0 if curve.knows(x) else WIDE_GAP
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 

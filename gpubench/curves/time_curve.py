@@ -83,8 +83,8 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp that grows by `rate` for each unit of x, and by the squared `step` between neighbouring
-        points."""
+        """Return a warp that grows by `rate` for each unit of x, and by the squared `step` between
+        neighbouring points."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             # a step may lie anywhere between the points
@@ -119,8 +119,8 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of that
-    rise."""
+    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of
+    that rise."""
     low, high = points[i : i + 2]
     gap = high.x - low.x
     before = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
@@ -439,8 +439,8 @@ class TimeCurve:
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Tell whether the shape of the curve is known around x, from timed sizes close by or, on a GPU, from
-        relatives."""
+        """Tell whether the shape of the curve is known around x, from timed sizes close by or, on a GPU,
+        from relatives."""
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
