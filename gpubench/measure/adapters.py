@@ -1,9 +1,8 @@
 """Choose one adapter for each card.
 
 An adapter is one entry in a backend's list of devices, and a card is the physical GPU behind it. Several
-drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) may list the same card to one backend. The user sees
-all adapters of a card and can name any of them. If none is named, a short trial decides which adapter is
-measured.
+drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) may list the same card to one backend. If the user
+names no adapter of such a card, a short trial decides which one is measured.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MARGIN = 1.05
 
 
 def try_adapter(device_id: str) -> float | None:
-    """Return the geometric mean of the launch times of TRIAL_CASES in seconds. Returns None if the adapter
-    cannot be opened, supports none of these cases, or fails in one."""
+    """Return the geometric mean of an adapter's launch times, one of each of TRIAL_CASES, in seconds. Returns
+    None if the adapter cannot be opened, supports none of these cases, or fails in one."""
     with tempfile.TemporaryDirectory() as scratch, closing(Worker()) as worker:
         try:
             return _seconds(worker, device_id, scratch)
@@ -77,15 +76,14 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 
 
 def cards(devices: Iterable[Device]) -> list[Card]:
-    """Group the GPUs of one backend by card, in the order of their first adapters. Two adapters with the same
-    driver and interface are two cards, even of one model. Other adapters are one card if their UUIDs or their
-    PCI addresses are equal. If these are unknown, vendor and device ids decide: the first adapter of one driver
-    is paired with the first of the other. D3D12 may list one card twice, so several of its adapters may join
-    one card of Vulkan by these ids."""
+    """Group the GPUs of one backend by card, in the order of their first adapters. Adapters with the same
+    driver and interface are different cards. Other adapters are compared by UUID and PCI address, else by
+    vendor and device ids."""
     grouped: list[Card] = []
     for device in devices:
         free = [card for card in grouped if all(_way(other) != _way(device) for other in card)]
         home = next((card for card in free if any(_is_same(device, other) for other in card)), None)
+        # D3D12 may list one card twice, so several of its adapters may join one card of Vulkan by their ids.
         free += [card for card in grouped if device.api == "dx12" != card[0].api]
         home = home or next((card for card in free if _has_ids_of(card, device)), None)
         if home is None:
@@ -109,7 +107,7 @@ def _is_same(a: Device, b: Device) -> bool | None:
 
 
 def _has_ids_of(card: Card, device: Device) -> bool:
-    """Return whether the device has the vendor and device ids of the card, and no different UUID or address."""
+    """Return whether the device has the card's vendor and device ids, and no different UUID or address."""
     ids = _ids(device)
     alike = None not in ids and ids == _ids(card[0])
     return alike and not any(_is_same(device, other) is False for other in card)
@@ -123,12 +121,9 @@ def _ids(device: Device) -> tuple[int | None, int | None]:
 def choose_adapters(
     devices: Sequence[Device], named: Sequence[str], trial: Trial | None
 ) -> tuple[list[str], list[RunWarning]]:
-    """Return the ids of the adapters to leave out, and the warnings about them.
-
-    `devices` are the GPUs of one backend that a run would measure. The ids in `named`, which the user gave,
-    always stay. `trial` times an adapter. Without it the first adapter of each card stays. Equal cards get the
-    same driver, so only one of them is tried.
-    """
+    """Return the ids of the adapters to leave out, and the warnings about them. `devices` are the GPUs of one
+    backend. Adapters whose ids are in `named` stay. Without `trial`, which times an adapter, the first of each
+    card stays."""
     repeated = [card for card in cards(devices) if len(card) > 1]
     left_out: list[str] = []
     warnings = []
@@ -140,7 +135,7 @@ def choose_adapters(
         left_out += [d.id for card in equal if card not in unnamed for d in card if d.id not in named]
         if unnamed:
             times: dict[str, float | None] = {}
-            if trial is not None:  # of a split, its GPU
+            if trial is not None:  # equal cards have the same drivers: one is tried; of a split, its GPU
                 times = {device.id: trial(inner_device(device.id) or device.id) for device in unnamed[0]}
             best = _fastest(unnamed[0], times)
             chosen = [next((d for d in card if _way(d) == _way(best)), card[0]) for card in unnamed]
@@ -150,10 +145,9 @@ def choose_adapters(
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the first adapter of the card that passed its trial, or the fastest one if it is more than MARGIN
-    times as fast as the first. If no adapter passed, return the first of the card."""
+    """Return the first adapter that passed its trial, or the fastest if that is MARGIN times as fast."""
     passed = [device for device in card if times.get(device.id) is not None]
-    if not passed:
+    if not passed:  # or none was tried
         return card[0]
     best = min(passed, key=lambda device: times[device.id] or math.inf)
     first, least = times[passed[0].id] or math.inf, times[best.id] or math.inf
@@ -175,8 +169,7 @@ def _listed_repeatedly(
 
 
 def _why(card: Card, taken: Device, times: dict[str, float | None]) -> str:
-    """Return why `taken` was chosen among the adapters of the card, as a text such as `1.3x faster in a
-    trial`."""
+    """Return why `taken` was chosen, such as `1.3x faster in a trial`."""
     least = times.get(taken.id)
     if least is None:
         return f"the first, as no trial {'succeeded' if times else 'was made'}"

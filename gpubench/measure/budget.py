@@ -22,12 +22,9 @@ LAST_S = 0.5
 
 
 class Budget:
-    """A time limit of `total_s` seconds, counted from `began`, a time by `monotonic`. There is no limit if
-    `total_s` is None.
-
-    Up to `most_once_s` seconds of work that a machine does only once, such as choosing kernels, are not
-    counted.
-    """
+    """A time limit of `total_s` seconds, counted from `began`, a time by `monotonic`. None means no limit. Up
+    to `most_once_s` seconds of work that a machine does only once, such as choosing kernels, are not
+    counted."""
 
     def __init__(self, total_s: float | None = None, began: float = 0.0, most_once_s: float = 0.0) -> None:
         self.total_s = total_s
@@ -63,8 +60,7 @@ class Budget:
 
     @property
     def longest(self) -> Budget:
-        """A copy of the budget as if all of `most_once_s` were spent: its limit is longer by that, and nothing
-        else stays uncounted."""
+        """A copy of the budget whose limit is `most_once_s` longer, and which counts all work."""
         return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
 
     @property
@@ -88,17 +84,14 @@ def stop_reason(
     target: int | None = None,
 ) -> StopReason | None:
     """Return the reason to stop sampling a case, or None to go on. `blocks` holds the samples of each block
-    that count, `sampling_s` the seconds that sampling took so far, and `left_s` those left to the case.
-
-    If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
-    in this order: time left, number of samples, precision (from LEAST_BLOCKS blocks on), sampling time. With
-    fewer than `min_samples` samples, only the time left counts.
-    """
+    that count. Sampling took `sampling_s` seconds so far, and `left_s` are left. If `target` is given, only
+    that number of blocks and the time left decide."""
     if target is not None and len(blocks) >= target:
         return "max-samples"
     if left_s <= 0:
         return "timeout"
     count = sum(map(len, blocks))
+    # Below the least number of samples, only the time left can stop a case.
     if target is not None or count < settings.min_samples:
         return None
     if count >= settings.max_samples:
@@ -111,9 +104,9 @@ def stop_reason(
 
 
 def estimate(values: list[float]) -> tuple[float, float | None]:
-    """Return the geometric mean of `values` and the relative half-width of the interval of their median.
-    `values` are medians of blocks in seconds. The half-width is None for fewer than two values or a mean of 0.
-    The mean is 0 if there are no values."""
+    """Return the geometric mean of `values`, and the relative half-width of the interval of their median.
+    `values` are medians of blocks in seconds. Without values the mean is 0. The half-width is None for fewer
+    than two values or a mean of 0."""
     if not values:
         return 0.0, None
     middle = stats.geometric_mean(values)

@@ -99,8 +99,8 @@ BUILDING = ("compile", "autotune", "inputs", "reference")
 
 
 class CaseRun:
-    """One case while its workload is measured, with its time limit, samples and worker. `before` is its earlier
-    outcome (None: it had none), which stays if it has samples and this measurement fails."""
+    """One case while its workload is measured, with its time limit, samples and worker. `before` is the case's
+    outcome before this measurement, or None. If it has samples, it stays if this measurement fails."""
 
     def __init__(
         self, case: Case, runtime: Runtime, workload: Workload, purpose: Purpose = MAIN,
@@ -162,9 +162,9 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case after the loss of its worker. It is skipped if the budget ended the worker and no launch
-        had hung; otherwise it has failed. The first launch of a user's function does not count as hanging,
-        because it may compile at each size."""
+        """End the case after the loss of its worker: as a skip if the budget ended it and no launch hung, else
+        as a failure."""
+        # A user's function may compile at its first launch, which then does not count as hanging.
         building = gone.phase in BUILDING or (self.case.group == FUNCTIONS and gone.phase == "first launch")
         late = gone.reason == "timeout" and self.runtime.budget.over
         if late and (building or gone.phase_s < HANG_S + SLOW * self._workload.slow_s):
@@ -174,7 +174,7 @@ class CaseRun:
             self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
 
     def _run_late(self, detail: str) -> None:
-        """End the case because the budget has no time for it. The outcome that it had before is kept."""
+        """End the case because the budget has no time for it, and keep an outcome that it already had."""
         self.over, self.prepared = True, None
         hint = REASONS["budget"].remedy
         skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
@@ -191,7 +191,7 @@ class CaseRun:
         self.prepare(first=True)
 
     def _place(self) -> tuple[str, int, int, int, int, float | None]:
-        """Return the values of the fields of a CaseUnderWay about this case, in order."""
+        """Return the values for the fields of a CaseUnderWay, in order."""
         progress, session = self.runtime.progress, self.runtime.session
         return (
             self.case.id, self._number, progress.cases, session, progress.sessions, progress.remaining(),
@@ -211,8 +211,8 @@ class CaseRun:
             self._ask_ahead(worker, self._prepare_request)
 
     def prepare(self, *, first: bool) -> None:
-        """Have the worker prepare the case. A refusal ends the case as a Skip, an error as a failure. If
-        `first` is true, enter the case as a measurement."""
+        """Have the worker prepare the case. With `first`, enter the case as a measurement. A refusal ends the
+        case as a Skip, an error as a failure."""
         reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
@@ -223,16 +223,14 @@ class CaseRun:
                 self._enter(reply)
 
     def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
-        """Warn of each note once per run. `lacks` is the reason why the CPU is slower than it could be."""
+        """Warn of each note once per run, and of `lacks`, the reason why the CPU is slower than it could be."""
         hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
         slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
         for warning in (*slow, *notes):
             warn_once(self.runtime.recorder, self.runtime.sink, warning)
 
     def sample(self, number: int, position: int) -> None:
-        """Take one block in round `number`, as the block with index `position` of that round, and stop the case
-        if it has enough samples. If it has the least number and no time for another block, stop it without one.
-        """
+        """Take one block, at index `position` of round `number`, and stop the case if it has enough samples."""
         settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
@@ -253,10 +251,7 @@ class CaseRun:
 
     def take(self, number: int, position: int) -> bool:
         """Take and record a block of samples (arguments as in `sample`). Returns False if the case is over.
-
-        If samples were throttled, the worker takes as many again, as long as the case has tries left in this
-        session. A hot device gets a pause first. Others get none, since an idle device lowers its clock.
-        """
+        Throttled samples are taken again while the case has tries and time left."""
         samples = self._block_size()
         while True:
             began = time.monotonic()
@@ -270,6 +265,7 @@ class CaseRun:
             if not samples or not self.pauses_s or self.runtime.budget.over or self.left_s <= 0:
                 return True
             pause_s = self.pauses_s.pop(0)
+            # A pause cools a hot device. Any other would only lower its clock.
             if SLOWED.intersection(block.throttle):
                 time.sleep(pause_s)
                 self.left_s -= pause_s
@@ -307,8 +303,8 @@ class CaseRun:
         return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
-        """Have the worker warm up for `warmup_s` seconds, wait until `perf_counter` gives `start_at`, and
-        launch the case for `work_s` seconds. Returns None if this broke the case."""
+        """Have the worker warm up for `warmup_s` seconds, and launch the case for `work_s` seconds from
+        `start_at` on. `start_at` is a time by `perf_counter`. Returns None if the case broke."""
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         reply = self._exchange_once_prepared(
             lambda worker: protocol.Work(
@@ -339,8 +335,8 @@ class CaseRun:
 
     @property
     def _to_be_finished(self) -> bool:
-        """Whether a last check is needed, which is not so if the budget left no time for a sample."""
-        return self.measured and (bool(self._used) or self.runtime.check_only)
+        """Whether a last check is needed."""
+        return self.measured and (bool(self._used) or self.runtime.check_only)  # else no sample was taken
 
     @property
     def call_s(self) -> float:
@@ -367,7 +363,7 @@ class CaseRun:
         return earlier or self.runtime.repeats.get(self.case.id)
 
     def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
-        """Send a request. `_exchange` waits for its reply later."""
+        """Send a request whose reply `_exchange` waits for later."""
         self._asked = request(worker)
         with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
             worker.send(self._asked)
@@ -391,8 +387,8 @@ class CaseRun:
     def _ask_of_session(
         self, kind: Callable[..., protocol.WorkerRequest], **fields: object
     ) -> protocol.Reply | None:
-        """Send a request about this case and session, once the case is prepared. Returns None if an error ended
-        it."""
+        """Send a request about this case and session, and return the reply, or None if an error ended the
+        case."""
         session = self.runtime.session
         return self._exchange_once_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
@@ -409,7 +405,7 @@ class CaseRun:
         return self._exchange(request)
 
     def _exchange(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
-        """Send one request for this case and return the reply. Returns None if an error ended the case."""
+        """Send one request and return the reply, or None if an error ended the case."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
         sent, self._asked = self._asked, None
         try:
@@ -441,8 +437,7 @@ class CaseRun:
         return reply
 
     def _patience_s(self, request: protocol.WorkerRequest) -> float:
-        """Return how many seconds to wait for the reply to `request`. Requests to prepare or to sample are
-        given up soon after the budget is over."""
+        """Return how many seconds to wait for the reply to `request`."""
         limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
         if isinstance(request, protocol.Prepare):
             return min(limit_s, budget.patience_s)
@@ -451,8 +446,7 @@ class CaseRun:
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
-        """Take one block of `samples` samples, at `position` of round `number`. On a GPU the monitor discards
-        throttled samples. Returns None if an error ended the case."""
+        """Take one block of `samples` samples, or return None if an error ended the case."""
         runtime = self.runtime
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:
@@ -476,14 +470,14 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """The seconds of work before a block. This work raises a GPU's clock, which falls while another device
-        is measured. A CPU case has 0, or LOOP_S if a split is timed in the same rounds."""
+        """The seconds of work before a block."""
+        # It raises a GPU's clock, which falls while another device is measured.
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
     def _loops(self) -> bool:
-        """Whether the case makes some calls before each block. Cases that are measured in turns with a split
-        do, because an idle core is slow for the first calls. Cases with long launches do not."""
+        """Whether the case makes some calls before each block."""
+        # It takes turns with a split, in which a core is idle and then slow for its first calls.
         return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
@@ -492,11 +486,11 @@ class CaseRun:
 
     @property
     def _wanted(self) -> int | None:
-        """The number of blocks to take, or None if the settings decide. A CPU case takes more until AGREEING
-        blocks agree, but at most MOST_TRIES, as other programs make single blocks longer."""
+        """The number of blocks to take, or None if the settings decide."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target
+        # Other programs make single blocks of a CPU longer: take more until AGREEING blocks agree.
         agreeing = len(stats.clean_blocks(self._medians)) if self._medians else 0
         return max(target, min(len(self._medians) + max(0, AGREEING - agreeing), MOST_TRIES))
 
@@ -506,8 +500,8 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, by block: all except throttled ones. If fewer than `min_samples` are left
-        after the last try, all samples count, each as a block."""
+        """The samples that count, by block."""
+        # Throttled samples count only if too few others are left after the last try, each as a block.
         enough = sum(map(len, self.clean)) >= self.runtime.settings.min_samples
         return self.clean if enough or self.pauses_s else [[value] for block in self._used for value in block]
 
@@ -561,7 +555,7 @@ class CaseRun:
     def _fail(
         self, reason: Reason, detail: str, *, hint: str = "", phase: str | None = None, stderr_tail: str = ""
     ) -> None:
-        """End the case in this session with a failure. Its earlier measurement stays."""
+        """End the case in this session with a failure, and keep its earlier measurement."""
         failure = SessionFailure(
             session=self.runtime.session, reason=reason, detail=detail, hint=hint or None, phase=phase,
             stderr_tail=stderr_tail or None,
@@ -569,7 +563,7 @@ class CaseRun:
         self._end(broken(self.case, self.before, failure))
 
     def _skip(self, reason: Reason, detail: str, hint: str) -> None:
-        """End the case as a Skip. If it has samples of earlier sessions, keep them and warn instead."""
+        """End the case as a Skip, or with a warning if earlier sessions gave it samples."""
         if self.before is None or not has_samples(self.before):
             self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
             return

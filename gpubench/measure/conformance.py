@@ -101,8 +101,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
 ) -> Report:
-    """Open the device, run the checks on it and return a report. If `ops` is None, the checks use the ops of a
-    plain run. Raises BackendUnavailable if the device cannot be opened."""
+    """Open the device, run the checks on it and return a report. Without `ops`, the checks use those of a plain
+    run. Raises BackendUnavailable if the device cannot be opened."""
     checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
@@ -131,8 +131,7 @@ def suite(
 
 
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
-    """Return random values for a transfer. They repeat after a prime number of values, so no two pieces are
-    alike."""
+    """Return random values to transfer, drawn once and repeated after PERIOD values."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
     return repeat_values(period, count)
 
@@ -172,8 +171,8 @@ class _Trial:
         )
 
     def contract(self, thing: object, base: type) -> None:
-        """Check that `thing` is an instance of `base`, and that all its public methods are in the contract or
-        its protocols."""
+        """Check that `thing` is an instance of `base`, and that it has no public method outside the
+        contract."""
         self.is_a(base, thing)
         names = sorted(
             {
@@ -212,21 +211,19 @@ class _Trial:
         self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
-        """Upload one array for each of these numbers of elements to a new buffer, then check all buffers. If
-        two buffers overlap, one of them has lost its data."""
+        """Upload one array for each of these numbers of elements to a new buffer, then check all buffers."""
         hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
             for buffer, host in zip(buffers, hosts, strict=True):
                 self.session.upload(buffer, host)
-            self.session.sync()
+            self.session.sync()  # if two buffers overlap, one of them has lost its data by now
             for buffer, host in zip(buffers, hosts, strict=True):
                 self.comes_back(self.session, buffer, host, f"{host.size} x {dtype}")
                 self.session.free(buffer)
 
     def ways(self) -> None:
-        """Check what a session may offer in addition to its own calls: transfers in each implementation, and
-        memory outside its pool."""
+        """Check transfers in each implementation, and memory outside the session's pool."""
         for implementation in IMPLEMENTATIONS:
             with self.promise(f"upload and download in the {implementation} implementation"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
@@ -272,9 +269,7 @@ class _Trial:
         self, way: Session | Transfers, buffer: Buffer, host: Array, detail: str, output: Array = None, *,
         promise: str = "what comes back is what was sent",
     ) -> None:  # fmt: skip
-        """Check that `way` downloads the values of `host` from the buffer. `output` is the array for the
-        download, or None for a new one. If the values differ, `promise` is recorded as broken, with
-        `detail`."""
+        """Check that `way` downloads the values of `host` from the buffer, by default into a new array."""
         output = host.copy() if output is None else output
         output.fill(-7)
         way.download(buffer, output)
@@ -324,8 +319,7 @@ class _Trial:
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
-        """Return `use(workspace)` for a workspace of the case, which holds its inputs and its reference. If
-        that raises an error, record a finding and return True."""
+        """Return `use(workspace)` for a workspace of the case, or True after an error, which is recorded."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)
@@ -341,8 +335,7 @@ class _Trial:
         return True
 
     def launch(self, case: Case, drawn: Inputs, workspace: Workspace) -> None:
-        """Check three promises: the output is right although the buffer was full of sentinels, two more runs
-        give the same output, and the inputs are unchanged."""
+        """Check that the output is right, that two more runs repeat it, and that the inputs are unchanged."""
         where, name = f"{case.id}, {drawn[1]} inputs, seed {drawn[0]}", case.op
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch
@@ -368,8 +361,7 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """Check the device's clock with launches of one case. Returns False if they showed no fault but are too
-        short, so that a longer case has to be tried."""
+        """Check the device's clock by one case, and return False if a longer case has to be tried."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:
@@ -395,8 +387,7 @@ class _Trial:
 
 
 def author_sizes(op: Op) -> list[int]:
-    """Return the sizes at which an author's op is checked: 1, 1000, 2**10 and 2**20. Sizes that the op does not
-    have or that would take long are left out."""
+    """Return those of the sizes 1, 1000, 2**10 and 2**20 that the op has and that do not take long."""
 
     def fits(params: dict[str, int]) -> bool:
         small = op.held_bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
@@ -406,8 +397,8 @@ def author_sizes(op: Op) -> list[int]:
 
 
 def check_op(op: Op) -> Report:
-    """Check the op in every implementation and dtype on every device, software adapters included, with two
-    kinds of inputs: those that the op declares and normally distributed ones."""
+    """Check the op in every implementation and dtype on every device, software adapters included. The inputs
+    are those that the op declares, then normally distributed ones."""
     whole = Report([], [], {})
     checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
     for name in backends.usual():
@@ -420,8 +411,7 @@ def check_op(op: Op) -> Report:
 
 def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Checks | None = None) -> Report:
     """Check each device of the backend by `suite`, which takes `ops` and `checks`. An unavailable device is
-    listed as refused, and any other BackendError when a device is opened is a finding. Raises
-    BackendUnavailable if the devices cannot be listed."""
+    listed as refused. Raises BackendUnavailable if the devices cannot be listed."""
     whole = Report([], [], {})
     for device in backend.devices():
         try:
@@ -436,8 +426,8 @@ def check_backend(backend: Backend, ops: Sequence[Op] | None = None, checks: Che
 
 
 def main(name: str) -> int:
-    """Check the op or backend `name` and print the findings. Returns the exit code: 1 if there are findings or
-    nothing was checked, otherwise 0. Raises UsageError for an unknown name, and RequiredUnavailable for a
+    """Check the op or backend `name`, print the findings, and return the exit code. It is 0 if something was
+    checked and nothing found, else 1. Raises UsageError for an unknown name, and RequiredUnavailable for a
     backend that cannot list its devices."""
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]

@@ -60,8 +60,8 @@ class Monitor:
         return {name: users for answer in ready for name, users in answer.users.items() if users}
 
     def watch(self, *device_ids: str, every_s: float = INTERVAL_S) -> None:
-        """Start to read these devices every `every_s` seconds. Devices that cannot be read are ignored. Returns
-        at once."""
+        """Start to read these devices every `every_s` seconds, and return at once. Ignores devices that cannot
+        be read."""
         if self._child is None:
             return
         self._watched = [name for name in device_ids if name in self._ids and name not in self._absent]
@@ -84,8 +84,8 @@ class Monitor:
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
-        """Return the block as `judge_block` judges it, with the median clock of the device's earlier blocks as
-        the usual clock. Then remember the clock of this block, unless samples of it were discarded."""
+        """Return the block as `judge_block` judges it. The usual clock is the median of the device's earlier
+        blocks that have no discarded sample."""
         clocks = self._clocks.setdefault(device_id, [])
         block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:
@@ -111,9 +111,8 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """Return the monitor's messages up to the first one for which `last` is true. If this message does not
-        come in time, give the monitor up, unless its driver may still be starting. `patient` waits for that
-        start."""
+        """Return the monitor's messages up to the first one for which `last` is true, as far as they come in
+        time."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
@@ -121,6 +120,7 @@ class Monitor:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
                 answer = decode_answer(line) if line is not None else None
             except queue.Empty:
+                # A driver that may still be starting is waited for only if `patient`, and is not given up.
                 if self._ready or (not patient and time.monotonic() > self._start_until):
                     self._give_up("the driver's management library does not answer")
                 break
@@ -153,9 +153,8 @@ class Monitor:
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the GPUs and splits that can be read, and reasons for those that cannot, by device id. Other
-    devices are ignored, and so is a split whose GPU is unknown. A device is identified by its own UUID or
-    address, or by the UUID or address of its GPU in `machine`."""
+    """Return the GPUs and splits that can be read, and by device id the reasons for those that cannot. Other
+    devices are ignored, and so is a split whose GPU is unknown."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
@@ -224,15 +223,9 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """Return the block with its throttled samples discarded, and with the throttle reasons that were read
-    during it and the clock of each sample. The clock is left as it is if the device counted cycles itself.
-    Without readings the block is returned as it is.
-
-    `times_s` contains the time at which the block began, and then the end of each entry of `wall_s`, on the
-    clock of the readings. A sample is judged by the readings during it, or by the nearest reading if there is
-    none. `usual_hz`: the usual SM clock of the device in this run. If it is None, a low clock alone does not
-    discard a sample.
-    """
+    """Return the block without throttled samples, with the clock of each sample and the throttle reasons read
+    during it. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
+    readings. `usual_hz` is the device's usual SM clock. If it is None, a low clock alone discards no sample."""
     if not readings:
         return block
     discarded, clocks = dict(block.discarded), []
@@ -241,6 +234,7 @@ def judge_block(
         clocks.append(median([r.clock_hz for r in near if r.clock_hz] or [0.0]))
         if any(is_slowed_down(reading, usual_hz) for reading in near):
             discarded[str(index)] = "throttled"
+    # Clocks that the device counted itself are more exact than readings.
     return msgspec.structs.replace(
         block, discarded=discarded, clock_hz=block.clock_hz or (clocks if all(clocks) and clocks else None),
         throttle=sorted({word for reading in readings for word in reading.throttle}),
@@ -248,8 +242,8 @@ def judge_block(
 
 
 def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
-    """Return whether the device is too hot, lacks power, or runs far below its usual clock for a reason other
-    than the power cap. `usual_hz` is that clock, or None if it is unknown."""
+    """Return whether the device is too hot, lacks power, or runs far below its usual clock. `usual_hz` is that
+    clock, or None if it is unknown. A clock that the power cap lowers does not count."""
     if SLOWED.intersection(reading.throttle):
         return True
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:
@@ -314,8 +308,8 @@ class Watch(ToMonitor, frozen=True):
 
 
 class Pause(ToMonitor, frozen=True):
-    """Order: stop reading. The monitor reads once more first, unless it began to read a moment ago (FRESH_S),
-    and then answers Paused."""
+    """Order: stop reading. The monitor answers Paused, after one more reading unless the last began within
+    FRESH_S."""
 
     number: int  # number of this order
 
@@ -329,7 +323,7 @@ class Users(msgspec.Struct, frozen=True):
 
     @property
     def unseen(self) -> bool:
-        """Whether more memory is in use than an idle driver holds although no process can be seen, as in a
+        """Whether more memory is in use than an idle driver holds, although no process can be seen, as in a
         container."""
         return not (self.computing or self.drawing) and self.used_bytes > IDLE_BYTES
 
@@ -378,7 +372,7 @@ decode_answer = msgspec.json.Decoder(Ready | Reading | Paused).decode
 
 
 def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
-    """Return the readings of a device as the result file stores them: one list per quantity, with times in
+    """Return the readings of a device as the result file stores them: one list per quantity. Times are in
     seconds since the session's start `since`."""
     # A field of `Reading` has the same name in `Telemetry`.
     quantities = set(Telemetry.__struct_fields__) - {"device_id", "t_s"}

@@ -92,8 +92,8 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Return how many programs use each device now, without those that the run has started, and how much memory
-    is in use. Devices that do not report it are left out."""
+    """Return how many other programs use each device now, and how much memory is in use. Children of the run do
+    not count. Devices that do not report their users are left out."""
     real = [target for target in targets if target.known]
     counted = {}
     for name in _of_backends(targets):
@@ -122,7 +122,7 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return the users that `look` sees. If one computes or is unseen, look again after short waits, because a
+    """Return the users that `look` sees. If one of them computes or is unseen, look again after short waits: a
     worker of the last session may still be ending."""
     users_seen = look()
     for pause_s in PAUSES_S:
@@ -134,9 +134,8 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer the orders that follow `begin`, by `send`. Between Watch and Pause, also read the devices at every
-    interval, and once more at a Pause that comes later than FRESH_S after the Watch. A device that cannot be
-    read any more is reported by another Ready."""
+    """Answer the orders that follow `begin`, by `send`. Between Watch and Pause, read the devices at every
+    interval. A device that cannot be read any more is reported by another Ready."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []

@@ -1,10 +1,9 @@
 """Choose what a run measures next: first the ladders of all ops, then sizes that narrow the break-evens most.
 
 A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
-for. Its value is how much it is expected to narrow the break-evens of that op. Wishes are compared by value per
-second. New sizes come before more blocks of old sizes. The best wishes of several ops form one step. The blocks
-of a case then lie about a second apart, so that one slow second does not affect all of them. Steps are chosen
-one at a time, because each choice depends on the measurements before it.
+for. Its value is how much it is expected to narrow the break-evens of that op. The wishes with the most value
+per second form the next step. A step has wishes of several ops, so that the blocks of a case lie about a second
+apart: one slow second then does not affect all of them.
 """
 
 from __future__ import annotations
@@ -99,13 +98,11 @@ class Unsharp(NamedTuple):
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return the expected decrease of ln(high / low) of the break-even by a measurement at x = ln(n). The
-        measurement divides the gap between two measured sizes, or adds one more ratio near the break-even. It
-        is worth more if the faster side at x is less clear. `tops` is, for the largest size of the ladder, the
-        number of times that it was measured again; None for any other size."""
+        """Return the expected decrease of ln(high / low) of the break-even by a measurement at x = ln(n).
+        `tops` is how often the largest size of the ladder was measured again, or None at any other size."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
-        unknown = 4 * margins[i].wins * (1 - margins[i].wins)
+        unknown = 4 * margins[i].wins * (1 - margins[i].wins)  # 1 where the faster side is not clear at all
         width, count = self.high - self.low, self.around if tops is None else tops + 1
         place = bisect_right(self.sizes, x)
         split = 0.0
@@ -113,6 +110,7 @@ class Unsharp(NamedTuple):
             below, above = self.sizes[place - 1 : place + 1]
             part = (x - below) / (above - below)
             split = min(above - below, width) / 2 * 4 * part * (1 - part) * self.share
+        # It divides the gap between two measured sizes, or adds one more ratio near the break-even.
         return unknown * max(split, width * (1 - math.sqrt(1 - self.share / (count + 1))))
 
 
@@ -160,11 +158,9 @@ NOBODY = Contenders({})
 
 
 class Passes:
-    """The steps of a session that chooses its sizes.
-
-    Once a step is measured, call `note_times` before taking the next step. Call `took` with its seconds later,
-    but before taking the step after that. If `whole` is true, the user named the budget, so all of it is used.
-    """
+    """The steps of a session that chooses its sizes. After each step, call `note_times` before the next step,
+    and `took` before the one after that. If `whole` is true, the user named the budget, so all of it is
+    used."""
 
     def __init__(
         self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float],
@@ -215,9 +211,8 @@ class Passes:
         return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps in order: the ladders of all ops, then the wishes with the most value, then the
-        dropped tops for which there is time. If the user named the budget, further steps use up the rest of
-        it."""
+        """Yield all steps in order: the ladders, the wishes with the most value, then dropped tops that fit the
+        time. If the user named the budget, further steps use up the rest of it."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         yield from self._climb(reserve_s)
@@ -239,8 +234,7 @@ class Passes:
         return outcome is not None and not is_out_of_time(outcome)
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
-        """Yield the steps that measure each rung once, as far as there is time. `reserve_s` is the time to
-        leave for later steps, in seconds."""
+        """Yield the steps that measure each rung once, and leave `reserve_s` seconds for later steps."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
                 n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
@@ -258,8 +252,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Remove from `turn` as many ops as fit one step, or one op while costs are unknown. Return for each
-        removed op its ladder, the sizes to measure, and whether to measure all cases at these sizes."""
+        """Remove the ops of the next step from `turn`, and return for each (ladder, sizes, whether all cases
+        are measured)."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -278,10 +272,10 @@ class Passes:
                 self._tell(rungs)
 
     def _rung_steps(self, chosen: Sequence[tuple[Rungs, Sequence[int], bool]]) -> Iterator[Step]:
-        """Yield steps for the chosen sizes, as many per step as memory holds. The largest size of an op comes
-        first, because its inputs are then used for the smaller sizes."""
+        """Yield steps for the chosen sizes, as many sizes per step as memory holds."""
         items = []
         for rungs, sizes, whole in chosen:
+            # The largest size comes first, because smaller sizes use parts of its inputs.
             items += [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
             rungs.left = [n for n in rungs.left if n not in sizes]
         for group in together([item for item in items if item.cases], self._scope):
@@ -294,8 +288,8 @@ class Passes:
         return self._costs.of(rungs.series, slots) if slots else 0.0
 
     def _drop_tops(self, reserve_s: float) -> None:
-        """Drop sizes from the tops of the ladders, the most expensive ones first, until the other sizes fit the
-        time left minus `reserve_s`. Ladders that were not begun are ignored."""
+        """Drop the most expensive tops of the begun ladders until the rest fits the time left minus
+        `reserve_s`."""
         begun = [rungs for rungs in self._every if rungs.left and len(rungs.left) < len(rungs.sizes)]
         for rungs in begun:
             rungs.dropped = []
@@ -310,7 +304,7 @@ class Passes:
             self._tell(rungs)
 
     def _tell(self, rungs: Rungs) -> None:
-        """Replace the op's warning about its top: warn if it is not measured up to the end of its ladder."""
+        """Warn if the op is not measured up to the end of its ladder, in place of an earlier such warning."""
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
@@ -322,7 +316,7 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """Yield the steps of the best wishes until none or no time is left, then those of the check sizes."""
+        """Yield the steps of the best wishes, then those of the check sizes."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
@@ -339,14 +333,13 @@ class Passes:
         yield from self._checks()
 
     def _steps(self, wishes: Sequence[Wish]) -> Iterator[Step]:
-        """Yield the steps for these wishes. It is one step if memory holds all their workloads."""
+        """Yield the steps for these wishes, as few as memory allows."""
         items = [item for wish in wishes for item in self._items(wish)]
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """Yield the workloads of a wish, from the largest size to the smallest, with the op's check size
-        (`_check`) if it is still due. The wish is forgotten first, so that the op makes a new one even if no
-        workload is left."""
+        """Yield the workloads of a wish and of the op's check size, from the largest size to the smallest."""
+        # It is forgotten first, so that the op makes a new one even if no workload is left.
         self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
         rows = self.points.rows(rungs.series)
@@ -363,8 +356,7 @@ class Passes:
     # ---------------------------------------------------------------- what an op asks for
 
     def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
-        """Return the op's wish with the most value per second among those that take at most `left_s`. Returns
-        None if there is none. If `may_repeat` is true, the top may be measured again."""
+        """Return the op's best wish of at most `left_s` seconds, or None."""
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
@@ -372,13 +364,13 @@ class Passes:
         return max((wish for wish in wishes if wish and wish.cost_s <= left_s), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
-        """Return a wish to repeat cases that took much longer than at a larger size, because another program
-        may have held their threads. Returns None if there are none."""
+        """Return a wish to repeat cases that took much longer than at a larger size, or None."""
         least: dict[Slot, float] = {}
         slots: dict[int, set[Slot]] = {}
         for n, times in sorted(self.points.rows(rungs.series).items(), reverse=True):
             for name, sessions in times.items():
                 shortest = min(itertools.chain(*sessions.values()))
+                # Another program may have held its threads.
                 late = shortest > stats.INTERRUPTED * least.get(name, math.inf)
                 if late and (rungs.series.key, n, name) not in self._repeated:
                     slots.setdefault(n, set()).add(name)
@@ -404,26 +396,25 @@ class Passes:
         return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
     def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int, cache: dict[Any, Wish]) -> Wish | None:
-        """Return a wish to measure size `n` with the contenders that compete there. Returns None if it narrows
-        each of `opens` too little. `cache` keeps the wishes by size and break-evens, whatever their value."""
+        """Return a wish to measure size `n`, or None if it narrows each of `opens` too little."""
         x, again = math.log(n), rungs.tops if n == rungs.top else None
         worths = [(item, item.narrowing(x, again)) for item in opens]
         worths = [(item, worth) for item, worth in worths if worth >= self._goal.least]
         if not worths:
             return None
         key = (n, *(item.cell for item, _ in worths))
-        if key not in cache:
+        if key not in cache:  # whatever the value, which changes from call to call
             names = _contenders(self._race(rungs.series), [item for item, _ in worths], x)
             cache[key] = self._worth(rungs, {n: names})
         return cache[key]._replace(value=math.fsum(worth for _, worth in worths))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
-        """Return a wish to measure the contenders in `slots` at their sizes. It has this `value`."""
+        """Return a wish of this `value` to measure the contenders in `slots`."""
         return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
-        """Return the grid sizes in and near the intervals of `opens` that were not asked for, within the
-        ladder. Includes the top if its winner is not clear."""
+        """Return the new grid sizes in and near the intervals of `opens`, and the top if its winner is not
+        clear."""
         low, top, step = rungs.sizes[0], rungs.top, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
         first, last = math.log(low), math.log(top)
@@ -454,8 +445,7 @@ class Passes:
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
-        """Return the break-evens of an op whose intervals are still too wide, one for each GPU and regime.
-        Break-evens of software adapters do not count."""
+        """Return the break-evens of an op whose intervals are still too wide, one for each GPU and regime."""
         rows, race = self.points.rows(series), self._race(series)
         cpu = race.get(None, NOBODY)
         opens = []
@@ -485,11 +475,11 @@ class Passes:
         return opens
 
     def _top_again(self, rungs: Rungs) -> Wish | None:
-        """Return a wish to measure the top on the CPU again in newly allocated memory, since the time depends
-        on where the data lies. Returns None if that was done often enough or no GPU is compared."""
+        """Return a wish to measure the top on the CPU again in newly allocated memory, or None."""
         times = self.points.rows(rungs.series).get(rungs.top, {})
         fitted = self.points.fit(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
+        # The time of a CPU depends on where its data lies.
         names = Contenders(cpu).competing(math.log(rungs.top))
         count, gains = 1 + rungs.tops, len(cells({rungs.top: times}, self._cpu, self._software))
         if not names or not gains or count >= ASSIGNMENTS:
@@ -500,9 +490,7 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return one more size of the op with the contenders to measure there. Return an empty dict if there is
-        no such size, or if the op has had it. The size is just above a power of two, where padded and tiled
-        kernels are slower or wrong, and above the break-evens if the ladder is long enough."""
+        """Return the op's check size, just above a power of two, with its contenders, or an empty dict."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -510,6 +498,7 @@ class Passes:
         opens = self._open(series)
         highest = max((item.threshold.n for item in opens if item.threshold.state == "at"), default=0.0)
         step = max(1, series.ladder.granule)
+        # There padded and tiled kernels are slower or wrong.
         powers = [
             2**j for j in range(math.ceil(math.log2(max(rungs.middle, 2 * highest, 1))), 64) if 2**j < rungs.top
         ]
@@ -522,7 +511,7 @@ class Passes:
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
-        """Yield steps with the size of `_check` for each op that has not had it."""
+        """Yield the steps of the check sizes that are still due."""
         ladders = self._ladders.values()
         yield from self._fitting([self._worth(x, slots) for x in ladders if (slots := self._check(x))])
 
@@ -546,8 +535,8 @@ class Passes:
 
 
 def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return the wishes of the next step: the best one that fits, and others of nearly the same value per
-    second, as many as one step holds."""
+    """Return the wishes of the next step: the best that fits, and others of nearly the same value per
+    second."""
     fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=RATE, reverse=True)
     return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
 
@@ -562,24 +551,22 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
-    """Return the curves of a user's function as it is written: without compiled code, and without PyTorch on
-    the CPU, since the answer compares NumPy with a library on a GPU. Return all curves unless both sides have
-    one."""
+    """Return the curves of a user's function as written, or all curves if one side would lack any."""
+    # Neither compiled code nor PyTorch on the CPU, as the answer compares NumPy with a library on a GPU.
     written = {slot: fitted[slot] for slot in fitted if slot[1] == "library" and slot[0] != "torch:cpu"}
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
 def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n), of the sides whose uncertain curves make the interval of
-    one of `opens` wide."""
+    """Return the contenders that compete at x = ln(n), on the sides that make an interval of `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 
 
 def _variance(side: curves.Side, x: float) -> float:
-    """Return the variance of ln(seconds) of the fastest contender at x = ln(n). If the curve has a step that
-    may lie on either side of x, the height of the step adds to the variance."""
+    """Return the variance of ln(seconds) of the fastest contender at x = ln(n)."""
     height = side.fastest(x)
+    # A step of the curve that may lie on either side of x adds its height.
     return height.variance + height.jump**2 * height.share * (1 - height.share)
 
 
@@ -595,6 +582,7 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return how many of the first costs fit a step of `most_s` seconds: at least one, 0 without costs."""
+    """Return how many of the first costs fit a step of `most_s` seconds, but at least one if there are
+    costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

@@ -85,8 +85,9 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Return whether the parts of the case's calls are timed: if they copy each time, are streamed or split,
-        or if their device has no calls that copy each time. Parts of calls in place are never timed."""
+        """Return whether the parts of the case's calls are timed. Parts of calls in place never are. They are
+        timed for cases that copy at each call, are streamed or split. If a device has no case that copies at
+        each call, they are timed for all of its cases."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -94,8 +95,8 @@ class Workload(msgspec.Struct, frozen=True):
         return all(x.regime != "transfer-always" for x in self.cases if x.device_id == case.device_id)
 
     def outdone(self, case: Case) -> bool:
-        """Return whether the plan also has a tuned case on the device and in the regime of this library case.
-        If so, the library case does not affect a break-even."""
+        """Return whether a tuned case stands beside this library case, on the same device and in the same
+        regime. If so, the library case does not affect a break-even."""
         if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)
@@ -122,13 +123,14 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder. If the shape forbids one of its sizes, it is a ladder of common multiples of the
-        shape's params, unless the shape forbids the smallest of these, too."""
+        """The op's ladder, or one of common multiples of the shape's params if the shape forbids one of its
+        sizes."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
         granule = math.lcm(usual.granule, *self.shape.values())
         low, high = -(-usual.low // granule) * granule, usual.high // granule * granule
+        # If the shape forbids this one, too, the sizes of the op give the reasons.
         fitting = low <= high and self.op.fits(self.params(low)) is None
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
@@ -137,8 +139,8 @@ class Series(msgspec.Struct, frozen=True):
         return case.series == (self.op.name, self.dtype, beside_size(self.shape))
 
     def work(self, n: int) -> int:
-        """Return the largest of the launch's FLOPs, its bytes and, if the op declares its seconds, the bytes
-        that a slow machine moves in that time. Returns 0 if the op does not allow the size."""
+        """Return the work of a launch: the larger of its FLOPs and its bytes, or 0 if the op does not allow the
+        size. If the op declares its seconds, the bytes that a slow machine moves in that time count, too."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -161,8 +163,8 @@ class Constraints(msgspec.Struct, frozen=True):
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
-    """Return the workload of a series at a size. A case that cannot be measured becomes a Skip. A case for which
-    `constraints.keep` returns False is left out."""
+    """Return the workload of a series at a size. A case that cannot be measured becomes a Skip. Cases for which
+    `constraints.keep` returns False are left out."""
     params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []
@@ -203,20 +205,17 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
 
 
 def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
-    """Return the regimes in which the op runs on a GPU: the selected ones, with two exceptions. A workload on
-    two sides has only waited calls and calls that copy each time, because each call returns its result to the
-    host. A GPU that shares the host's memory computes in place instead of copying, unless the user named the
-    regimes."""
+    """Return the regimes in which the op runs on a GPU."""
     regimes = constraints.selection.regimes
-    if device.composed and op.stages:
+    if device.composed and op.stages:  # on two sides each call returns its result to the host
         return [regime for regime in regimes if regime in ASSIGNED_REGIMES]
+    # A GPU that shares the host's memory computes in place instead of copying.
     usual = not constraints.named_regimes and regimes == list(REGIMES)
     return UNIFIED_REGIMES if usual and device.unified and not _stays_off_host(op, device) else regimes
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """Return pairs (implementation, variant): each selected implementation, with the variant None, then its
-    requested variants. The list is empty if the device does not measure the op at all."""
+    """Return pairs (implementation, variant), with the variant None for an implementation itself."""
     op, backend = series.op, target.device.backend
     if op.collective is not None:
         measured = _joins(series, target, constraints)
@@ -239,19 +238,18 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
 
 
 def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
-    """Return whether the device group runs the collective of this series. It must have the number of ranks of
-    the series. Unless the collective is about pairs, it must also be the first such group."""
+    """Return whether the device group runs the collective of this series."""
     exchange, ranks = series.op.collective, len(group_ranks(target.device.id))
     if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
         return False
+    # Unless it is about pairs, the first group of so many ranks stands for the others.
     same = (t.device.id for t in constraints.targets if len(group_ranks(t.device.id)) == ranks)
     return exchange.pairwise or target.device.id == next(same)
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """Return the selection with shapes for the collectives. Each is measured with every number of ranks that a
-    device group in `devices` has, or with 2 ranks only if it is pairwise. Shapes that the user gave are
-    kept."""
+    """Return the selection with shapes for the collectives, except those whose shapes the user gave. Each
+    collective is measured with every number of ranks that a device group has, or with 2 if it is pairwise."""
     counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
@@ -268,9 +266,7 @@ def _implementations(op: Op, target: Target) -> tuple[str, ...]:
 
 
 def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
-    """Return whether a variant exists for this op on this backend. `tf32` exists in float32 if the backend's
-    library has it for the op. Any other variant exists if it is a tuned kernel of the op on some backend.
-    Composed devices and device groups have no variants."""
+    """Return whether a variant exists for this op on this backend."""
     if backend in SEVERAL:
         return False
     if variant == TF32:
@@ -332,15 +328,14 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Return a Skip if the op cannot be divided for this case, otherwise None. A workload is not divided on two
-    sides, since its stages are assigned to them, nor is a training on a device group."""
+    """Return a Skip if the op cannot be divided for this case, otherwise None."""
+    # Stages are assigned to two sides, and a training is averaged over a group: neither is divided.
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
-    """Return a Skip if a library call without fast code would exceed the time limit of the case, otherwise
-    None."""
+    """Return a Skip if a library call without fast code exceeds the case's time limit, otherwise None."""
     rate = op.slow.get((case.backend, case.dtype)) if case.implementation == "library" else None
     if rate is None:
         return None
@@ -378,7 +373,7 @@ MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
-    """Return how many sets of buffers of a pipeline fit into memory, from LEAST_SETS to MOST_SETS. Memory whose
+    """Return how many sets of a pipeline's buffers fit into memory, from LEAST_SETS to MOST_SETS. Memory whose
     size is None does not limit them."""
     on_host, on_device = needs(op, case.params, case.dtype)
     held = max(1, op.held_bytes(case.params, case.dtype))
@@ -442,8 +437,8 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
-    """Group the workloads in their order. Memory holds a whole group at once, so that its rounds can be
-    interleaved. A workload that exceeds memory is a group of its own."""
+    """Group the workloads in their order, so that memory holds each group at once. A workload that exceeds
+    memory is a group of its own."""
     rooms = [constraints.host_bytes], [target.device.usable_bytes for target in constraints.targets]
     limits = [
         MEMORY_SHARE * min((room for room in of_side if room is not None), default=math.inf)
@@ -472,8 +467,7 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 def sizes(op: Op, selection: Selection) -> list[int]:
     """Return the sizes that the user gave for the op, or an empty list if its sizes are to be searched. An
-    overhead without given sizes has its ladder, because it has no break-even to search. An overhead with a
-    single size always has that size."""
+    overhead without given sizes has those of its ladder, and an overhead with a single size has that one."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()
@@ -481,8 +475,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return each op in each selected dtype and shape, as series. An overhead has the dtypes that it declares
-    instead; a user's function the selected ones that it declares, or all of them if it declares none."""
+    """Return each op in each selected dtype and shape, as series. An overhead has the dtypes that it declares.
+    A user's function has the selected ones that it declares, or all of them if it declares none of these."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
@@ -548,8 +542,8 @@ UNKNOWN_MEMORY_BYTES = 8 << 30
 def plan_peaks(
     workloads: Sequence[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
 ) -> dict[str, PeakRequest]:
-    """Return, by device id, the peaks that a case of the plan could come near. Several devices on the same
-    hardware measure its memory only once. Software adapters, splits and device groups have no peaks."""
+    """Return, by device id, the peaks that a case of the plan could come near. Of several devices on the same
+    hardware, one measures the memory. Software adapters, splits and device groups have no peaks."""
     items = [item for item in workloads if item.op.overhead is None]
     by_device: dict[str, PeakRequest] = {}
     for device in devices:
@@ -592,9 +586,9 @@ def limit_s(settings: Settings) -> float:
 
 
 def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
-    """Return the bytes of the device's last-level cache: for a CPU from the machine, for a GPU from this or
-    another backend. Returns UNKNOWN_CACHE_BYTES if nobody knows them."""
+    """Return the bytes of the device's last-level cache, or UNKNOWN_CACHE_BYTES."""
     if device.kind == "cpu":
         return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
+    # Another backend of the same GPU may know them.
     same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]
     return device.cache_bytes or next((size for size in same if size), UNKNOWN_CACHE_BYTES)

@@ -44,9 +44,9 @@ class Rungs:
         self.checked = False  # whether a size past a power of two was asked for
 
     def _last(self, items: Sequence[Workload]) -> int:
-        """Return the index in `items` of the largest size that a device can run, or -1 if there is none. The
-        devices that count are the GPUs that can run the smallest size or, without such a GPU, the CPUs."""
+        """Return the index in `items` of the largest size that a GPU (if none can, a CPU) can run, or -1."""
         devices = [{case.device_id for case in item.cases} for item in items]
+        # A device that cannot run the smallest size does not count.
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
         return max((i for i, present in enumerate(devices) if present & first), default=-1)
@@ -67,23 +67,21 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest size, the third highest and the highest. If no size has a case, they are sizes of the
-        whole ladder, so that the run can report why."""
+        """The smallest size, the third highest and the highest."""
         ladder = self.series.ladder
+        # Without a size that has a case, those of the whole ladder let the run report why.
         return sorted({*ladder.ends(self.sizes or ladder.rungs())})
 
     def next(self) -> list[int]:
         """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap
-        sizes, then the others. A size is cheap if its launch takes at most CHEAP_S seconds on a slow machine.
-        """
+        ones, then the rest. A size is cheap if its launch takes at most CHEAP_S seconds on a slow machine."""
         if len(self.left) == len(self.sizes):
             return sorted({self.sizes[0], self._begin} & set(self.rest))
         return [n for n in self.rest if self._is_cheap(n)] or self.rest
 
     @property
     def _begin(self) -> int:
-        """The largest size whose launch is cheap (CHEAP_S), or the smallest size if none is. Together with the
-        smallest size it gives the first answer."""
+        """The largest cheap size, or the smallest size if none is cheap."""
         return max(filter(self._is_cheap, self.sizes), default=self.sizes[0])
 
     def _is_cheap(self, n: int) -> bool:
@@ -92,9 +90,9 @@ class Rungs:
         return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, *seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
-        """Return the workload at size `n` with the cases that are worth measuring there, or with all cases if
-        `whole` is true. Cases on one CPU device that may affect a break-even are measured at every size, all
-        other cases at a few sizes."""
+        """Return the workload at size `n` with the cases that are worth measuring there, or with all if `whole`
+        is true. Cases on one CPU device that may affect a break-even are measured at every size, all others at
+        a few sizes."""
         item = self.items[n]
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.
@@ -131,8 +129,8 @@ def slot(case: Case) -> Slot:
 
 
 class Points:
-    """The times of the series of a run. `outcomes` returns all outcomes so far, and `kinds` maps each device id
-    to the kind of the device. Call `forget` when a series has new times."""
+    """The times of the series of a run. Call `forget` when a series has new times. `outcomes` returns all
+    outcomes so far, and `kinds` maps each device id to the kind of the device."""
 
     def __init__(
         self,
@@ -151,8 +149,7 @@ class Points:
         self._fitted: dict[str, dict[Slot, curves.Blocks]] = {}  # the times that these curves were fitted to
 
     def forget(self, key: str) -> None:
-        """Read the times of the series `key` again when they are next used. Curves with new times are then
-        fitted again."""
+        """Read the times of the series `key` again when they are next used."""
         self._by_op = None
         for cache in (self._rows, self._times, self._contenders):
             cache.pop(key, None)
@@ -179,8 +176,8 @@ class Points:
         return self._times[series.key]
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
-        """Return the curve of each slot that has a time. Only curves whose times have changed are fitted again.
-        A fit may use the times of relatives in other series."""
+        """Return the curve of each slot that has a time. A fit may use the times of relatives in other
+        series."""
         key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
@@ -210,8 +207,8 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series, without splits, device groups and variants: the median seconds of each
-    block of the phase `main`, by size, slot and session."""
+    """Return the median seconds of each block of a series' `main` phase, by size, slot and session. Splits,
+    device groups and variants are left out."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -267,8 +264,8 @@ STEEPEST = 3.0
 # A TimeCurve is not used here: to fit it after each new time takes 0.3 to 2.5 ms, about 2 s of a default run,
 # and it has no value at larger sizes, which the ladder needs.
 def between(times: Mapping[int, float], n: int) -> float | None:
-    """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring
-    measured sizes. Below them it is the time of the smallest. Returns None above the measured sizes."""
+    """Return the seconds at size `n`, interpolated linearly on logarithmic axes between measured sizes. Below
+    all of them it is the time of the smallest. Returns None above them."""
     above = min((m for m in times if m >= n), default=None)
     if above is None:
         return None
@@ -295,14 +292,9 @@ class Pace:
             self._seconds.setdefault(self._curve(case), {})[case.n] = seconds
 
     def expected_s(self, case: Case) -> float | None:
-        """Return the expected seconds of a launch, rather too many than too few, since a sample with too few
-        launches is corrected at little cost.
-
-        Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of
-        the smallest. Above all of them it grows from the time of the largest, with the slope between the last
-        two sizes, but with one from 1 to STEEPEST. If only one was measured, it grows in proportion to the
-        size. Returns None if no size was measured.
-        """
+        """Return the expected seconds of a launch, or None if no size was measured. Above the measured sizes
+        the time grows with the slope between the last two. That slope is limited: it is from 1 to STEEPEST."""
+        # Too many seconds are better than too few: a sample with too few launches is corrected at little cost.
         times = self._seconds.get(self._curve(case))
         if not times:
             return None
@@ -313,8 +305,8 @@ class Pace:
         return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
-        """Return the expected seconds of a launch, rather too few than too many: the seconds at the nearest
-        measured size, changed in proportion to the size. Returns 0 if no size was measured."""
+        """Return the expected seconds of a launch, rather too few than too many, or 0 if no size was measured.
+        They are those of the nearest measured size, changed in proportion to the size."""
         n, times = case.n, self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
@@ -339,8 +331,7 @@ LEAST_SCALE, MOST_SCALE = 0.3, 3.0
 
 
 class CostModel:
-    """A model of how long steps take. It learns from the steps of a session and predicts the seconds of further
-    ones."""
+    """A model of how long steps take, which learns from the steps of a session."""
 
     def __init__(self, points: Points, constraints: Constraints) -> None:
         self._points = points
@@ -354,9 +345,9 @@ class CostModel:
         self._sizes: dict[tuple[str, int], tuple[int, int]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step. `took_s` are its seconds less those in which devices chose kernels. It can be below
-        0, because devices choose at the same time and their seconds are summed. The step's times must already
-        be in the points."""
+        """Learn from a step, whose times must already be in the points. `took_s` are its seconds less those in
+        which devices chose kernels. It may be below 0, because devices choose at the same time and their
+        seconds are summed."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}
         for item in step.workloads:
@@ -407,8 +398,7 @@ class CostModel:
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
-        """Return the seconds of all launches at size `n`, for the contenders `names`, and of computing the
-        float64 reference. `more` is the number of blocks of each case after its first one."""
+        """Return the seconds of all launches of the contenders `names` at size `n`, and of the reference."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
         return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(
@@ -426,17 +416,14 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the expected seconds of a launch. Between measured sizes they are interpolated. Above them
-        they grow in proportion to the work, or to the bytes if it copies; a GPU's launch that does not copy
-        takes at most as long as the fastest contender of the CPU. A contender of the CPU without a time is
-        taken to be as slow as the slowest other one, or as the op declares if there is none, and one of a GPU
-        to take no time."""
+        """Return the expected seconds of a launch, from measured sizes if there are any."""
         times = self._points.times(series).get(name)
         if not times:  # about as long as the others of its side, or as the op itself says
             said_s = series.op.seconds(series.params(n))
             return max(self._cpu_s(series, n), default=said_s) if name[0] in self._cpu else 0.0
         if (launch_s := between(times, n)) is not None:
             return launch_s
+        # Above the measured sizes the time grows with the work, or with the bytes if the launch copies them.
         low, copied = max(times), copies(name[2])
         more, before = (self._size(series, size)[0 if copied else 1] for size in (n, low))
         grown_s = times[low] * more / max(before, 1)

@@ -92,9 +92,9 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
 
 
 class MeasureOverhead(WorkerRequest, frozen=True):
-    """Request the time of an empty launch with its wait, and the step and the cost of the clock. The worker may
-    then lengthen its samples, so this comes before any case is timed. It is not part of `Open`, because devices
-    are opened at the same time but measured one after the other."""
+    """Request the time of an empty launch with its wait, and the step and the cost of the clock. This comes
+    before any case is timed, since the worker may then lengthen its samples. `Open` does not include it:
+    devices are opened at the same time but measured one after the other."""
 
 
 class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +109,8 @@ class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasurePeaks(WorkerRequest, frozen=True):
-    """Request the peaks of the open device. The worker first frees all prepared workloads, so this comes after
-    the last case."""
+    """Request the peaks of the open device. This comes after the last case, as it frees all prepared
+    workloads."""
 
     peaks: PeakRequest  # the peaks to measure
 
@@ -124,9 +124,9 @@ class Load(WorkerRequest, frozen=True):
 
 
 class Build(WorkerRequest, frozen=True):
-    """Build the launch of a case and check its output. Other workers may do the same at the same time. Does
-    nothing for a split, a case that was built already, and a case that cannot run here. Replies Undecided if
-    trials must choose the kernel first. Errors of the case are left to `Prepare`."""
+    """Build the launch of a case and check its output, while other workers may do the same. The worker replies
+    Undecided if trials must choose the kernel first. It builds no split, and leaves errors of the case to
+    `Prepare`."""
 
     case: Case  # the case to build
 
@@ -179,8 +179,7 @@ class Work(WorkerRequest, frozen=True):
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Time the stages of a prepared workload where they run now, or on both sides to predict stage
-    assignments."""
+    """Time the stages of a prepared workload where they run now, or on both sides."""
 
     case_id: str  # the case
     session: int  # the index of the session
@@ -189,8 +188,8 @@ class TimeStages(WorkerRequest, frozen=True):
 
 
 class Finish(WorkerRequest, frozen=True):
-    """Check a case after its last sample: the inputs, the output of the last launch, and the output of one more
-    launch. If a case with the same launch passed this check since the last sample, check only the inputs."""
+    """Check a case after its last sample: the inputs, the last output, and the output of one more launch. If a
+    case with the same launch passed since the last sample, the inputs alone are checked."""
 
     case_id: str  # the case
     # A user's function is also checked with other values, unless this would take more seconds than this. None:
@@ -213,8 +212,7 @@ class Phase(Message, frozen=True):
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a kernel that a backend brings, as far as a plan needs them. Its `build` function stays
-    in the worker."""
+    """The properties of a kernel that a backend brings. Its `build` function stays in the worker."""
 
     language: str  # the language of the kernel
     variant: str  # the name of the kernel among the kernels of the op
@@ -337,8 +335,7 @@ class Done(Reply, frozen=True):
 
 
 class Undecided(Reply, frozen=True):
-    """Reply to Build: the case was not built, because its kernel has to be chosen by trials first
-    (`Choose`)."""
+    """Reply to Build: the case was not built, because its kernel has to be chosen first (`Choose`)."""
 
 
 class Refused(Reply, frozen=True):
@@ -364,8 +361,7 @@ FromWorker = Phase | Reply
 
 
 def _plain(value: object) -> str | int | float:
-    """Convert a library's own type of text or number, such as a NumPy scalar, to the plain Python type. Raises
-    TypeError for any other type."""
+    """Convert a library's own text or number, such as a NumPy scalar, to the plain Python type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, SupportsIndex):

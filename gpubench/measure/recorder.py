@@ -53,8 +53,8 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Progress:
-    """The numbers of cases begun (`number`), finished and planned (`cases`), and of planned sessions, for
-    displays. `remaining` returns the seconds left, or None if they are unknown."""
+    """The numbers of cases begun (`number`), finished and planned (`cases`), and of planned sessions.
+    `remaining` returns the seconds left, or None if they are unknown."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
@@ -163,8 +163,7 @@ class Recorder:
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """Return the current time in UTC as ISO 8601, to the precision `timespec`. Sessions use milliseconds, so
-    that their times differ."""
+    """Return the current time in UTC as ISO 8601, to the precision `timespec`."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
@@ -240,8 +239,8 @@ def _machine_fields(machine: Machine) -> dict[str, str]:
 
 
 def _base_name(argument: str) -> str:
-    """Return the last part of an argument that is a path, since paths may name users and hosts. Selectors of
-    cases are no paths and stay as they are."""
+    """Return the argument, reduced to its last part if it is a path."""
+    # A path may name a user or a host.
     argument = argument.encode("utf-8", "replace").decode()
     has_value = argument.startswith("-") and "=" in argument
     option, equals, value = argument.partition("=") if has_value else ("", "", argument)
@@ -250,8 +249,7 @@ def _base_name(argument: str) -> str:
 
 
 def _git() -> Git | None:
-    """Return commit, branch and state of the git checkout in the working folder. Returns None if there is
-    none."""
+    """Return commit, branch and state of the git checkout in the working folder, or None."""
 
     def ask(*arguments: str) -> str:
         ended = processes.run(["git", "--no-optional-locks", *arguments], GIT_LIMIT_S)
@@ -281,9 +279,8 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
 
 
 def _device_of_file(device: Device) -> Device:
-    """Return the device as the file stores it, without the identity that detection uses. A GPU without a clock
-    of its own gets the derived clock."""
-    clock = device.clock
+    """Return the device as the file stores it, without the identity that detection uses."""
+    clock = device.clock  # a GPU without one has the derived clock
     if clock is None and device.kind == "gpu" and device.backend != DEVICE_GROUP:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
     return replace(device, identity=None, identities=[], clock=clock)
@@ -293,9 +290,8 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block with the settings for later sessions: the split of the case's first block and the repeat
-    count of its last one. Blocks of a sweep, which tries several splits, do not count. Returns None without
-    other blocks."""
+    """Return a block with the split and the repeat count for later sessions, or None without a block. Blocks of
+    a sweep, which tries several splits, do not count."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
@@ -320,9 +316,9 @@ def has_samples(outcome: Outcome | None) -> bool:
 
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """Return the outcome of a case after `failure` in this session. If `before`, its outcome at the start of
-    the session (None: it had none), has samples, it stays and gets the failure. Otherwise the outcome is a
-    Failure. The blocks of this session are dropped, because they were not checked at the end."""
+    """Return the outcome of a case after `failure` in this session, whose unchecked blocks are dropped.
+    `before` is the outcome at the start of the session, or None. If it has samples, it stays and gets the
+    failure. Otherwise the outcome is a Failure."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return replace(before, failures=failures)
@@ -333,12 +329,9 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Return whether this session measures the case with this outcome (None: it has none yet). `session` is the
-    index of the session, and `since` that of the first session of this call of the program.
-
-    A skipped case is tried again only if its device was lost, and a wrong result never. Other failures are
-    tried again in a later session, unless the case failed FAILURES_IN_A_ROW times in a row in this call.
-    """
+    """Return whether the session with index `session` measures the case with this outcome (None: it has none
+    yet). A skipped case is tried again only if its device was lost, and a wrong result never. Other failures
+    are tried again in later sessions, up to FAILURES_IN_A_ROW times in a row since session `since`."""
     if outcome is None or isinstance(outcome, Planned):
         return True
     if isinstance(outcome, Skip):
@@ -360,8 +353,8 @@ def verdict(
     run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
 ) -> tuple[ExitCode, str]:
     """Return the exit code of the run and its reason. `unavailable` contains the required devices that could
-    not be opened. A failure in a session before `since` does not count if the case has a measurement. If
-    `check_only` is true, nothing was to be timed, so no case has too few samples."""
+    not be opened. A failure before session `since` does not count if the case has a measurement. With
+    `check_only`, nothing was to be timed."""
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT
@@ -386,8 +379,8 @@ def planned_cases(run: Run) -> list[Planned]:
 
 
 def _too_few(outcome: Measurement, least: int) -> bool:
-    """Return whether the measurement ran out of time: it has fewer than LEAST_BLOCKS blocks and fewer than
-    `least` samples. Throttled samples count here, since throttling is no lack of time."""
+    """Return whether the measurement ran out of time, with too few blocks and fewer than `least` samples."""
+    # Throttled samples count here: throttling is no lack of time.
     main = [block for block in outcome.blocks if block.phase == "main"]
     return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
 

@@ -173,12 +173,8 @@ class Runner:
     def _one_session(
         self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
-        """Run one session with new workers and return its record. `steps` takes the index of the session and
-        the search for sizes, and yields the steps of the session.
-
-        `repeats` is the index of the session that this one repeats, or None. A repeat counts only once
-        `_repeat` has chosen it.
-        """
+        """Run one session with new workers and return its record."""
+        # `repeats` is the index of the session that this one repeats, if it does.
         before = self.spec.load()
         self._begun += 1
         index = self._next_index()
@@ -193,6 +189,7 @@ class Runner:
             self.spec.spares,
         )
         self._pool = pool
+        # A repeat counts only once `_repeat` has chosen it.
         record = SessionRecord(
             index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats
         )
@@ -256,8 +253,7 @@ class Runner:
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
-        """Report the workers that ended before their cases were prepared. The case that a worker was at fails,
-        or is skipped if the budget had ended. If this session measures no such case, only warn."""
+        """Report the workers that ended before their cases were prepared."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
             outcome = self.recorder.outcome(case.id) if case is not None else None
@@ -268,16 +264,16 @@ class Runner:
                 CaseRun(case, runtime, item, before=outcome).lose(gone)
 
     def _try_lost_devices_again(self) -> None:
-        """Allow one more try for each lost device. A device lost in two sessions in a row stays lost."""
+        """Allow one more try for each device that was not already lost in the session before."""
         lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
         for device_id in lost - self._given_another_try:
             del self.gone[device_id]
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
-        """Open every device. The users of GPUs are listed before any GPU is opened, so that our workers are not
-        among them. While the last devices are opened, the workloads in `first` are built on the others."""
+        """Open every device, and build the workloads in `first` while the last ones open."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
+        # Before any GPU is opened: our own workers would be listed among its users.
         for warning in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, warning)
         self._scratch.serve({item.series.key for item in first})
@@ -315,9 +311,8 @@ class Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Measure the sessions in `busy`, which other programs disturbed, again, while `longest_s` seconds are
-        left. Of each of them and its repeats, only the least disturbed one counts. Stops if a repeat would be
-        disturbed, too, or lacks cases."""
+        """Measure each disturbed session in `busy` again while there is time, and count its least disturbed try
+        alone."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:
@@ -338,8 +333,8 @@ class Runner:
                     self.recorder.session(replace(session, superseded=session is not least))
 
     def search_left_s(self) -> float:
-        """Return the seconds left of the search's share of the first session's budget: infinity without a
-        budget, 0 or less if it is used up. The rest is for overheads, splits, device groups and companions."""
+        """Return the seconds left to the search: infinity without a budget, 0 or less if its share is used up.
+        The rest of the budget is for overheads, splits, device groups and companions."""
         constraints, plan = self.spec.constraints, self._schedule.plan
         several = alone(constraints).targets != constraints.targets  # splits or device groups
         beside = several or any(item.op.overhead is not None for item in plan)
@@ -348,8 +343,8 @@ class Runner:
         return self._budget.left_s(share / max(self._sharing, 1))
 
     def remaining_s(self) -> float | None:
-        """Return the estimated seconds left. With a budget, they are the rest of it. Otherwise they are the
-        mean time per case times the cases left, or None if no case is finished yet."""
+        """Return the estimated seconds left, or None if they are unknown. With a budget, they are the rest of
+        it. Otherwise they are the mean time per case times the cases left."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())
         if not self.progress.finished:
@@ -364,8 +359,8 @@ class Runner:
 
 
 class StepRun:
-    """A step under way: the cases of its workloads that this session measures, interleaved. Their outcomes go
-    to the recorder."""
+    """A step under way: its cases that this session measures, interleaved. Their outcomes go to the
+    recorder."""
 
     def __init__(self, runtime: Runtime, step: Step, companions: Sequence[Companion] = ()) -> None:
         self.step, self._companions = step, companions
@@ -381,7 +376,8 @@ class StepRun:
 
     @property
     def tuning_s(self) -> float:
-        """The seconds that were spent on choosing kernels. This is done once per device, not for each size."""
+        """The seconds that were spent on choosing kernels, which is done once per device and not for each
+        size."""
         return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
 
     def sample(self) -> None:
@@ -434,16 +430,15 @@ class StepRun:
 
 
 def _needs_other_memory(run: CaseRun) -> bool:
-    """Return whether this is a CPU case that already has a block in this session. Its next block should then
-    use other memory, because a CPU's time depends on where the data lies."""
+    """Return whether this is a CPU case that already has a block in this session."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
+    # The time of a CPU depends on where its data lies.
     return here and run.runtime.kinds[run.case.device_id] == "cpu"
 
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
-    """Return a dict for each workload, from device id to one case of each implementation on that device. CPUs
-    come first. Splits and overheads are left out."""
+    """Return for each workload a dict from device id, CPUs first, to one case of each implementation."""
     devices: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
@@ -457,8 +452,7 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
-    """Take blocks in rounds until each case may stop. The order is random, with `key` in its seed, and every
-    second round reverses it. In sequential order each case is measured to its end before the next one."""
+    """Take blocks in rounds until each case may stop, in a random order with `key` in its seed."""
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []
@@ -466,7 +460,7 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
     number = 0
     while active := [run for run in runs if not run.over]:
         if settings.order == "sequential":
-            order = active[:1]
+            order = active[:1]  # each case is measured to its end before the next one
         elif number % 2:
             order = [run for run in reversed(order) if not run.over]
         else:
@@ -484,20 +478,19 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Return the expected seconds of the last checks of these cases. Short launches do not count. Devices check
-    at the same time, so the slowest device decides. Cases of one workload and implementation with resident data
-    share one check.
-    """
+    """Return the expected seconds of the last checks of these cases, without those of short launches. Devices
+    check at the same time, so the slowest device decides."""
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
         case, shared = run.case, f"{run.case.workload} {run.case.implementation_id}"
+        # Cases with resident data share the check of their workload and implementation.
         seconds.setdefault(case.device_id, {})[shared if case.resident else case.id] = run.check_s
     return max((math.fsum(checks.values()) for checks in seconds.values()), default=0.0)
 
 
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
-    """Return the warning that a worker died before its cases were prepared, so that no case failed, and that a
-    new worker goes on. `detail` says how it died."""
+    """Return the warning that a worker died before its cases were prepared and was replaced; `detail` says
+    how."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,
@@ -518,7 +511,7 @@ def optimum(cpu_s: float, gpu_s: float) -> float:
 
 def gpu_shares(cpu_s: float, gpu_s: float) -> list[float]:
     """Return the GPU's shares to try, from the seconds of each side alone: the optimum, then its neighbours.
-    Each leaves work for both sides."""
+    Each share is above 0 and below 1."""
     best = optimum(cpu_s, gpu_s)
     around = [best, *(place for step in STEPS for place in (best - step, best + step))]
     return [place for place in around if 0.0 < place < 1.0]
@@ -536,13 +529,9 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the splits of a case and settle on the fastest. Each split is checked before it is timed, and an
-    error ends the case.
-
-    A workload of stages tries both sides alone and the predicted best assignment. Each split has the case's
-    whole time limit. If the budget ends, the best split so far is taken, or the split that the model predicts.
-    """
-    left_s, times = run.left_s, dict[Any, float]()
+    """Try the splits of a case and settle on the fastest. Each is checked before it is timed. If the budget
+    ends first, the best split so far is taken, or the one that the model predicts. An error ends the case."""
+    left_s, times = run.left_s, dict[Any, float]()  # each split has the case's whole time limit
     best: float | str | None = None
     if run.prepared is not None and isinstance(run.prepared.split, str):
         assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
@@ -566,14 +555,14 @@ def sweep(run: CaseRun) -> None:
 
 
 def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
-    """Time one block at this split, and store the median seconds in `times`. Do nothing if rounding leads to a
-    split that was already tried, or if the case or the budget is over."""
+    """Time one block at this split, and store its median seconds in `times`."""
     if run.over or run.runtime.budget.over:
         return
     trial = run.trial(SWEEP, split)
     trial.prepare(first=False)
     ready = trial.prepared
     place = ready.split if ready is not None else None
+    # Rounding to whole units may lead to a split that was tried before.
     fresh = place is not None and place not in times and trial.take(len(times), 0)
     if place is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
         times[place] = median(trial.kept)
@@ -583,7 +572,7 @@ def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
 
 
 def _settle(run: CaseRun, split: float | str | None) -> None:
-    """Prepare the case at `split` and store its check. None means the split at which the case was prepared."""
+    """Prepare the case at `split` (None: its present split), and store its check."""
     run.split = split if split is not None or run.prepared is None else run.prepared.split
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared

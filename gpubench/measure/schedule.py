@@ -1,5 +1,4 @@
-"""The request for a run (`RunSpec`), and the steps of each session (`Schedule`): first the plan, then the
-search."""
+"""The request for a run (`RunSpec`), and the steps of each session (`Schedule`)."""
 
 from __future__ import annotations
 
@@ -77,15 +76,14 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether sizes are searched. A run that only checks takes no times, so it never searches. A resumed
-        run searches only if the interrupt ended its search."""
+        """Whether sizes are searched. A run that only checks takes no times, so it never searches."""
         return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
 def plan_workloads(spec: RunSpec) -> list[Workload]:
-    """Return the workloads that are known before measuring: the given sizes of some ops, and the whole ladder
-    of each other op. A run that only checks takes only some sizes of a ladder. If a file is resumed, return the
-    workloads of its plan."""
+    """Return the workloads that are known before measuring: the given sizes, or the whole ladder of an op
+    without any. A run that only checks takes some sizes of a ladder. If a file is resumed, the workloads are
+    those of its plan."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
     scope = alone(spec.constraints)
@@ -98,13 +96,13 @@ def plan_workloads(spec: RunSpec) -> list[Workload]:
 
 
 def open_curves(spec: RunSpec) -> list[Series]:
-    """Return the series without sizes that the user gave. Overheads are left out."""
+    """Return the series whose sizes the user did not give, without overheads."""
     return open_series(spec.ops, spec.constraints.selection)
 
 
 class Schedule:
     """The plan, to which the search adds workloads, and the steps of each session. The order of the steps is
-    random; it depends on the seed of the run and on `index`, the index of the session in the file."""
+    random. It depends on the seed of the run and on `index`, the index of the session."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
         self._spec = spec
@@ -124,9 +122,8 @@ class Schedule:
         return sum(len(item.cases) for item in self.plan)
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
-        """Yield the steps of the first session: the plan, then the search, then splits, device groups and
-        overheads. If a file is resumed, yield the steps that it lacks. If it lacks none, yield the steps of
-        `again`."""
+        """Yield the steps of the first session: the plan, the search, splits and device groups, then overheads.
+        If a file is resumed, yield the steps that it lacks. If it lacks none, yield those of `again`."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)
@@ -147,15 +144,13 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def beginning(self, search: Passes) -> Sequence[Workload]:
-        """Return the workloads that the first session measures first, as many as fit into memory together.
-        Returns nothing if the run continues a file."""
+        """Return the workloads that the first session measures first, as many as memory holds together. The
+        result is empty if the run continues a file."""
         items = (self.plan or search.beginning()) if self._spec.resume is None else []
         return next(iter(together(items, self._spec.constraints)), ())
 
     def again(self, index: int, search: Passes) -> Iterator[Step]:
-        """Yield the steps of a further session, which repeats the plan. All sizes that a search chose for an op
-        are measured interleaved, as far as memory holds them, so that the blocks of a case lie apart in
-        time."""
+        """Yield the steps of a further session, which repeats the plan."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffle(merge(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
@@ -163,12 +158,13 @@ class Schedule:
         for item in items:
             if item.op.name not in named and item.op.overhead is None:
                 curves.setdefault(item.series.key, []).append(item)
+        # The sizes of an op are interleaved, so that the blocks of a case lie apart in time.
         for items_of_curve in curves.values():
             for group in together(items_of_curve, self._spec.constraints):
                 yield Step(group, ONE_BLOCK)
 
     def _searching(self, search: Passes) -> Iterator[Step]:
-        """Yield the steps of the search. Later sessions repeat the workloads that it adds to the plan."""
+        """Yield the steps of the search, and add their workloads to the plan, which later sessions repeat."""
         for step in search.steps():
             self._announce(step.workloads)
             yield step
@@ -183,8 +179,7 @@ class Schedule:
                 yield from _each(workloads)
 
     def _announce(self, workloads: Sequence[Workload]) -> None:
-        """Add workloads to the plan, and their cases to the document, where cases that are never reached stay
-        visible."""
+        """Add workloads to the plan, and their cases to the document."""
         self.plan += workloads
         planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
         self._recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
@@ -216,12 +211,11 @@ def alone(constraints: Constraints) -> Constraints:
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """Return the workloads of the device groups, from large to small. Their sizes are those that the search
-    measured with the backend of a group's members. If the budget ends early, the small sizes are left out, at
-    which several GPUs gain nothing."""
+    """Return the workloads of the device groups, from large to small, at sizes that the search has measured."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []
+    # A budget that ends early cuts off the small sizes, at which several GPUs gain nothing.
     for n in sorted(sizes, reverse=True):
         workloads += only(workload(series, n, constraints), lambda case: case.backend == DEVICE_GROUP)
     return workloads
@@ -230,9 +224,9 @@ def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[
 def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Return the workloads with the split cases that may gain time. Each GPU and regime has one, at the largest
-    measured size at which neither side is more than FARTHEST times as fast as the other. `rows` are the times
-    so far, and `cpu` contains the ids of the CPUs."""
+    """Return the workloads with the split cases that may gain time, one for each GPU and regime. The size is
+    the largest at which neither side is more than FARTHEST times as fast as the other. `rows` are the times so
+    far, and `cpu` contains the ids of the CPUs."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
         near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
@@ -268,7 +262,7 @@ class Resume(msgspec.Struct, frozen=True):
 
 def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
     """Return the plan for measuring the workloads of `run` in `sessions` more sessions. `ops` are the ops of
-    its selection, and `constraints` are its devices."""
+    its selection, and `constraints` hold its devices."""
     return Resume(
         workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
@@ -282,10 +276,8 @@ def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
     """Return the run without the unfinished work of an interrupted session, and the plan of what is missing.
-
-    `sessions` is the number of sessions to add. None means the missing sessions of the run or, if it is
-    complete, the sessions that one call of the program adds.
-    """
+    `sessions` is the number of sessions to add. None means the missing sessions of the run, or those of one
+    call of the program if none is missing."""
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(is_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
     finished = _finished_sessions(run)
@@ -301,16 +293,14 @@ def resume_plan(
 
 
 def _is_of_plan(outcome: Outcome) -> bool:
-    """Return whether the case belongs to the plan of every session. A case that has blocks, but none of the
-    phase `main`, does not."""
+    """Return whether every session measures the case: it has no blocks, or one of the phase `main`."""
     if not isinstance(outcome, Measurement) or not outcome.blocks:
         return True
     return any(block.phase == "main" for block in outcome.blocks)
 
 
 def _finished_sessions(run: Run) -> dict[str, set[int]]:
-    """Return, by workload of the plan, the sessions in which each of its cases has enough samples or failed. A
-    repeat counts as the session that it repeats. A workload with a case that was out of time has no session."""
+    """Return, by workload of the plan, the sessions in which each of its cases has enough samples or failed."""
     planned = {session.index: session.planned_index for session in run.sessions}
     unused = {session.index for session in run.sessions if session.superseded}
     sessions: dict[str, set[int]] = {}
@@ -328,24 +318,20 @@ def _finished_sessions(run: Run) -> dict[str, set[int]]:
 
 
 def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
-    """Return whether the session took enough samples of the case or the case failed in it. A case that the
-    budget stopped needs `least` samples."""
+    """Return whether the session took enough samples of the case or the case failed in it."""
     if any(failure.session == session for failure in failures_of(outcome)):
         return True
     taken = sum(len(b.wall_s) - b.warmup for b in outcome.blocks if b.session == session and b.phase == "main")
     reasons = [stop.reason for stop in outcome.stops if stop.session == session]
+    # A stop for another reason than the budget tells that there were enough.
     return bool(reasons) and (OUT_OF_TIME not in reasons or taken >= least)
 
 
 def _searching(run: Run) -> bool:
-    """Return whether the search of a run may be unfinished. The caller checks that sizes are searched.
-
-    It is finished if the run is complete, or if a disturbed session was repeated, since repeats come last. It
-    is also finished if a case was measured in two sessions, or if a further session has begun without measuring
-    anything: a session after the search repeats its sizes.
-    """
+    """Return whether the search of a run that searches sizes may be unfinished."""
     if run.complete or any(session.repeats is not None for session in run.sessions):
-        return False
+        return False  # repeats of disturbed sessions come last
+    # A session after the search repeats its sizes: it measures a case a second time, or has only just begun.
     begun = [
         {(outcome.id, block.session) for block in outcome.blocks if block.phase == "main"}
         for outcome in run.outcomes
@@ -358,8 +344,7 @@ def _searching(run: Run) -> bool:
 
 
 def _drop_last_session(run: Run) -> Run:
-    """Return the run without the last session's measurements of unfinished workloads, since all of their cases
-    are measured again. If nothing is left of that session, it is marked as superseded."""
+    """Return the run without the last session's measurements of unfinished workloads."""
     last = max((session.index for session in run.sessions if not session.superseded), default=0)
     least = run.settings.min_samples
     unfinished = {
@@ -399,9 +384,9 @@ def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Ou
 def _workloads(
     outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], constraints: Constraints
 ) -> tuple[Workload, ...]:
-    """Return the workloads of these outcomes, with only the cases of these outcomes. The device clock is read
-    again where it was read before, or everywhere if it was read nowhere."""
+    """Return the workloads of these outcomes, with only their cases."""
     ids = {outcome.id for outcome in outcomes}
+    # The device clock is read again where it was read before, or everywhere if it was read nowhere.
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
     within = replace(constraints, keep=lambda case: case.id in ids)
     workloads = []
@@ -454,7 +439,7 @@ class Companion:
 
 
 def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
-    """Return a companion of each wing that brings one. Returns none for a run that only checks."""
+    """Return a companion of each wing that brings one, or none for a run that only checks."""
     if spec.check_only:
         return []
     return [make(spec, recorder) for make in wings.find_all(wings.brought("companions")).values()]

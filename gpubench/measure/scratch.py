@@ -33,9 +33,7 @@ class Scratch:
 
     def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
         """Remove the folders that killed runs left, then make a new folder. Raises GpubenchError if that fails.
-
-        `host_bytes` is the free memory of the host, of which references may take a share.
-        """
+        References may take a share of `host_bytes`, the free memory of the host (None: unknown)."""
         try:
             room = int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes))
             memory = _memory(room) if prefix == PREFIX else None
@@ -53,8 +51,9 @@ class Scratch:
             ) from error  # fmt: skip
 
     def serve(self, series: Iterable[str]) -> None:
-        """Note that these series are measured next. If all references together are too large, remove those of
-        the series that were measured longest ago. They are computed again when they are needed."""
+        """Note that these series are measured next, and free room if the references are too large together. The
+        references of series that were measured longest ago are removed. They are computed again when they are
+        needed."""
         sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
@@ -77,12 +76,8 @@ class Scratch:
 
 
 def _memory(room: int) -> Path | None:
-    """Return the folder of the file system in memory (/dev/shm). Returns None if it has less than twice `room`
-    bytes free, or if the user named a folder for temporary files.
-
-    References are kept in memory because the system may write files to a disk while something is timed. That
-    would take a CPU from a kernel that uses all of them.
-    """
+    """Return the folder of the file system in memory if it has twice `room` bytes free, else None."""
+    # To write files to a disk, the system takes a CPU from a kernel that uses all of them.
     named = tempfile.tempdir is not None or any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     with contextlib.suppress(OSError):
         if not named and os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free >= 2 * room:
@@ -91,12 +86,9 @@ def _memory(room: int) -> Path | None:
 
 
 def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
-    """Return a new folder in `place` (None: the folder for temporary files) and the lock of its marker. Raises
-    OSError if the folder cannot be made.
-
-    The folder has its final name from the start, since Windows cannot rename a folder that holds an open file.
-    """
+    """Return a new folder in `place` (None: the folder for temporary files) and the lock of its marker."""
     while True:
+        # With its final name, since Windows cannot rename a folder that holds an open file.
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         lock = Lock(folder / MARKER)
         try:
@@ -130,7 +122,7 @@ def discard(folder: Path, lock: Lock) -> None:
 
 
 def _remove_orphans(temporary: Path) -> None:
-    """Remove the folders of dead runs, since references take gigabytes and `kill -9` leaves them behind."""
+    """Remove the folders that dead runs left, with gigabytes of references."""
     for folder in (path for prefix in (PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")):
         marker = folder / MARKER
         with contextlib.suppress(OSError):
@@ -148,8 +140,7 @@ def _remove_orphans(temporary: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Return whether the path is a folder of this user and not a link. Raises OSError if the path does not
-    exist or cannot be read."""
+    """Return whether the path is a folder of this user and not a link."""
     about = path.lstat()
     user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
     return stat.S_ISDIR(about.st_mode) and about.st_uid == user

@@ -37,15 +37,11 @@ def list_devices(
     spares: Spares | None = None,
     threads: int | None = None,
 ) -> list[Listing]:
-    """Return one listing for each name of a backend, in the given order. A backend without devices has a
-    listing, too.
+    """Return one listing for each name of a backend, in the given order.
 
-    `deadline_s` is the time limit of each backend. None means the limit that the user set, or `DEADLINE_S` if
-    there is none. Raises UsageError if the user's limit is not a duration of more than 0 and at most 30 days.
-
-    If `yielding` is true, a backend that yields to others (torch to cupy) is first asked only for its CPU, and
-    for its GPUs if the others list none. `spares` takes over the workers of built-in backends that have
-    devices, so that a session can use them. `threads` is the number of threads of each worker.
+    `deadline_s` is the time limit of each backend (None: the user's limit, or `DEADLINE_S`). With `yielding`, a
+    backend that yields to others lists its GPUs only if the others list none. `spares` takes over workers of
+    built-in backends. Raises UsageError for a bad limit of the user.
     """
     if not names:
         return []
@@ -135,8 +131,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def auto(self) -> bool:
-        """Whether the user named no device and no backend. Then all usable devices are taken, or those of the
-        mode."""
+        """Whether the user named no device and no backend."""
         return not (self.required or self.optional or self.devices)
 
     @property
@@ -174,8 +169,8 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         return all(target.device.id in scripted for target in self.targets)
 
     def equip(self, op: Op) -> Op:
-        """Return the op with the kernels that the backends bring. If several GPU backends of `op.one_of` are
-        targets, `op.only` leaves out all but the first, because they would run the same program."""
+        """Return the op with the kernels that the backends bring. If several backends in `op.one_of` drive a
+        GPU here, `op.only` leaves out all but the first, because they would run the same program."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
         there = [target.device.backend for target in self.targets if target.device.kind != "cpu"]
@@ -199,14 +194,11 @@ def choose(
     threads: int | None = None,
     trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
-    """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if something
-    is absent that the request requires: a device, a backend, or the GPU of its mode unless it is lenient.
-    Raises UsageError for a bad GPUBENCH_PROBE_LIMIT.
+    """List the devices of the backends and choose those of the request.
 
-    If `one_of_each` is true, take only the first of several equal devices of a backend, unless ids were named.
-    A search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one
-    backend lists several times, and the fastest is taken. Without `trial` it is the first. `spares` and
-    `threads` are as in `list_devices`.
+    With `one_of_each`, one of several equal devices of a backend is taken, unless ids were named. `trial` times
+    the adapters of a card (None: the first is taken). Raises RequiredUnavailable if something required is
+    absent, and UsageError for a bad GPUBENCH_PROBE_LIMIT.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
@@ -255,8 +247,8 @@ def choose(
 
 
 def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
-    """Return the request with full ids. `cupy:*` becomes all devices that the backend lists, and `cupy:0-3`
-    becomes four ids. A word that stands for no device stays as it is."""
+    """Return the request with full ids: `cupy:*` becomes all devices of the backend, `cupy:0-3` becomes four
+    ids. A word that stands for no device stays as it is."""
     ids: list[str] = []
     for word in request.devices:
         backend, _, index = word.partition(":")
@@ -274,8 +266,7 @@ def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReq
 def _without_yielding(
     targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest
 ) -> list[Target]:
-    """Return the targets without the GPUs that a preferred backend drives, too. GPUs whose id or backend was
-    named stay."""
+    """Return the targets without the GPUs that a preferred backend drives, too, unless they were named."""
     yields = {listing.backend: listing.yields_to for listing in listings}
 
     def has_another_way(device: Device) -> bool:
@@ -296,8 +287,7 @@ def _without_yielding(
 def _one_adapter_each(
     targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
 ) -> tuple[list[Target], list[RunWarning]]:
-    """Return the targets with one adapter for each card and backend, or with those adapters that the user
-    named, and warnings about the adapters that are left out. A composed device stays only if its GPU does."""
+    """Return the targets with one adapter for each card and backend, and warnings about the others."""
     timed = None if trial is None else functools.cache(trial)
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):
@@ -316,18 +306,17 @@ def _one_adapter_each(
 
 
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
-    """Return whether both are the same GPU. UUIDs are compared if both have one, otherwise PCI addresses. Each
-    part of a divided GPU has its own UUID."""
+    """Return whether both are the same GPU, by UUID or else by PCI address."""
     if a is None or b is None:
         return False
-    if a.uuid and b.uuid:
+    if a.uuid and b.uuid:  # each part of a divided GPU has its own
         return a.uuid == b.uuid
     return a.pci is not None and a.pci == b.pci
 
 
 def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
-    """Return the ids of the devices that were asked for: by id, by a required backend, or by the mode `gpu` or
-    `hybrid` unless the request is lenient. The run fails if one of them cannot be opened."""
+    """Return the ids of the devices that were asked for: by id, by a required backend, or by the mode. The
+    modes `gpu` and `hybrid` ask for devices unless the request is lenient."""
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
@@ -335,8 +324,7 @@ def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozense
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
-    """Return the targets with the splits of the first backend that has any, since other backends drive the same
-    hardware."""
+    """Return the targets with the splits of one backend alone, since other backends drive the same hardware."""
     inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
     return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 
@@ -384,9 +372,8 @@ def _left_out_of_search(device: Device) -> RunWarning:
 
 
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
-    """Return the facts that the backends know about their GPUs, one dict for each. Detection merges them with
-    those of its own probes. Devices without an identity, composed devices, device groups and hidden backends
-    are left out."""
+    """Return the facts that the backends know about their GPUs, one dict for each, for detection to merge.
+    Devices without an identity, composed devices, device groups and hidden backends are left out."""
     return [
         _record(device, device.identity)
         for listing in listings
@@ -419,12 +406,9 @@ def _hexadecimal(number: int | None) -> str | None:
 
 
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
-    """Return the devices with the bytes that each device's worker may use.
-
-    The memory of a GPU is divided by the number of devices on it. The workers of two backends may hold the same
-    workload on the same GPU at the same time. `usable_bytes` is the usable memory of each GPU, by its id in the
-    machine; None if it is unknown.
-    """
+    """Return the devices with the bytes that each device's worker may use. `usable_bytes` is the usable memory
+    of each GPU, by its id in the machine; None if it is unknown. Devices on one GPU share its memory, since
+    their workers may hold a workload at the same time."""
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []
     for device in devices:
@@ -436,11 +420,10 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
 
 def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
-    """Return whether the request includes the device. Without ids in the request, the name of a backend
-    includes the backend's default devices. Other devices of such a backend, and hidden devices, must be named
-    by id. A software adapter must be named by id, or needs `allow_software` or a required backend."""
+    """Return whether the request includes the device."""
     if request.devices and device_id in request.devices:
         return True
+    # The name of a backend stands for its default devices, if no ids were given.
     by_backend = listing.backend in (*request.required, *request.optional)
     if listing.default_devices is not None:
         return by_backend and not request.devices and device_id.partition(":")[2] in listing.default_devices

@@ -38,11 +38,9 @@ THREAD_VARIABLES = (
 
 
 class WorkerGone(Exception):
-    """Error: the worker did not answer. It crashed, or it was killed at its deadline.
-
-    `reason` is "worker-crashed" or "timeout", `phase` is the last phase that it announced, and `phase_s` the
-    seconds from that announcement to its end.
-    """
+    """Error: the worker crashed, or was killed at its deadline. `reason` is "worker-crashed" or "timeout".
+    `phase` is the last phase that the worker announced, and `phase_s` the seconds from that announcement to its
+    end."""
 
     def __init__(
         self, reason: Reason, detail: str, phase: str | None, stderr_tail: str, phase_s: float = 0.0
@@ -129,9 +127,8 @@ class Worker:
         self._child.kill(processes.KILL_AFTER_S)
 
     def _crash(self) -> WorkerGone:
-        """Return the error for a worker that closed its output, usually because it ended. Its exit status is
-        read before the worker is killed."""
-        status = self._child.wait(processes.KILL_AFTER_S)
+        """Return the error for a worker that closed its output."""
+        status = self._child.wait(processes.KILL_AFTER_S)  # its own, from before it is killed
         how = "closed its output" if status is None else processes.ending(status)
         limit = name_limit(self._child.stderr_tail())
         detail = f"the worker {how} in phase {self.phase or 'start'}"
@@ -159,25 +156,23 @@ class Spare(NamedTuple):
 
 
 class Spares:
-    """Workers that import libraries before they are needed. Each is used for one session. Workers that have
-    already listed the devices of their backend are taken first."""
+    """Workers that import libraries before they are needed. Each is used for one session."""
 
     def __init__(self) -> None:
         self._waiting: list[Spare] = []
         self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
-        """Start the import of the backend's libraries in the worker, and keep the worker. A worker that has
-        ended is not kept."""
+        """Start the import of the backend's libraries in the worker, and keep the worker if it has not
+        ended."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # a new worker is started in its place
             worker.send(request)
             self._waiting.append(Spare(backend, worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
-        """Start workers that import for the `sessions` to come. For each of the `needed` backends there are
-        then at most `cpus` workers, and at most AHEAD. They import at the same time, so this takes about as
-        long as one import."""
+        """Start workers that import for the `sessions` to come, all at the same time. Each of the `needed`
+        backends then has up to AHEAD workers, but no more than `cpus`."""
         for backend in needed:
             for _ in range(min(sessions, cpus, AHEAD) - sum(x.backend == backend for x in self._waiting)):
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
@@ -250,8 +245,8 @@ Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device
 
 
 class WorkerPool:
-    """The workers of a session by device, with the number of failed starts. `gone` contains the devices that
-    cannot be opened, and is kept after the session."""
+    """The workers of a session by device. `gone` contains the devices that cannot be opened. It is kept after
+    the session."""
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
@@ -287,7 +282,7 @@ class WorkerPool:
         self.monitor = Monitor(*find_targets(devices, machine), since)
 
     def worker(self, device_id: str) -> Worker:
-        """Return the open worker of this device, and open the device if needed. Raises DeviceGone if that is
+        """Return the worker of this device, and open the device if needed. Raises DeviceGone if that is
         impossible."""
         if device_id in self._gone:
             raise self._gone[device_id]
@@ -320,14 +315,12 @@ class WorkerPool:
         self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
         budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
-        """Open all devices at the same time, because nothing is timed meanwhile. Then measure their overheads
-        one after the other. A device that cannot be opened is entered in `gone`.
-
-        Backends that give way to another backend for the same GPU may take long to import their libraries.
-        Meanwhile the cases `first` are built on the devices that are already open.
-        """
+        """Open all devices at the same time, then measure their overheads one after the other. A device that
+        cannot be opened is entered in `gone`. While the last devices open, the cases `first` are built on the
+        others."""
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
+        # Backends that yield to another one may take long to import their libraries.
         late = [device_id for device_id in device_ids if yields_to_others(_backend(device_id))]
         early = [device_id for device_id in device_ids if device_id not in late]
         self._wait_until_open(early)
@@ -340,8 +333,7 @@ class WorkerPool:
                 self.worker(device_id)
 
     def _wait_until_open(self, device_ids: Sequence[str]) -> None:
-        """Wait for those devices that were asked to open. A failed start is counted, and the device is tried
-        again when it is needed."""
+        """Wait for those devices that were asked to open, and count failed starts."""
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 try:
@@ -351,15 +343,15 @@ class WorkerPool:
                     self._count(device_id, gone)
 
     def _build_ahead(self, first: Sequence[Cases], budget: Budget) -> None:
-        """Build cases on the open devices. A device whose worker dies is opened again later."""
+        """Build cases on the devices that are open so far."""
         self.workers = {device_id: worker for device_id, (worker, _) in self._opened.items()}
         self.load(first, budget, choosing=False)
+        # Without those whose worker died, which are opened again later.
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
     def measure_peaks(self, requests: Mapping[str, protocol.PeakRequest]) -> None:
-        """Have each device measure its peaks. If its worker dies, the device has no peaks and gets a new
-        worker."""
+        """Have each device measure its peaks. A device whose worker dies has none, and gets a new worker."""
         for device_id, what in requests.items():
             deadline_s = PEAK_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
@@ -378,15 +370,9 @@ class WorkerPool:
                 self._peaks.append(Peak(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def load(self, workloads: Sequence[Cases], budget: Budget = ENDLESS, *, choosing: bool = True) -> None:
-        """Have the workers make the inputs, then build and check the cases, all at the same time.
-
-        The first device of each workload also makes the reference. With `choosing`, devices that must choose a
-        kernel by trials do that one after the other, then build. An error is not reported here, but when the
-        case is prepared. Waiting ends with the budget. A user's function may compile at its first call in a
-        worker, and at its first call at each size. The seconds of the first call count as `once_s`, without those that
-        the inputs took in its trial, and so do those of later first calls longer than COMPILES_S. Waiting for these
-        functions ends with `budget.longest`.
-        """
+        """Have the workers make the inputs, then build and check the cases, all at the same time. With
+        `choosing`, devices choose kernels by trials, one after the other. The errors of a case are reported
+        when it is prepared."""
         own = {
             (self.workers[device_id], case.op, case.dtype)
             for cases in workloads
@@ -394,6 +380,7 @@ class WorkerPool:
             for case in chosen
             if case.group == FUNCTIONS and device_id in self.workers
         }
+        # A user's function may compile at its first call in a worker, and at its first call at each size.
         began, first = time.monotonic(), own - self._called
         patience = budget.longest if own else budget
         self._called |= own
@@ -422,8 +409,8 @@ class WorkerPool:
             self._build(undecided, budget)
 
     def _make_inputs(self, workloads: Sequence[Cases], budget: Budget, *, reference: bool) -> None:
-        """Make the inputs of the workloads on all their devices at the same time. With `reference`, the first
-        device of each workload also makes its reference."""
+        """Make the inputs of the workloads on all their devices, and with `reference` the reference of each
+        workload."""
         requests: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
             firsts = [(name, chosen[0]) for name, chosen in cases.items() if name in self.workers]
@@ -434,7 +421,7 @@ class WorkerPool:
         self._ask_all(requests, budget)
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
-        """Build these cases at the same time. Returns the cases whose kernels must be chosen by trials."""
+        """Build these cases at the same time, and return those whose kernels must be chosen by trials."""
         requests = {
             device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in built]
             for device_id, built in cases.items()
@@ -452,8 +439,7 @@ class WorkerPool:
     def _ask_all(
         self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget = ENDLESS
     ) -> dict[str, list[protocol.Reply]]:
-        """Send the requests to the workers, wait while the budget lasts, and return the replies by device. A
-        worker that dies is dropped and noted as a loss."""
+        """Send the requests to the workers, and return the replies by device."""
         replies: dict[str, list[protocol.Reply]] = {}
         workers = [(device_id, self.workers[device_id], batch) for device_id, batch in requests.items()]
         for _, worker, batch in workers:
@@ -519,8 +505,7 @@ class WorkerPool:
         self.workers.clear()
 
     def _measure(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
-        """Return the record with the overhead of an empty launch and the facts about the clock. Raises
-        WorkerGone if the worker ends meanwhile."""
+        """Return the record with the overhead of an empty launch and the facts about the clock."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
@@ -532,18 +517,16 @@ class WorkerPool:
         )
 
     def _asked_to_open(self, device_id: str) -> Start:
-        """Return a worker that was asked to open the device, a spare if there is one. The worker dies with the
-        calling thread. Raises WorkerGone if no worker can be started."""
+        """Return a worker that was asked to open the device, a spare if there is one."""
         spare = self._spares.take(_backend(device_id))
-        worker = spare or Worker(self._settings.threads)
+        worker = spare or Worker(self._settings.threads)  # it dies with the calling thread
         request = replace(self._opening, id=worker.next_id, device_id=device_id)
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
         return Start(worker, request, ahead=spare is not None)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
-        """Wait until the device is open, and return its worker and its record. If a spare crashes, a new worker
-        is tried in its place. Raises WorkerGone or DeviceGone."""
+        """Wait until the device is open, and return its worker and its record."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
         worker, request, ahead = self._starting[device_id]
@@ -570,7 +553,7 @@ class WorkerPool:
         raise self._gone[device_id]
 
     def _count(self, device_id: str, gone: WorkerGone) -> None:
-        """Count a failed start of the device. Raises DeviceGone after FAILED_STARTS in a row."""
+        """Count a failed start of the device, and raise DeviceGone after FAILED_STARTS in a row."""
         self._opened.pop(device_id, None)
         self._failed[device_id] = self._failed.get(device_id, 0) + 1
         if self._failed[device_id] >= FAILED_STARTS:
@@ -582,15 +565,15 @@ class WorkerPool:
 
 
 def alike_cpus(machine: Machine) -> list[str]:
-    """Return the lists of CPUs that are alike, such as `0-7,16-23`: one for each kind of core, then one for
-    each memory node."""
+    """Return the lists of CPUs that are alike, such as `0-7,16-23`. The lists are first those of each kind of
+    core, then those of each memory node."""
     kinds = [kind.cpus for kind in machine.cpu.kinds.value or ()]
     nodes = [node.cpus.value for node in machine.numa.nodes]
     return [cpus for cpus in (*kinds, *nodes) if cpus]
 
 
 def yields_to_others(backend: str) -> bool:
-    """Return whether the backend yields to other backends."""
+    """Return whether the backend leaves a GPU to other backends that drive it, too."""
     facts = backends.facts(backend)
     return facts is not None and bool(facts.yields_to)
 

@@ -46,9 +46,8 @@ _HOST_SHARE = 0.5
 
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
-    """Return how many bytes of workloads the device may keep. A composed device or a device group keeps none,
-    since its memory belongs to other devices. `host_bytes` is the host memory that this worker may use. If the
-    memory is unknown, UNKNOWN_MEMORY_BYTES replaces it."""
+    """Return how many bytes of workloads the device may keep. `host_bytes` is the host memory that this worker
+    may use. A composed device or a device group keeps nothing, since its memory belongs to other devices."""
     if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
@@ -96,7 +95,7 @@ class PreparedWorkload:
 
 class Kept:
     """The workloads that an open device keeps, in the order of their last use, and the inputs that they share.
-    Workloads of the current step are never released to make room."""
+    Workloads of the current step are not released to make room."""
 
     def __init__(self, session: Session, opening: protocol.Open) -> None:
         self.session, self.opening = session, opening
@@ -126,7 +125,7 @@ class Kept:
         self._finished = True
 
     def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
-        """Return the workload of a case, which is made if there is none, and mark it as in use."""
+        """Return the workload of a case, which is made if needed, and mark it as in use."""
         name = case.prepared_with
         workload = self._workloads.pop(name, None)
         if workload is None:
@@ -192,8 +191,8 @@ class Kept:
         self._shared.forget_buffers()
 
     def _make(self, op: Op, case: Case) -> PreparedWorkload:
-        """Make a workload, after releasing idle ones until it fits. Idle workloads of other series drop their
-        host arrays."""
+        """Make a workload, after releasing idle ones until it fits."""
+        # The host arrays of idle workloads are made again if they are needed.
         for name, other in self._workloads.items():
             if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
                 other.workspace.rest()
@@ -210,8 +209,8 @@ class Kept:
 
 
 class Suspects:
-    """The cases that were sampled since the shared inputs were last compared. One of them has changed an input
-    that differs."""
+    """The cases that were sampled since the shared inputs were last compared. If an input differs, one of them
+    has changed it."""
 
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
@@ -225,14 +224,14 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of the sampled cases, and restore changed ones. If an input was changed, run each
-        case alone to find the one that changes it. If none changes it again, all of these cases count as
-        guilty."""
+        """Compare the inputs of the sampled cases, restore changed ones, and find the cases that changed
+        them."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
             return
         guilty = set()
+        # Each case runs alone. If none of them changes an input again, all are guilty.
         for case_id, timed in sampled.items():
             timed.seconds(1)
             if timed.workspace.restore_inputs():
@@ -251,14 +250,11 @@ class Suspects:
 
 
 class CpuTurns:
-    """The CPUs of the same kind as the one of this thread, in random order. Each comes once before any comes
-    again.
+    """The CPUs of the same kind as the one of this thread, in random order, each once before any comes again.
 
-    Each block of a GPU begins on another CPU, so that blocks are independent. Virtual machines may have CPUs of
-    two speeds, and a thread that is not moved stays on one for seconds
-    (docs/decisions/0020-blocks-begin-on-other-cpus.md). CPU kernels are not moved, since a thread of their pool
-    would take another's CPU. The order differs by turn, so a case does not meet the same CPU in each round.
-    `alike`: lists of CPUs (`0-7,16-23`) with the same cores or memory node, which are never left.
+    Each block of a GPU begins on another CPU, so that blocks are independent
+    (docs/decisions/0020-blocks-begin-on-other-cpus.md). `alike` are lists of CPUs (`0-7,16-23`) with the same
+    cores or memory node, which are never left.
     """
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:
@@ -270,14 +266,14 @@ class CpuTurns:
         self._next: list[int] = []
 
     def next(self) -> None:
-        """Move this thread to the next CPU, then allow all CPUs again, as another thread may need that one.
-        Does nothing on a system that cannot move threads, or with a single CPU."""
+        """Move this thread to the next CPU, then allow all CPUs again. Does nothing with a single CPU, or on a
+        system that cannot move threads."""
         if len(self._cpus) < 2:
             return
         cpu = self._draw()
         with contextlib.suppress(OSError):  # it went offline, or the allowed ones changed
             os.sched_setaffinity(0, {cpu})
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # another thread may need that CPU
             os.sched_setaffinity(0, self._allowed)
 
     def _draw(self) -> int:
@@ -360,11 +356,11 @@ class OpenDevice:
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
-        """Return whether to build the case before it is prepared: it can run here, it is not built yet, and it
-        is no split, whose launch depends on the share."""
+        """Return whether to build the case before it is prepared."""
         op, workload = self._op(case.op), self.kept.find(case)
         session = self.kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
+        # The launch of a split depends on the share.
         return not (session.device.composed or built or refusal(session, op, case) is not None)
 
     def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
@@ -436,12 +432,12 @@ class OpenDevice:
     def _right(
         self, workload: PreparedWorkload, case: Case, split: float | str | None
     ) -> tuple[CheckedLaunch, float]:
-        """Return the checked launch of the case, and the seconds spent on choosing kernels. If `split` is a
-        stage assignment, each side alone is checked first, because it is timed as well."""
+        """Return the checked launch of the case, and the seconds spent on choosing kernels."""
         if not isinstance(split, str):
             return self._check(workload, case, case.implementation_id if split is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
         assert isinstance(session, AssignsStages)
+        # Each side alone is timed as well.
         for assignment in dict.fromkeys((*workload.workspace.sides.values(), split)):
             session.assign(assignment)
             checked, took_s = self._check(workload, case, f"{case.implementation_id} {assignment}")
@@ -457,7 +453,7 @@ class OpenDevice:
         return checked, checked.tune_s
 
     def _timer(self, workload: PreparedWorkload, case: Case, launch: Launch) -> Timer:
-        """Return the timer of the case. It is the earlier timer if the launch is the same."""
+        """Return the timer of the case, a new one if its launch is new."""
         timed = workload.timers.get(case.id)
         if not isinstance(timed, Timer) or timed.launch is not launch:
             timed = self._make_timer(workload.workspace, case, launch)
@@ -466,15 +462,14 @@ class OpenDevice:
         return timed
 
     def _make_timer(self, workspace: Workspace, case: Case, launch: Launch) -> Timer:
-        """Return a new timer. If the buffers of a pipeline find no room, release idle workloads."""
+        """Return a new timer, for which idle workloads are released if its buffers find no room."""
         if case.regime != STREAMED:
             return Timer(workspace, case, launch)
         most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
         return self.kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return the seconds of each part of a split or a device group, `count` times. Returns an empty dict if
-        `count` is 0."""
+        """Return the seconds of each part of a split or a device group, `count` times."""
         if not count:
             return {}
         self._announce("parts")
@@ -501,9 +496,7 @@ class OpenDevice:
         return self.kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Return the seconds of the parts of a launch. They do not depend on the regime, so they are timed once
-        per implementation. The stages of a pipeline are timed each time. Returns an empty dict for a CPU, for
-        calls in place, if `count` is 0, and for `transfer-always`, whose samples give the steps."""
+        """Return the seconds of the parts of a launch, or an empty dict if they are not timed."""
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}
@@ -511,9 +504,9 @@ class OpenDevice:
             self._announce("parts")
             return {"stage_s": timed.stage_times(count)}
         if timed.case.regime == "transfer-always":
-            timed.steps = {}
+            timed.steps = {}  # its samples give the steps
             return {}
-        if timed.case.implementation_id not in workload.parts:
+        if timed.case.implementation_id not in workload.parts:  # parts do not depend on the regime
             self._announce("parts")
             workload.parts[timed.case.implementation_id] = time_parts(timed, count)
         return workload.parts[timed.case.implementation_id]
@@ -555,9 +548,8 @@ class OpenDevice:
         return protocol.TimedStages(id=request.id, times=times)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
-        """Check the inputs, the output of the last launch, and the output of one more launch. Regimes with
-        resident data share a launch; its output is checked once after the last sample. Returns None if this was
-        done already. Raises Wrong and ChangedInput."""
+        """Check the inputs, the output of the last launch, and the output of one more launch. Raises Wrong and
+        ChangedInput. Returns None if a case with the same launch was checked since the last sample."""
         timed, suspects = self._timer_of(request.case_id), self.kept.suspects
         self.kept.end()
         suspects.judge(request.case_id)

@@ -53,8 +53,8 @@ FRESH_ANSWERS = 8
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
-    """Return the classes of operands and workspaces for the op: `CallOperands` and `CallWorkspace` for a user's
-    function that takes objects other than arrays."""
+    """Return the classes of operands and workspaces for the op. They are `CallOperands` and `CallWorkspace` for
+    a user's function of objects other than arrays."""
     return (Operands, kind_of(op)) if op.calls is None else (CallOperands, CallWorkspace)
 
 
@@ -82,9 +82,9 @@ class CallOperands(Operands):
             return make_inputs(self.op.calls, names, case.n, case.dtype, self._seed + others)
 
     def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
-        """Return other inputs of the same size, each with its expected result and the allowed errors. If
-        computing a result takes long, they are made only for the first size of the function, and later calls
-        return an empty list. Raises Unsupported."""
+        """Return other inputs of the same size, each with its expected result and the allowed errors. Raises
+        Unsupported. If computing a result takes long, the list is empty at all sizes but the function's
+        first."""
         if self._others is not None and self.answer(case)[2] > SHORT_ANSWER_S:
             return []
         if self._others is None or self._others[0] != case.workload:
@@ -93,9 +93,8 @@ class CallOperands(Operands):
         return self._others[1]
 
     def answer(self, case: Case) -> tuple[Any, Allowed, float]:
-        """Return the reference result, the allowed relative errors, and the seconds that it and its inputs took.
-        The result is that of NumPy in float64, or of the CPU's program if the function is a pair of
-        programs."""
+        """Return the reference result, the allowed relative errors, and the seconds that it and its inputs
+        took. The result is that of NumPy in float64. For a pair of programs it is that of the CPU's program."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
@@ -120,8 +119,8 @@ class CallWorkspace(Workspace):
         return [ObjectBuffer()]
 
     def rest(self) -> None:
-        """Keep the inputs. (Other workspaces drop and make them again, but a user's function may make different
-        ones.)"""
+        """Keep the inputs, which other workspaces drop and make again. A user's function may make different
+        ones."""
 
     def make_reference(self) -> None:
         """Compute the answer, or read it from its file."""
@@ -158,8 +157,8 @@ class CallWorkspace(Workspace):
         return self._compare_answer(_download(self.session, launch))
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Call the function with other values, and judge its results and times. Raises Wrong. If this would
-        take longer than `limit_s`, returns a warning instead."""
+        """Call the function with other values, and judge its results and times. Raises Wrong. Returns a warning
+        instead if this would take longer than `limit_s` seconds."""
         operands = self._operands
         answer_s = operands.answer(self.case)[2]
         if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:
@@ -213,8 +212,8 @@ class CallWorkspace(Workspace):
         return self._compare(got, self.inputs, self._operands.answer(self.case)[:2])
 
     def _compare(self, got: Any, inputs: Values, reference: tuple[Any, Allowed]) -> Check:
-        """Compare a result on the host with the reference result for the same inputs. Raises Wrong, and
-        Unsupported if the result has a part that cannot be compared."""
+        """Compare a result on the host with the reference result for the same inputs, and raise Wrong if it
+        differs."""
         function: UserFunction = self.op.calls
         want, allowed = reference
         if function.same is not None:
@@ -264,7 +263,7 @@ class Round(NamedTuple):
 
     @property
     def slower(self) -> float:
-        """The time of the first call / the time of the fastest other call. It is 1 if they differ by KEPT_S or
+        """The time of the first call / the time of the fastest other call, or 1 if they differ by KEPT_S or
         less."""
         return self.first_s / self.again_s if self.first_s - self.again_s > KEPT_S else 1.0
 
@@ -289,11 +288,11 @@ class Caller:
         return self._seconds()
 
     def rounds(self, several: Sequence[Values]) -> Iterator[Round]:
-        """Yield one round of calls for each set of values. Results may be views of the values, which the next
-        round replaces. The number of calls alternates, since a function may skip every second call."""
+        """Yield one round of calls for each set of values. Results may be views of values that the next round
+        replaces."""
         self._seconds()
         for i, values in enumerate(several):
-            yield self._round(values, 2 + i % 2)
+            yield self._round(values, 2 + i % 2)  # it alternates: a function may skip every second call
 
     def _round(self, values: Values, again: int) -> Round:
         first_s = self.call(values)
@@ -319,8 +318,7 @@ def _download(session: Session, launch: Launch) -> Any:
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
     """Return why the times of a function do not measure its work, or an empty string if they do. `more` returns
-    rounds with further values, which rule out interruptions by a busy machine: these do not happen in each
-    round."""
+    rounds with further values. An interruption by a busy machine does not come back in all of them."""
     late, slower = all(each.is_late for each in rounds), min((each.slower for each in rounds), default=1.0)
     if not rounds or not (late or slower > KEPT_TIMES):
         return ""

@@ -2,11 +2,9 @@
 
 Peaks come from kernels that are measured only for this purpose. Memory: `copy` and `dot` of arrays far larger
 than a cache. Arithmetic: `matmul` of random matrices whose side is doubled until the rate hardly rises, or
-chains of multiply-adds if the session offers them. Link to the host: transfers from and to page-locked memory,
-which the host does not copy again. A peak that is too low would make true results look implausible. So a peak
-that cannot be found in the given time is left out, with the reason.
-
-`OverheadTimer` checks and times an overhead, as `Timer` does for an op that computes.
+chains of multiply-adds if the session offers them. Link to the host: transfers from and to page-locked memory.
+A peak that is too low would make true results look implausible, so a peak that takes too long is left out, with
+the reason.
 """
 
 from __future__ import annotations
@@ -65,13 +63,11 @@ Rate = TypeVar("Rate")
 
 
 class _NoPeak(Exception):
-    """Error: a peak could not be measured. The device cannot do it, memory or time did not suffice, or the
-    result was wrong. Its text is the reason."""
+    """Error: a peak could not be measured, for the reason in its text."""
 
 
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
-    """Return the requested peaks, each with its rate or with the reason why it has none, such as an error of
-    the device."""
+    """Return the requested peaks, each with its rate or with the reason why it has none."""
     if isinstance(session, KnownPeaks):
         return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
     peaks: list[Peak] = []
@@ -110,23 +106,17 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
 
 
 def _memory_rate(session: Session, request: PeakRequest) -> float:
-    """Return the rate of memory in bytes/s: the rate of copying or, on a GPU, the rate of reading alone if it
-    is higher. Raises _NoPeak if it cannot be measured.
-
-    A CPU reads each cache line before it writes it, so a copy moves 1.5 times its payload. An op that writes
-    less may exceed the payload rate.
-    """
+    """Return the rate of memory in bytes/s, of copying or of reading alone."""
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
         raise _NoPeak(f"arrays of {size} bytes take too much of the memory")
-    if session.device.kind == "cpu":
+    if session.device.kind == "cpu":  # it reads each cache line before it writes it
         return WRITE_ALLOCATE * _stream(session, "copy", size)
     return max(_stream(session, "copy", size), _stream(session, "dot", size))
 
 
 def _stream(session: Session, name: str, size: int) -> float:
-    """Return the bytes/s of the op `name` on arrays of `size` bytes. Raises _NoPeak if they cannot be
-    measured."""
+    """Return the bytes/s of the op `name` on arrays of `size` bytes."""
     trial = _Trial(session, name, "float32", size // ITEMSIZE["float32"])
     try:
         seconds = trial.seconds()
@@ -139,8 +129,7 @@ def _stream(session: Session, name: str, size: int) -> float:
 
 
 def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
-    """Return the rates in bytes/s to the device and back, each from the best of TIMINGS transfers. Raises
-    _NoPeak if they cannot be measured."""
+    """Return the rates in bytes/s to the device and back, each from the best of TIMINGS transfers."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
@@ -168,8 +157,7 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
 
 
 def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of a matrix product so large that doubling its side hardly raises the rate. Raises
-    _NoPeak if memory or time ends before that, or if the product is wrong."""
+    """Return the FLOP/s of a matrix product so large that doubling its side hardly raises the rate."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
@@ -197,9 +185,8 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of a kernel that does only multiply-adds. It gives the peak of devices whose matrix
-    product is chosen by trials at each size, which would take too long. Raises _NoPeak if a sum is wrong or if
-    the time limit is over."""
+    """Return the FLOP/s of a kernel that does only multiply-adds."""
+    # For devices whose matrix product is chosen by trials at each size, which would take too long.
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < request.limit_s / 2:
@@ -248,8 +235,7 @@ class _Trial:
             raise
 
     def seconds(self) -> float:
-        """Return the shortest of several timings in seconds per launch, each of at least about a millisecond of
-        launches. Uses the device's clock if it has one."""
+        """Return the shortest of several timings in seconds per launch, by the device's clock if it has one."""
         once = launch_seconds(self._session, self._launch, 1)
         repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
         count = TIMINGS if once < LONG_S else TIMINGS_OF_LONG
@@ -280,8 +266,7 @@ def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Arr
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """Return a case of the first implementation that the device supports. Raises _NoPeak if there is none, or
-    if the kernel of a matrix product is chosen by trials at each size, which would take too long."""
+    """Return a case of the first implementation that the device supports, or raise _NoPeak."""
     refusal: BackendError | None = None
     for implementation in IMPLEMENTATIONS:
         case = Case(
@@ -305,10 +290,7 @@ OPEN_DEADLINE_S = 60.0
 
 class OverheadTimer(Timed):
     """A timer of one overhead. `seconds(repeat)` makes the call `repeat` times and returns the seconds per
-    call.
-
-    Raises Unsupported if the overhead is an allocation by the driver and the session offers none.
-    """
+    call. Raises Unsupported if the session lacks the allocation that is to be timed."""
 
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
         assert op.overhead is not None
@@ -341,8 +323,8 @@ class OverheadTimer(Timed):
         return calls[self._call](repeat)
 
     def verify(self) -> Check:
-        """Make the call once. If it is a transfer or an allocation, every byte must come back as it was sent.
-        Raises Wrong."""
+        """Make the call once, and check that a transfer or an allocation gives back every byte. Raises
+        Wrong."""
         if self._call in ("upload", "download"):
             self._prepare_arrays(self.case.implementation)
             if self._buffer is None:
@@ -369,8 +351,8 @@ class OverheadTimer(Timed):
     # ---------------------------------------------------------------- the calls
 
     def _open(self, repeat: int) -> float:
-        """Return the mean seconds of importing the library and opening the device, each time in a new process.
-        Raises BackendUnavailable if it cannot be opened there."""
+        """Return the mean seconds of importing the library and opening the device, each time in a new
+        process."""
         total = 0.0
         for _ in range(repeat):
             with closing(Worker(self._opening.threads)) as child:
@@ -435,7 +417,7 @@ class OverheadTimer(Timed):
 
     @functools.cached_property
     def _memory(self) -> ReadyBuffers:
-        """Return a source of buffers: the pool for the tuned implementation, the driver for the library
+        """A source of buffers: the pool for the tuned implementation, the driver for the library
         implementation."""
         if self._fresh is None:
             return self.session.ready_buffers(self._shape, self.case.dtype)
@@ -450,7 +432,7 @@ class OverheadTimer(Timed):
             random_bytes(self._host, self.case.workload)
 
     def _there_and_back(self, buffer: Buffer, transfers: Transfers) -> Array:
-        """Upload the array and download it again, into memory of device and host that held other values."""
+        """Upload the array and download it again, into memory that held other values."""
         self._host_output.fill(-7)
         self.session.upload(buffer, self._host_output)
         transfers.upload(buffer, self._host)

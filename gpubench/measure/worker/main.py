@@ -52,8 +52,8 @@ RECORDED = (
 
 
 class DeviceWorker:
-    """The answers to the parent's requests. It lists devices, opens one, and passes further requests to the
-    open device."""
+    """The answers to the parent's requests. It lists devices, opens one, and passes other requests to the open
+    device."""
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages
@@ -95,8 +95,8 @@ class DeviceWorker:
         return reply or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
-        """Return the reply to an error that nobody expected: a defect, or a limit of the system. The case
-        fails, and the reply names the type of the error."""
+        """Return the reply to an error that nobody expected: a defect, or a limit of the system. The reply
+        fails the case and names the type of the error."""
         limit = find_limit(error)
         detail = f"{error_text(error)}: {limit}" if limit else error_text(error)
         return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
@@ -174,8 +174,8 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
 
 
 def describe_error(error: BackendError) -> dict[str, Any]:
-    """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages is moved
-    to the detail, and the reason of the error's class takes its place."""
+    """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages moves to
+    the detail. The reason of the error's class takes its place."""
     reasons, detail = get_args(Reason), error.detail
     if error.reason not in reasons:
         detail = f"{error.reason}: {detail}"
@@ -185,8 +185,7 @@ def describe_error(error: BackendError) -> dict[str, Any]:
 
 
 def _version(backend: str) -> str | None:
-    """Return the version of the imported module or, if it has none, of the installed package. Returns None if
-    the version is unknown."""
+    """Return the version of the imported module, else of the installed package, or None."""
     version = getattr(sys.modules.get(backend), "__version__", None)
     if version is None and backend in gpubench.backends.built_in():
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -204,8 +203,7 @@ _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {
 
 
 def _line(reply: protocol.Reply) -> bytes:
-    """Return the reply as one line. Raises BackendError if it contains something from a backend that the parent
-    could not read."""
+    """Return the reply as one line that the parent can read, or raise BackendError."""
     try:
         line = protocol.encode(reply)
         protocol.decode_reply(line)

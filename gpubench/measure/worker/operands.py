@@ -1,9 +1,6 @@
 """Child side: data that the workloads of a device share: inputs, weights, references and outputs that passed
-the check.
-
-All ops whose inputs are plain (drawn alike and written by nobody) read the beginning of the same few arrays. A
-worker draws and uploads such an array once, and again only if a larger one is needed.
-"""
+the check. All ops whose inputs are plain (drawn alike and written by nobody) read the beginning of the same few
+arrays. A worker draws and uploads such an array once, and again only if a larger one is needed."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ _SHARED_SHARE = 0.02
 
 
 def _at_most(device: Device, share: float, most: int) -> int:
-    """Return `share` of the device's memory in bytes, but at most `most`. Returns `most` if the memory is
-    unknown."""
+    """Return `share` of the device's memory in bytes, but at most `most`."""
     return most if device.usable_bytes is None else min(most, int(share * device.usable_bytes))
 
 
@@ -45,9 +41,8 @@ def shared_bytes(device: Device) -> int:
 
 
 class SharedArray:
-    """A flat host array, whose beginning is the input of several ops. It is on the device, too, once an op has
-    bound it. On a device that can compare buffers, a second copy shows whether a launch has changed the first
-    one."""
+    """A flat host array whose beginning is the input of several ops. It is on the device, too, once an op has
+    bound it."""
 
     def __init__(self, array: Array, dtype: Dtype) -> None:
         array.flags.writeable = False
@@ -57,13 +52,13 @@ class SharedArray:
         self._sharing: SharesBuffers | None = None
 
     def load(self, session: Session, sharing: SharesBuffers) -> None:
-        """Upload the array unless it is on the device. `sharing` is the session, typed as SharesBuffers. Raises
-        DeviceOutOfMemory."""
+        """Upload the array unless it is on the device. Raises DeviceOutOfMemory. `sharing` is the session,
+        typed as SharesBuffers."""
         if self.buffer is None:
             buffer = session.allocate(self.array.shape, self.dtype)
             session.upload(buffer, self.array)
             session.sync()
-            if isinstance(session, ComparesBuffers):
+            if isinstance(session, ComparesBuffers):  # shows whether a launch has changed the other one
                 self._untouched = session.copy_of(buffer, self.array.shape, self.dtype)
             self.buffer, self._sharing = buffer, sharing
 
@@ -73,8 +68,8 @@ class SharedArray:
         return self._sharing.beginning(self.buffer, shape)
 
     def restore(self, session: Session, count: int) -> bool:
-        """Return whether the first `count` elements, or the GUARD elements after them, were changed. If so,
-        upload the array again."""
+        """Upload the array again if its beginning was changed, and return whether it was. The beginning is the
+        first `count` elements and the GUARD elements after them."""
         session.sync()
         shape = ((count + GUARD) // 4 * 4,)  # devices compare whole words
         part = self.beginning(shape)
@@ -93,11 +88,8 @@ class SharedArray:
 
 
 class SharedInputs:
-    """The shared arrays of one worker. An operand gets its array by three things: the kind of its values, its
-    number among the op's inputs of that kind, and its dtype.
-
-    An array is drawn again if a larger size is needed. Inputs that are bound to the shorter array keep it.
-    """
+    """The shared arrays of one worker, by kind of values, number among the op's inputs of that kind, and dtype.
+    An array is drawn again if a larger size is needed. Inputs that are bound to the shorter array keep it."""
 
     def __init__(self, seed: int, kind: str, most_bytes: int) -> None:
         self._seed, self._kind, self._most_bytes = seed, kind, most_bytes
@@ -115,9 +107,9 @@ class SharedInputs:
         return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
 
     def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
-        """Upload the shared array that begins with the operand of this case, and return it. Returns None if the
-        session cannot use the beginning of a buffer as a buffer, or if the array exceeds `most_bytes`. Raises
-        DeviceOutOfMemory."""
+        """Upload the shared array that begins with the operand of this case, and return it. Raises
+        DeviceOutOfMemory. Returns None if the array exceeds `most_bytes`, or if the session cannot use the
+        beginning of a buffer."""
         shared = self._array(op, operand, case)
         if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
             return None
@@ -178,12 +170,9 @@ def copies_bytes(device: Device) -> int:
 
 
 class Passed:
-    """The copies of outputs that passed the whole comparison. The most recently used copies stay.
-
-    An output is right if its bits equal those of a copy of its size. If an op's outputs of different sizes
-    begin alike, the beginning of a larger copy is enough. At the lowest, the third highest and the highest size
-    of the ladder only a copy of the same size counts.
-    """
+    """The copies of outputs that passed the whole comparison. The most recently used copies stay. An output is
+    right if its bits equal those of a copy of its size. The beginning of a larger copy is enough if the op's
+    outputs begin alike, except at the three sizes of `Ladder.ends`."""
 
     def __init__(self, session: Session, most_bytes: int) -> None:
         self._session, self._most_bytes = session, most_bytes
@@ -191,9 +180,8 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy that has the same bits as these outputs. If only the beginning of a larger
-        copy has them (see `Passed`), its check is returned without the index of its largest error. Returns None
-        if there is no such copy, and for outputs below LEAST_BYTES."""
+        """Return the check of a copy that has the same bits as these outputs, or None. A check by the beginning
+        of a larger copy has no index of the largest error. Outputs below LEAST_BYTES have no copy."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.n, op.sizes.ends(op.sizes.rungs())
@@ -212,8 +200,8 @@ class Passed:
         return None
 
     def recall_host(self, op: Op, case: Case, outputs: Sequence[Array]) -> Check | None:
-        """Return the check of the copy of this size if these host arrays have its bits, otherwise None. To fetch
-        the copy takes less time than to compare with float64."""
+        """Return the check of the copy of this size if these host arrays have its bits, otherwise None."""
+        # To fetch the copy takes less time than to compare with float64.
         copy = self._copies.get((_implementation(case), case.n))
         if copy is None:
             return None
@@ -223,9 +211,8 @@ class Passed:
         return copy.check if all(map(same_bytes, outputs, arrays)) else None
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
-        """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing on a
-        device that cannot compare buffers, for very small or very large outputs, and for an op that updates an
-        input. If memory is too short for the copy, no copy stays."""
+        """Copy outputs that passed the check, in place of an earlier copy of this size. Does nothing for very
+        small or very large outputs, an op that updates an input, or a device that cannot compare buffers."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes
@@ -315,11 +302,7 @@ class Weight:
 
 class Weights:
     """The weights of ops, by op, name, shape and dtype. Each is drawn and uploaded once for all sizes of the
-    op, and again if it was freed.
-
-    Weights that no case uses stay on the device as long as they take at most `spare` bytes together. Those that
-    were used least recently are freed first.
-    """
+    op. Weights that no case uses stay on the device as long as they take at most `spare` bytes together."""
 
     def __init__(self, seed: int, kind: str, spare: int = 0) -> None:
         self._seed, self._kind, self._spare = seed, kind, spare
@@ -392,8 +375,8 @@ def _key(op: Op, operand: Operand, case: Case) -> Key:
 
 
 class Operands:
-    """The inputs of one op and their float64 reference. They are made at the largest size that was asked for so
-    far. If the op can be split along its first dimension, smaller sizes use the beginning of them."""
+    """The inputs of one op and their float64 reference, made at the largest size that was asked for so far. If
+    the op can be split along its first dimension, smaller sizes use the beginning of them."""
 
     page_locked = False  # keep the caller's arrays in page-locked memory, if the device has it
 
@@ -458,8 +441,7 @@ class Operands:
         return self.op.begins(case.params, made.params) and self._sharing(made) == self._sharing(case)
 
     def _sharing(self, case: Case) -> list[bool]:
-        """Return, for each input, whether it is a shared array. Shared arrays have other values than unshared
-        ones."""
+        """Return, for each input, whether it is a shared array, which has other values than an unshared one."""
         shared = self._shared
         return [shared is not None and shared.holds(self.op, operand, case) for operand in self.op.inputs]
 

@@ -1,4 +1,4 @@
-"""Child side: the parts of a call's time and quantities of the device, which are measured in addition to the
+"""Child side: the parts of a call's time and quantities of the device, which are measured beside the
 samples."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SIDES_LIMIT_S = 0.5
 
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Return the seconds per launch of each part of a split or a device group, `count` times, or as often as
-    fit SIDES_LIMIT_S. See `TimesSides.sides`."""
+    """Return the seconds per launch of each part of a split or a device group, `count` times if SIDES_LIMIT_S
+    allows. See `TimesSides.sides`."""
     session = timer.session
     assert isinstance(session, TimesSides)
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
@@ -31,14 +31,13 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 
 
 def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limit_s: float) -> Times:
-    """Return the seconds of each part of `count` calls, after `warm_up` calls that do not count. Stops after
-    `limit_s` seconds, but returns at least one call."""
+    """Return the seconds of each part of `count` calls, after `warm_up` calls that do not count."""
     parts: Times = {}
     began = time.perf_counter()
     for number in range(count + warm_up):
         seconds = call()
         late = time.perf_counter() - began > limit_s
-        if number >= warm_up or late:
+        if number >= warm_up or late:  # at least one call counts
             add_parts(parts, seconds)
         if late:
             break
@@ -70,9 +69,9 @@ def fenced_launch(timer: Timer) -> dict[str, list[float]]:
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Return the mean seconds of each step. `calls` has six clock readings for each call: at its begin, and
-    after taking memory, uploading, launching, fetching the result, and giving the memory back. `result_s`
-    includes the wait for the kernel."""
+    """Return the mean seconds of each step. `result_s` includes the wait for the kernel. `calls` has six clock
+    readings for each call: at its begin, and after taking memory, uploading, launching, fetching the result,
+    and giving the memory back."""
     means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
     taking, upload, launch, result, giving = means
     return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
@@ -86,12 +85,9 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 
 def parts_of_call(timer: Timer) -> dict[str, float]:
     """Return the seconds of each part of one `transfer-always` call, by the name of its field in `Parts`. The
-    device is waited for before and after each step.
-
-    The steps follow each other as in a real call. A step that is timed alone takes longer, because the
-    interpreter has waited for the device, and the caches hold other data. The upload ends with a wait of its
-    own, whose seconds (`sync_s`) are subtracted.
-    """
+    device is waited for before and after each step. The wait at the end of the upload is not part of it."""
+    # The steps follow each other as in a real call. One that is timed alone takes longer, as the interpreter
+    # has waited for the device, and the caches hold other data.
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
     steps: dict[str, float] = {}
     if timer.flush is not None:
@@ -158,7 +154,7 @@ class CoreClockObserver:
         self._hertz.append(self._device.core_hz())
 
     def end(self) -> Mapping[str, object]:
-        """Return `{"clock_hz": [...]}`, or an empty mapping if the device did not report a clock after every
+        """Return `{"clock_hz": [...]}`, or an empty mapping unless the device reported a clock after every
         sample."""
         return {"clock_hz": self._hertz} if self._hertz and None not in self._hertz else {}
 

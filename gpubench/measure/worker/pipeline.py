@@ -1,9 +1,6 @@
 """Child side: independent calls in a row with one wait. Each call in flight has a set of buffers and a queue of
-its own.
-
-The sets have different inputs, and after each turn every set gets the inputs of the next one. So a launch that
-uses the wrong buffer, or a queue that does not wait, gives a wrong result.
-"""
+its own. The sets have different inputs, and after each turn every set gets the inputs of the next one. So a
+launch that uses the wrong buffer, or a queue that does not wait, gives a wrong result."""
 
 from __future__ import annotations
 
@@ -103,7 +100,8 @@ class PipelineTimer(Timer):
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per call of one sample: `repeat` rows of calls, each row followed by a wait."""
+        """Return the wall seconds per call of one sample: `repeat` rows of calls, each row followed by a
+        wait."""
         if self.flush is not None:
             self.flush()
         clock = self.session.clock
@@ -113,9 +111,8 @@ class PipelineTimer(Timer):
         return (clock() - start) / (repeat * self.calls)
 
     def stage_times(self, count: int) -> Times:
-        """Return the seconds per call of each stage (upload, kernel, download) without the others, `count`
-        times at most. They are measured on `calls` independent calls in a row. The longest stage bounds the
-        rate of the whole pipeline."""
+        """Return the seconds per call of each stage (upload, kernel, download) alone, `count` times at most.
+        The longest stage bounds the rate of the whole pipeline."""
         self._row(self.calls)
         clock, times = self.session.clock, Times()
         began = time.perf_counter()
@@ -140,9 +137,8 @@ class PipelineTimer(Timer):
             used.stream.wait()
 
     def verify(self) -> None:
-        """Check the outputs of the last row, which is made now if there was none. Then run each set once over
-        sentinels and check the outputs again. Raises Wrong."""
-        if not self.last_inputs:
+        """Check the outputs of the last row, then those of one more row over sentinels. Raises Wrong."""
+        if not self.last_inputs:  # there was no row yet
             self._row(2 * len(self.sets))
         self.verify_sets()
         for used in self.sets:

@@ -76,8 +76,8 @@ class Timed:
 
     @abstractmethod
     def verify(self) -> Check | None:
-        """Check the result. Returns the check of an overhead, and None for other cases, whose check is in the
-        workspace. Raises Wrong."""
+        """Check the result. Raises Wrong. Returns the check of an overhead, and None for other cases, whose
+        check is in the workspace."""
 
     @abstractmethod
     def release(self) -> None:
@@ -93,8 +93,8 @@ class Timed:
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
         """Append samples by the device's clock: a hot one (warm caches) to `hot_s`, a cold one (after a flush)
-        to `cold_s`. Unless `turn` is None, only one is taken: the hot one if `turn` is odd, else the cold one.
-        The default appends nothing."""
+        to `cold_s`. An odd `turn` takes only the hot one, an even one only the cold one, and None both. The
+        default appends nothing."""
 
 
 class Timer(Timed):
@@ -180,7 +180,7 @@ class Timer(Timed):
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
         """Set the repeat counts to those of an earlier session, or to a prediction that the first block
-        corrects. Only the count on the device's clock is found by trials."""
+        corrects. The count on the device's clock is found by trials."""
         if request.repeat is not None:
             super().calibrate(request, target_s, announce)
             self.settled, self.hot_repeat = True, request.hot_repeat
@@ -220,13 +220,12 @@ class Timer(Timed):
         return (clock() - start) / repeat
 
     def _in_place(self, repeat: int) -> float:
-        """Time calls that compute in the host's memory. Before each call the CPU touches the data, which is not
-        timed. The call ends when the host can read the result."""
+        """Time calls that compute in the host's memory, until the host can read the result."""
         session, clock, seconds = self.session, self.session.clock, 0.0
         assert isinstance(session, InPlaceSession)
         memory, inputs = session.host_memory, [self.workspace.buffers[i] for i in self.sent]
         for _ in range(repeat):
-            memory.hold(inputs, write=True)
+            memory.hold(inputs, write=True)  # the CPU touches the data, which is not timed
             start = clock()
             memory.lend(inputs)
             session.run(self.launch)
@@ -250,8 +249,8 @@ class Timer(Timed):
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
-        """Time calls that copy. If steps are collected, the clock is read between them without waiting, so that
-        they add up to the whole call."""
+        """Time calls that copy."""
+        # Between steps the clock is read without waiting, so that they add up to the whole call.
         clock, noted, inputs = self.session.clock, self.steps is not None, self.workspace.inputs
         steps = []
         start = clock()
@@ -277,8 +276,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check the results of this case. An output on the device is checked as it is. Then one more sample is
-        taken over sentinels on device and host, and checked. Raises Wrong."""
+        """Check the results of this case: an output on the device as it is, then one more sample over
+        sentinels. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
@@ -320,7 +319,7 @@ class Timer(Timed):
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
         """Return buffers for the inputs, and for the outputs or None if the kernel makes its own. Operands that
-        travel get buffers from the pool. The others use the buffers of the workspace or of this timer."""
+        travel get buffers from the pool. The others use those of the workspace or of this timer."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:
@@ -381,16 +380,17 @@ def measure_overhead(session: Session, times: int = 100) -> list[float]:
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """Return the least seconds of a sample: `least_s`, or more if the step of the clock, a reading of it, or
-    the overhead of a launch is long."""
+    """Return the least seconds of a sample: `least_s`, or more. It is more if the step of the clock, a reading
+    of it, or the overhead of a launch is long."""
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
 def calibrate(timer: Timed, target: float) -> int:
-    """Return how many launches (or copies with their calls) make a sample of about `target` seconds, found by
-    trials. Each trial takes the shorter of two samples, as an interruption only lengthens one."""
+    """Return how many launches (or copies with their calls) make a sample of about `target` seconds, by
+    trials."""
     repeat = 1
     for _ in range(MOST_RAISES):
+        # The shorter of two: an interruption lengthens one.
         cycle_s = min(timer.seconds(repeat), timer.seconds(repeat)) * (timer.case.calls or 1)
         if cycle_s * repeat >= TOO_SHORT * target:
             break
@@ -411,8 +411,8 @@ def keep_queue(timer: Timed) -> None:
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Return how many launches make a sample of about HOT_SAMPLE_S seconds on the device's clock. Without a
-    device clock, return the number that `derived_hot_s` needs for a GPU, and None for any other device."""
+    """Return how many launches make a sample of about HOT_SAMPLE_S seconds on the device's clock. Without such
+    a clock, the number is that of `derived_hot_s` for a GPU, and None for any other device."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)
@@ -429,13 +429,11 @@ def calibrate_hot(timer: Timer) -> int | None:
 def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
-    """Take one block: warm up by seconds or by some launches, then take samples of about `target_s` seconds. A
-    first sample that is far too short raises the repeat count and is taken again. No sample begins after
-    `request.limit_s` seconds.
+    """Take one block: warm up, then take samples of about `target_s` seconds. No sample begins after
+    `request.limit_s`.
 
-    If launches are queued, device samples follow wall samples. Calls in the regime `transfer-always` record
-    their steps. The observers read after each sample. `since` is the time by `perf_counter` at which the
-    session started.
+    A first sample that is far too short raises the repeat count and is taken again. Queued launches also give
+    samples on the device's clock. `since` is the time by `perf_counter` at which the session started.
     """
     began = time.perf_counter()
     times, wall = [began], list[float]()
@@ -509,25 +507,21 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for `warmup_s` seconds. If that is 0, run WARM_LAUNCHES launches at most (one if caches are
-    flushed before each), and lower a predicted repeat count that is far too high for the time of the last
-    one."""
+    """Warm up for `warmup_s` seconds, or by some launches, which may lower the repeat count."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
     cycles_s: list[float] = []
     while len(cycles_s) < (WARM_LAUNCHES if timer.flush is None else 1) and sum(cycles_s) < WARM_S:
         cycles_s.append(timer.seconds(1) * (timer.case.calls or 1))
-    if not timer.settled and target:
+    if not timer.settled and target:  # a predicted count may be far too high
         timer.repeat = min(timer.repeat, count(SLOW * target, cycles_s[-1]))
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
-    """Raise the repeat counts if a sample with `launch_s` per launch was far shorter than `target`. Returns
-    False if the counts stay. They always stay for an overhead, and if caches are flushed before each sample,
-    because such a sample is one launch.
-    """
-    if not timer.adjusts or timer.flush is not None:
+    """Raise the repeat counts if a sample was far shorter than `target`, and return whether they were
+    raised."""
+    if not timer.adjusts or timer.flush is not None:  # with flushed caches a sample is one launch
         return False
     cycle_s = launch_s * (timer.case.calls or 1)
     least_s = (FAR_TOO_SHORT if timer.settled else TOO_SHORT) * target
@@ -540,8 +534,8 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
-    """Call `take` for `warmup_s` seconds of the session's clock, at least once. Stop after as many seconds of
-    the host's clock, since a scripted clock may not advance."""
+    """Call `take` for `warmup_s` seconds of the session's clock, at least once."""
+    # A scripted clock may not advance, so the host's clock ends it, too.
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()

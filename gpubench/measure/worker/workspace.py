@@ -49,8 +49,8 @@ _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let
 
 
 class Wrong(WrongResult):
-    """Error: the output is wrong. `check` is the largest error and its place, `element` describes the values
-    there, and `hint` says what to do. `detail` replaces the usual sentence."""
+    """Error: the output is wrong. `check` has the largest error and its place, and `element` describes the
+    values there. `hint` says what to do. `detail` replaces the usual sentence."""
 
     def __init__(
         self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
@@ -91,8 +91,8 @@ class Workspace:
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
 
     def sibling(self, number: int) -> Workspace:
-        """Return a workspace of the same case with the same weights and other inputs. Each number gives other
-        inputs."""
+        """Return a workspace of the same case with the same weights and other inputs, which `number`
+        chooses."""
         operands = self._operands.sibling(number)
         return type(self)(self.session, operands.op, self.case, *operands.drawn, operands)
 
@@ -115,8 +115,8 @@ class Workspace:
         return self._operands.references(self.case)
 
     def answer_samples(self) -> list[float]:
-        """Return elements of the references, always from the same places, so that two versions of a function
-        can be compared."""
+        """Return elements of the references, from the same places at each call, to compare two versions of a
+        function."""
         return samples_of([answer.want for answer in self.answers])
 
     @functools.cached_property
@@ -128,9 +128,8 @@ class Workspace:
 
     @functools.cached_property
     def meaningless(self) -> tuple[int, list[int]] | None:
-        """The number of an output, and the index of an infinity or NaN in its reference. None if there is none,
-        if the inputs have one, too, or if the op declares such outputs."""
-        if self.op.not_finite:
+        """The number of an output, and the index of an infinity or NaN in its reference, or None."""
+        if self.op.not_finite:  # it declares such outputs
             return None
         places = enumerate(not_finite(reference, self.inputs) for reference in self.answers)
         return next(((number, place) for number, place in places if place is not None), None)
@@ -144,8 +143,8 @@ class Workspace:
         ]
 
     def _caller_array(self, operand: Operand, array: Array) -> Array:
-        """Return the array in the memory that a caller would use: a page-locked copy if that was requested,
-        else the array itself."""
+        """Return the array in memory that a caller would use: a page-locked copy if requested, else the array
+        itself."""
         if not self._operands.page_locked:
             return array
         host = self.session.host_array(*self._kind(operand), "tuned")
@@ -157,7 +156,7 @@ class Workspace:
 
     def upload_inputs(self) -> None:
         """Allocate and fill the device's input buffers, unless that was done. Raises DeviceOutOfMemory or
-        MemoryError, and then no buffer stays."""
+        MemoryError. After an error no buffer stays."""
         if self.buffers:
             return
         try:
@@ -174,8 +173,7 @@ class Workspace:
             raise
 
     def _upload(self, operand: Operand, host: Array) -> Buffer:
-        """Return a buffer with the input, or the host array itself if the host reads it. The buffer of a weight
-        is shared by all sizes of the op."""
+        """Return a buffer with the input, or the host array itself if the host reads it."""
         if operand.role == "weight":
             return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
@@ -196,8 +194,8 @@ class Workspace:
 
     @property
     def input_bytes(self) -> int | None:
-        """The bytes of the inputs that move between host and device. None means that all operands move and that
-        a launch reads and writes each of them once, as `Op.bytes` counts."""
+        """The bytes of the inputs that move between host and device. None means that all operands move and a
+        launch reads and writes each of them once (`Op.bytes`)."""
         plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
         return None if plain else self._travelling(self.op.inputs)
 
@@ -206,8 +204,7 @@ class Workspace:
         return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
 
     def _free_inputs(self) -> None:
-        """Free the input buffers of this workspace, as far as they were allocated. Weights are given back to
-        their cache, and inputs shared with other cases stay."""
+        """Free the input buffers of this workspace, as far as they were allocated."""
         for i, (operand, buffer) in enumerate(zip(self.op.inputs, self.buffers, strict=False)):
             if operand.role == "weight":
                 self._operands.weights.give_back(self.op, operand, self.case)
@@ -241,9 +238,8 @@ class Workspace:
         self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
-        """Return the output buffer of a tuned kernel, filled with sentinels. An output that updates an input is
-        filled with that input instead. Each variant has an output buffer of its own. Returns None for a library
-        case, which makes its output at each call."""
+        """Return the output buffer of a tuned kernel, filled with sentinels, or None for a library case. Each
+        variant has its own buffer. An output that updates an input is filled with that input."""
         if calls_library(self.op, case):
             return None
         if case.implementation_id not in self.outputs:
@@ -303,14 +299,14 @@ class Workspace:
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
         """Download the outputs of a launch into `host_outputs`. If `travels` is True, only outputs that travel
-        are downloaded. If it is False, only the others are, and None means all outputs."""
+        are downloaded. False downloads only the others, and None all outputs."""
         for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
-        """Compare all outputs of a launch with the references. If an earlier output that passed has the same
-        bits, its check is returned. If `case` is None, the case of the workspace is meant. Raises Wrong."""
+        """Compare all outputs of a launch with the references. Raises Wrong. `case` is that of the workspace if
+        it is None. If an earlier output that passed has the same bits, its check is returned."""
         case = case or self.case
         outputs = each(launch.output)
         earlier = self._passed.recall(self.op, case, outputs)
@@ -321,9 +317,9 @@ class Workspace:
         return check
 
     def check_terms(self, launch: Launch, case: Case) -> float | None:
-        """Run the launch on inputs that make every term of its sums count (`probes`), because the tolerance of
-        a long sum hides single terms. Then restore the inputs. Returns the seconds of the first run, or None
-        for an op without such inputs. Raises Wrong."""
+        """Run the launch on inputs that make every term of its sums count (`probes`), then restore the inputs.
+        Raises Wrong. Returns the seconds of the first run, or None for an op without such inputs."""
+        # The tolerance of a long sum hides single terms.
         if self.op.terms is None and self.op.probe is None:
             return None
         times: list[float] = []
@@ -349,8 +345,7 @@ class Workspace:
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
         """Check that a user's function does not return earlier results. Raises Wrong if it does. Returns a
-        warning if the check would take longer than `limit_s` (None: no limit). Other ops need no check, since
-        they write over sentinels."""
+        warning if the check would take longer than `limit_s` seconds. Other ops need no check."""
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
@@ -368,8 +363,8 @@ class Workspace:
         return arrays
 
     def spoil_host_output(self) -> None:
-        """Fill the arrays that timed calls download into with sentinels, so that an output that is not
-        downloaded fails its check."""
+        """Fill the arrays that timed calls download into with sentinels, so that a missing download fails its
+        check."""
         if "host_outputs" in vars(self):
             for array, operand in zip(self.host_outputs, self.op.outputs, strict=True):
                 fill(array, sentinel_of(operand.stored_dtype(self.case.dtype), self.sentinel))
@@ -380,17 +375,14 @@ class Workspace:
         self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
     def verify_host_output(self, case: Case) -> Check:
-        """Compare the outputs that a timed call of the case downloaded with a copy that passed or, if their bits
-        differ, with the references. Raises Wrong."""
+        """Compare the outputs that a timed call of the case downloaded. Raises Wrong. They are compared with a
+        copy that passed, or with the references if their bits differ."""
         earlier = self._passed.recall_host(self.op, case, self.host_outputs)
         return self.verify_arrays(self.host_outputs, case.precision) if earlier is None else earlier
 
     def verify_arrays(self, outputs: Sequence[Array], precision: str) -> Check:
-        """Compare host arrays with the references, with the tolerance of `precision`, and return the check of
-        the output that is nearest to its limit. Raises Wrong.
-
-        Any output is wrong if a reference is not finite although the op declares no such output.
-        """
+        """Compare host arrays with the references, with the tolerance of `precision`. Raises Wrong. Returns the
+        check of the output that is nearest to its limit. All outputs are wrong if `meaningless` is set."""
         checks = [
             self._judge(self.op.tolerance_of(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
@@ -414,8 +406,8 @@ class Workspace:
         return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
-        """Describe one element of an output by its own value, the reference's value, and those of the inputs of
-        the same shape."""
+        """Describe one element of an output: its value, the reference's, and those of inputs of the same
+        shape."""
         place, want = tuple(index), self.answers[number].want
         of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""
         if got.shape != want.shape:
@@ -485,8 +477,8 @@ class CheckedLaunch(msgspec.Struct, frozen=True):
 
 
 def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> float:
-    """Choose the kernels of the case on its inputs, by trials unless the machine remembers the choice. Returns
-    the seconds that it took. Raises DeviceOutOfMemory."""
+    """Choose the kernels of the case on its inputs, and return the seconds that it took. Raises
+    DeviceOutOfMemory. They are chosen by trials unless the machine remembers the choice."""
     announce("upload")
     workspace.upload_inputs()
     began = workspace.session.clock()
@@ -497,12 +489,9 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
 
 
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
-    """Build the launch of the implementation, run it once on an output full of sentinels, and compare the whole
-    output.
-
-    All regimes of the implementation share the launch. `announce` tells the parent the name of each phase.
-    Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
-    """
+    """Build the launch of the implementation, run it once over sentinels, and compare the whole output. All
+    regimes of the implementation share the launch. `announce` tells the parent the name of each phase. Raises
+    BuildError, Wrong, ChangedInput or DeviceOutOfMemory."""
     session, clock = workspace.session, workspace.session.clock
     with workspace.guard_inputs():
         tune_s = choose(
@@ -524,7 +513,7 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
 
 
 def _run_once(session: Session, launch: Launch) -> float:
-    """Run the launch and wait for it. Returns the seconds that both took."""
+    """Run the launch, wait for it, and return the seconds that both took."""
     began = session.clock()
     session.run(launch)
     session.sync()
