@@ -47,8 +47,7 @@ def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
     """Return all facts about the CPUs that files contain. `blocks` is the parsed /proc/cpuinfo. `affinity` is
-    the set of CPUs on which this process may run. No file contains it: on a live machine the caller asks the
-    system, and for a recorded machine its status is not_probed."""
+    the set of CPUs on which this process may run, with the status not_probed for a recorded machine."""
     listed = read_cpu_lists(root, blocks.value)
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
@@ -90,11 +89,11 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs. In a
-    container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
-    `affinity` and `cpuset` keep the kernel's numbers. Sets in different numberings are never intersected. If
-    the numbering is the same, `cpuset` is restricted to the online CPUs. A `cpuset` that has no CPU of
-    `affinity` becomes invalid."""
+    """Return the sets of CPUs in the kernel's numbering; `listed` is the system's list of online CPUs. If
+    both number alike, `cpuset` is restricted to the online CPUs. A `cpuset` without a CPU of `affinity`
+    becomes invalid."""
+    # In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
+    # `affinity` and `cpuset` keep the kernel's numbers.
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
         cpuset = missing("invalid", cpuset.source, note)
@@ -121,11 +120,11 @@ def usable(
     listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
     """Return the number of CPUs that may be kept busy, and the name of the tightest limit: online, affinity,
-    cpuset or quota. A quota is rounded up. The sizes of the sets are compared, not their members, because the
-    sets may have different numberings. Both facts are missing if `listed` and `affinity` are unknown."""
+    cpuset or quota. A quota is rounded up. Both facts are missing if `listed` and `affinity` are unknown."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
     named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
+    # sizes, not members: the sets may have different numberings
     bounds = [(name, len(fact.value), fact.source) for name, fact in named if fact.value]
     if quota.value is not None:
         bounds.append(("quota", math.ceil(quota.value), quota.source))
@@ -136,9 +135,8 @@ def usable(
 
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
-    """Return a fact about SMT: "on" if a core has two online CPUs, "hidden" if no core has but a hypervisor may
-    hide SMT, else "off". The fact is missing if the cores are unknown, or if it cannot be read whether there is
-    a hypervisor."""
+    """Return a fact about SMT: "on" if a core has two online CPUs, "hidden" if a hypervisor may hide it, else
+    "off". The fact is missing if the cores, or the presence of a hypervisor, are unknown."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
@@ -173,10 +171,8 @@ class Traits(NamedTuple):
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
-    """Group CPUs that are alike, fastest first. If no source distinguishes them, there is one group. Several
-    sources are used one after the other, and each may split the groups further, so a coarse source does not
-    hide a finer one. The fact names the first source that splits. It is invalid if /proc/cpuinfo lists several
-    kinds of cores without saying which CPUs they are."""
+    """Group CPUs that are alike, fastest first. The fact names the first source that splits them. It is invalid
+    if /proc/cpuinfo lists several kinds of cores without saying which CPUs they are."""
     clocks, online = traits.clocks, traits.online
     part = _parts(root, info, online)
     capacity = {cpu: fact.value for cpu in online
@@ -190,6 +186,7 @@ def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[Cp
         (f"{CPUS}/cpufreq/policy*/{MOST}", by_clock, clocks[MOST]),
         (f"{CPUS}/cpu*/cache", alike, private),
     )
+    # Each source may split the groups further, so a coarse source does not hide a finer one.
     groups, first_source = [online], f"{CPUS}/online"
     for source, split, marks in sources:
         finer = [finer for group in groups for finer in split(marks, group) or [group]]
@@ -212,8 +209,8 @@ def alike(marks: Mapping[int, Hashable], cpus: CpuSet) -> list[CpuSet]:
 
 
 def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
-    """Group CPUs by clock. A CPU below SAME_KIND times the fastest CPU of a group begins the next group. Return
-    an empty list unless every CPU has a clock."""
+    """Group CPUs by clock: a CPU below SAME_KIND times the fastest CPU of a group begins the next group.
+    Returns an empty list unless all CPUs have a clock."""
     if not cpus <= set(table):
         return []
     groups: list[tuple[int, set[int]]] = []
@@ -225,8 +222,8 @@ def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
 
 
 def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
-    """Return the kinds, fastest first, with their ranks. The highest capacity comes first; of equal kinds the highest
-    clock, then the most threads per core, then the lowest CPU number."""
+    """Return the kinds with their ranks, by capacity, then clock, then threads per core (highest first), then
+    CPU number."""
 
     def speed(kind: CpuKind) -> tuple[float, ...]:
         width = kind.logical / kind.cores if kind.cores else 0
@@ -248,8 +245,8 @@ def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], t
 
 
 def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
-    """Return the name of the performance counters of each CPU. A CPU without counters gets "", which counts as
-    a kind. The result is empty if sysfs has no lists of counters, or if the lists overlap."""
+    """Return the name of each CPU's performance counters ("" for none), or an empty dict if the lists
+    are unusable."""
     lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
     members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
     owners = dict(members)
@@ -257,8 +254,7 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
-    """Return, for each online CPU, bits 4 to 15 of its register MIDR_EL1, or else its `CPU part` in cpuinfo.
-    The result is empty on x86, and if a CPU has neither."""
+    """Return each online CPU's bits 4 to 15 of MIDR_EL1, or its `CPU part`; empty if a CPU has neither."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -292,14 +288,14 @@ def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
 
 
 def misfits(blas: CpuBlas, cpu: Cpu) -> bool:
-    """Tell whether the library starts another number of threads than the number of usable CPUs. False if either
-    number is unknown."""
+    """Tell whether the library starts another number of threads than the number of usable CPUs, if both
+    are known."""
     return cpu.available.value is not None and blas.threads not in (None, cpu.available.value)
 
 
 def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. Either way
-    the CPU looks slow: too many threads compete for the CPUs, and too few leave some idle."""
+    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs."""
+    # Either way the CPU looks slow: too many threads compete for the CPUs, and too few leave some idle.
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
@@ -335,8 +331,8 @@ class ListedCpus(NamedTuple):
 
 
 def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
-    """Read the lists of CPUs in /sys/devices/system/cpu. For a missing list, use the cpuN folders there, or
-    /proc/cpuinfo."""
+    """Read the lists of CPUs in /sys/devices/system/cpu. For a missing list, use the cpuN folders there,
+    or /proc/cpuinfo."""
     folders = frozenset(int(name[3:]) for name in root.names_like(CPUS, r"cpu\d{1,5}"))
     present = first(_cpu_set(root, "present"), make_fact(folders, CPUS) if folders else ABSENT)
     online = first(_cpu_set(root, "online"), *_online_fallbacks(root, folders, info))
@@ -344,9 +340,9 @@ def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
 
 
 def runs(root: Root, cpu: int) -> bool:
-    """Tell whether the CPU is online according to its folder: `online` is 1, or there is no file `online` but a
-    folder `topology`."""
+    """Tell whether the CPU is online according to its folder."""
     switch = root.read(f"{CPUS}/cpu{cpu}/online").text
+    # a CPU that cannot be switched off has no file `online`
     return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
 
 
@@ -355,12 +351,12 @@ def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
-    """Return the online CPUs according to two other sources: the folders cpuN whose file `online` is missing
-    (as for cpu0) or not 0, and the CPUs in cpuinfo."""
+    """Return the online CPUs by their folders cpuN, and by cpuinfo."""
     facts = []
     if folders:
         source = f"{CPUS}/cpu*/online"
         readings = {n: root.read(f"{CPUS}/cpu{n}/online") for n in folders}
+        # cpu0 may have no file `online`
         running = frozenset(n for n, reading in readings.items() if reading.text != "0")
         whole = all(reading.status == "absent" or reading.text in ("0", "1") for reading in readings.values())
         facts.append(make_fact(running, source) if whole and running else missing("invalid", source))
@@ -370,8 +366,8 @@ def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list
 
 
 def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
-    """Return the online CPUs on the core of `cpu`, by the first file that can be parsed and contains `cpu`. If
-    there is no such file, return the status that says why."""
+    """Return the online CPUs on the core of `cpu`, by the first file that contains `cpu`. Without such a file,
+    return the status that says why."""
     worst: Status = "absent"
     for name, parse in _SIBLINGS:
         fact = root.fact(f"{CPUS}/cpu{cpu}/topology/{name}", parse)
@@ -398,21 +394,22 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
     """Tell whether physical_package_id may number clusters of cores instead of packages. This is possible on
-    Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions. A machine with ACPI tables but without a
-    device tree numbers packages. Docker hides both, so DMI tables alone prove nothing."""
+    Arm and RISC-V before Linux 6.0, and on 32-bit Arm in all versions."""
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
     release = re.match(r"Linux version (\d+)\.", root.read("/proc/version").text or "")
     if release and int(release[1]) >= 6 and not arch.startswith("arm"):
         return False
+    # A machine with ACPI tables but without a device tree numbers packages. Docker hides both, so DMI tables
+    # alone prove nothing.
     tree = any(root.read(f"/proc/device-tree/{name}").text for name in ("compatible", "model"))
     return tree or not root.exists("/sys/firmware/acpi/tables")
 
 
 def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]:
-    """Return the number of CPU packages (sockets). It is unsupported if the kernel numbers clusters of cores
-    there."""
+    """Return the number of CPU packages (sockets). It is unsupported if the kernel numbers clusters of
+    cores there."""
     source = f"{CPUS}/cpu*/topology/physical_package_id"
     facts = [root.fact(source.replace("*", str(cpu)), integer) for cpu in sorted(online)]
     ids = {fact.value for fact in facts if fact.value is not None and fact.value >= 0}
@@ -432,16 +429,16 @@ class Caches(NamedTuple):
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches. A cache that several CPUs share is read for one of them only. The fact is invalid if a
-    cache has a damaged file on every CPU that shares it. It is also invalid if the files of a cache are
-    incomplete on some CPUs and complete on others, or if the groups of CPUs that share the caches of
-    one level and type overlap. It is absent if no cache is listed."""
+    """Read the caches; absent if none is listed. The fact is invalid if groups of CPUs that share caches
+    overlap. It is also invalid if a cache has a damaged file on all of its CPUs, or is incomplete on
+    some only."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
     seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
     gaps: list[tuple[str, int, bool]] = []  # an index, a CPU, and whether a file is spoiled
     for cpu in sorted(online):
         for name in root.names_like(f"{CPUS}/cpu{cpu}/cache", r"index\d{1,2}"):
+            # a cache that several CPUs share is read once
             if cpu in seen.get(name, ()):
                 continue
             folder = f"{CPUS}/cpu{cpu}/cache/{name}"
@@ -487,8 +484,8 @@ class Frequencies(NamedTuple):
     folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return one fact for the cpufreq file `name` of all CPUs, whose values `merge` turns into one. The
-        fact is invalid if one of the files is damaged, and absent if no CPU has a value."""
+        """Return one fact for the cpufreq file `name`, with the value that `merge` makes of those of all CPUs.
+        It is invalid if a file is damaged, and absent if no CPU has a value."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)
@@ -496,8 +493,8 @@ class Frequencies(NamedTuple):
 
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
-    """Read the files of each cpufreq policy once; a policy holds for a group of CPUs. The current clock is read
-    only if `now` is True, because some kernels first measure it."""
+    """Read the files of each cpufreq policy, which holds for a group of CPUs. The current clock is read if
+    `now` is True."""
     clocks = dict.fromkeys((BASE, MOST, NOW), parse_kilohertz)
     files: dict[str, Any] = {**clocks, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}
@@ -505,6 +502,7 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
     policies = _policies(root, online)
     for folder, members in policies:
         for name, parse in files.items():
+            # some kernels first measure it
             if name == NOW and not now:
                 continue
             fact = root.fact(f"{folder}/{name}", parse)
@@ -529,7 +527,7 @@ def _policies(root: Root, online: CpuSet) -> list[tuple[str, CpuSet]]:
 
 
 def parse_kilohertz(text: str) -> int | None:
-    """Parse kilohertz and return hertz. Return None for 0 and for a placeholder such as "<unknown>". Raises
+    """Parse kilohertz and return hertz, or None for 0 and for a placeholder such as "<unknown>". Raises
     ValueError for anything else, and for more than 100 GHz."""
     if is_placeholder(text.strip("<>")):
         return None

@@ -40,10 +40,9 @@ class FileText(NamedTuple):
     status: Status  # "ok", or the reason why the file cannot be read
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """Return the fact whose value `parse` makes of the text. If the file cannot be read, the fact has the
-        status of the file. If `parse` raises ValueError, LookupError or OverflowError (a damaged file), the
-        fact is invalid. If `parse` returns None (the file says that there is no such thing), the fact is
-        absent."""
+        """Return the fact whose value `parse` makes of the text. It is invalid if `parse` raises ValueError,
+        LookupError or OverflowError, and absent if `parse` returns None. Without a text it has the status of
+        the file."""
         if self.text is None:
             return missing(self.status, self.path)
         try:
@@ -63,8 +62,8 @@ class TouchedFiles(NamedTuple):
 
 
 class Root:
-    """The file system of a machine: that of this machine, or of a machine that is recorded in the folder `base`.
-    `trace` collects everything that is read or looked up, for a recording. Missing files raise no error."""
+    """The file system of a machine: this one, or one that is recorded in the folder `base`. `trace` collects
+    what is read or looked up, for a recording. Missing files raise no error."""
 
     def __init__(self, base: str = "/", trace: TouchedFiles | None = None) -> None:
         self.base = base
@@ -73,7 +72,8 @@ class Root:
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
-        """Read at most 16 MiB of a regular file. NUL bytes and outer white space are removed. Never raises."""
+        """Read at most 16 MiB of a regular file, without NUL bytes and outer white space. Errors become
+        the status."""
         real = self._real(path)
         if real is None:
             return FileText(path, None, "absent")
@@ -99,15 +99,14 @@ class Root:
         self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
     ) -> dict[str, Fact[Any]]:
         """Return the facts that the files in a folder state, by the name of the fact. `files` holds the file
-        name and the parser for each fact. If `asleep` is True, no file is read and every fact has the status
-        not_probed."""
+        name and the parser of each fact. If `asleep` is True, no file is read and the facts are not_probed."""
         return {
             name: NOT_PROBED if asleep else self.fact(f"{folder}/{file}", parse)
             for name, (file, parse) in files.items()
         }
 
     def names(self, path: str) -> list[str] | None:
-        """Return the sorted names in a folder. Return None if it cannot be listed."""
+        """Return the sorted names in a folder, or None if it cannot be listed."""
         real = self._real(path)
         if real is None:
             return None
@@ -118,17 +117,17 @@ class Root:
         return names
 
     def names_like(self, path: str, form: str) -> list[str]:
-        """Return the names in a folder that match the pattern `form`. The list is empty if the folder cannot be
-        listed."""
+        """Return the names in a folder that match the whole pattern `form`; none if the folder cannot
+        be listed."""
         return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
     def link(self, path: str) -> str | None:
-        """Return the last part of a link's target. Return None if `path` is not a link."""
+        """Return the last part of a link's target, or None if `path` is not a link."""
         target = self.target(path)
         return None if target is None else target.rstrip("/").rpartition("/")[2]
 
     def target(self, path: str) -> str | None:
-        """Return a link's target as it is stored. Return None if `path` is not a link."""
+        """Return a link's target as it is stored, or None if `path` is not a link."""
         parent, _, name = path.rpartition("/")
         folder = self._real(parent) if parent else "/"
         return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
@@ -148,8 +147,7 @@ class Root:
         return real if self._direct else self.base.rstrip("/") + real
 
     def _real(self, path: str) -> str | None:
-        """Return `path` with its links resolved below the root. Return None if a part is missing or links form
-        a circle."""
+        """Return `path` with its links resolved below the root, or None if a part is missing."""
         if "\0" in path:
             return None
         if self._direct:
@@ -178,6 +176,7 @@ class Root:
             if target is None:
                 at = step
                 continue
+            # links may form a circle
             budget -= 1
             if budget < 0:
                 return None
@@ -187,7 +186,7 @@ class Root:
         return at if there else None
 
     def _target(self, step: str) -> tuple[str | None, bool]:
-        """Return the target of a link (None if it is not a link), and whether anything exists at `step`."""
+        """Return the target of a link (None: no link), and whether anything exists at `step`."""
         try:
             target = os.readlink(self._host(step))
         except OSError as error:  # there may be something that is no link; opening it tells
@@ -197,8 +196,8 @@ class Root:
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
-    """Return a parser for texts that match the whole pattern `form`: it returns `read(match)`, by default the text
-    itself, and raises ValueError for any other text."""
+    """Return a parser for texts that match the whole pattern `form`. It returns `read(match)`, by default the
+    text itself. It raises ValueError for other texts."""
 
     def parse(text: str) -> Any:
         match = re.fullmatch(form, text)
@@ -210,7 +209,7 @@ def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: mat
 
 
 def integer(text: str) -> int:
-    """Parse a decimal number of at most 20 digits, which may be negative. Raises ValueError for any other text,
+    """Parse a decimal number of at most 20 digits, which may be negative. Raises ValueError for other texts,
     such as "1_0" and "+1"."""
     if not re.fullmatch("-?[0-9]{1,20}", text):
         raise ValueError(f"not a number: {text[:20]!r}")
@@ -226,22 +225,22 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Parse a number of bytes. Return None for 0, because some files state 0 if the number is unknown. Raises
+    """Parse a number of bytes. Returns None for 0, which some files state for an unknown number. Raises
     ValueError for other texts."""
     return size(text) or None
 
 
 def parse_name(text: str) -> str | None:
-    """Return the text if it is a printable name. Return None for an empty text or a placeholder. Raises
-    ValueError for other texts."""
+    """Return the text if it is a printable name, or None for an empty text or a placeholder. Raises ValueError
+    for other texts."""
     if len(text) > MOST_WORDS or not text.replace("\n", "").replace("\t", "").isprintable() or "\ufffd" in text:
         raise ValueError("not text")
     return None if not text or is_placeholder(text) else text
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Parse a list such as "0-3,8" and return its members. The numbers must ascend. An empty text is the empty
-    set. Raises ValueError for other texts."""
+    """Parse an ascending list such as "0-3,8" and return its members; an empty text has none. Raises ValueError
+    for other texts."""
     members: set[int] = set()
     before = -1
     for item in text.split(",") if text else ():
@@ -256,8 +255,8 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """Return the numbers of the bits that are set in a hexadecimal mask. A comma separates groups of 32 bits, the
-    highest group first: "2,00000001" has the bits 33 and 0. Raises ValueError for other texts."""
+    """Return the numbers of the bits that are set in a hexadecimal mask. A comma separates groups of 32 bits:
+    "2,00000001" has the bits 33 and 0. Raises ValueError for other texts."""
     head, *groups = text.split(",")
     if not re.fullmatch("(0x)?[0-9a-fA-F]+(,[0-9a-fA-F]{1,8})*", text) or len(text) * 4 > MOST_MEMBERS:
         raise ValueError(f"not a mask: {text[:40]!r}")
@@ -285,8 +284,8 @@ _TELLING: tuple[Status, ...] = (
 
 
 def make_fact(value: T | None, source: str | None, note: str | None = None) -> Fact[T]:
-    """Return the fact of a value with the status "ok", or for None a fact with the status "absent". `source` is the
-    file, library or command that states the value."""
+    """Return the fact of a value with the status "ok", or "absent" if the value is None. `source` is the file,
+    library or command that states the value."""
     return Fact(value, "absent" if value is None else "ok", source, UNSET if note is None else note)
 
 
@@ -296,8 +295,8 @@ def missing(status: Status, source: str | None = None, note: str | None = None) 
 
 
 def first(*facts: Fact[T]) -> Fact[T]:
-    """Return the first fact with a value. If there is none, return the fact with the most informative reason,
-    or an absent fact if `facts` is empty."""
+    """Return the first fact with a value, or else the fact with the most informative status. Returns an absent
+    fact without `facts`."""
     for fact in facts:
         if fact.value is not None:
             return fact
@@ -305,15 +304,15 @@ def first(*facts: Fact[T]) -> Fact[T]:
 
 
 def derive(fact: Fact[Any], change: Callable[[Any], T | None]) -> Fact[T]:
-    """Return a fact with the value `change(fact.value)` and the source of `fact`. The new fact is absent if
-    `change` returns None. If `fact` has no value, return `fact` itself."""
+    """Return a fact with the value `change(fact.value)` and the source of `fact`. It is absent if `change`
+    returns None. A fact without a value is returned unchanged."""
     if fact.value is None:
         return fact
     return make_fact(change(fact.value), fact.source)
 
 
 def lost(fact: Fact[Any]) -> Fact[Any]:
-    """Return a fact without a value, with the status and source of `fact`, on which it depends."""
+    """Return a fact without a value, with the status and source of `fact`."""
     return missing(fact.status, fact.source)
 
 
@@ -334,8 +333,8 @@ class Address(NamedTuple):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling. A field
-    is None or empty if the source does not state it."""
+    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling. A
+    field is None or empty if the source does not state it."""
 
     source: str  # the source that lists the device: `pci-sysfs`, `nvml`, `wgpu:vulkan`
     driver: str | None = None  # the driver of the API
@@ -362,31 +361,32 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enumeration(self) -> tuple[str, str]:
-        """The list in which the source found the device: the source and the driver. Two records of one list are two
-        devices, or two partitions or PCI functions of one device."""
+        """The list in which the source found the device: the source and the driver."""
+        # two records of one list are two devices, or two partitions or functions of one
         return (self.source, self.driver or "")
 
     def value(self, path: str) -> Any:
-        """Return the value of the fact at `path`. Return None if it has no value."""
+        """Return the value of the fact at `path`, or None if it has none."""
         return self.facts.get(path, ABSENT).value
 
 
 def first_field(records: Iterable[DeviceRecord], name: str) -> Any:
-    """Return the field `name` of the first record that has it. Return None if no record has it."""
+    """Return the field `name` of the first record that has it, or None if no record has it."""
     return next((value for r in records if (value := getattr(r, name)) is not None), None)
 
 
 def address(text: object) -> Address | None:
-    """Parse a PCI address such as "00000002:01:00.0" or "02:01:00.0". Return None for anything else, and for
-    0000:00:00.0, which CUDA states for the GPU of a chip without a PCI bus."""
+    """Parse a PCI address such as "00000002:01:00.0" or "02:01:00.0". Returns None for anything else, and
+    for 0000:00:00.0."""
     match = _BDF.fullmatch(text.strip()) if isinstance(text, str) else None
     numbers = [int(part or "0", 16) for part in match.groups()] if match else []
+    # CUDA states zeros for the GPU of a chip without a PCI bus
     return Address(*numbers) if any(numbers) else None
 
 
 def uuid(text: object) -> str | None:
-    """Return a uuid in one spelling, "GPU-" or "MIG-" and then digits in lower case. A uuid without a prefix gets
-    "GPU-". Return None for anything else, and for a uuid of zeros."""
+    """Return a uuid in one spelling: "GPU-" (the default) or "MIG-", then digits in lower case. Returns None
+    for anything else, and for a uuid of zeros."""
     form = r"(?:(GPU|MIG)-)?([0-9a-f][0-9a-f/-]{6,80})"
     match = re.fullmatch(form, text.strip(), re.I) if isinstance(text, str) else None
     if not match or not set(match[2]) - set("0-/"):
@@ -395,14 +395,14 @@ def uuid(text: object) -> str | None:
 
 
 def uuid_key(text: str) -> str:
-    """Return the uuid of a GPU without `GPU-` and dashes, so that two spellings of it are equal. That of a MIG
-    instance keeps its prefix."""
+    """Return the uuid of a GPU without `GPU-` and dashes, to compare spellings. The prefix of a MIG
+    instance stays."""
     return text.removeprefix("GPU-").replace("-", "")
 
 
 def pci_id(value: object) -> int | None:
-    """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer. Return None for
-    anything else, and for 0, which stands for an unknown id."""
+    """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer. Returns None for
+    anything else, and for 0, an unknown id."""
     if isinstance(value, str) and re.fullmatch(r"(0x)?[0-9a-f]{1,8}", value.strip(), re.I):
         return int(value, 16) or None
     number = _number(value)
@@ -432,8 +432,8 @@ _FIELDS = {
 
 
 def parse_record(raw: object) -> DeviceRecord:
-    """Return the record that a JSON object describes. Fields that cannot be parsed are left out. Raises
-    ValueError if `raw` is not an object or its `source` is not a text."""
+    """Return the record that a JSON object describes, without fields that cannot be parsed. Raises ValueError
+    if `raw` is not an object or its `source` is not a text."""
     if not isinstance(raw, dict):
         raise ValueError("a record is an object")
     fields: dict[str, Any] = {}
@@ -455,8 +455,8 @@ def parse_record(raw: object) -> DeviceRecord:
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
-    """Return the JSON object of a record, as child processes write it and `--records` reads it. Fields without a
-    value are left out."""
+    """Return the JSON object of a record, as child processes write it and `--records` reads it, without
+    empty fields."""
     raw: dict[str, Any] = {
         name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, ())
     }
@@ -471,8 +471,8 @@ def record_to_json(record: DeviceRecord) -> dict[str, Any]:
 
 
 def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
-    """Yield the facts of a JSON record, with their paths in `gpus[]`. The keys are nested or dotted, and each
-    value is a whole fact or a plain value."""
+    """Yield the facts of a JSON record, with their paths in `gpus[]`."""
+    # keys are nested or dotted, and a value is a whole fact or a plain value
     for key, value in raw.items():
         full = isinstance(value, dict) and "status" in value
         if full or (key not in _FIELDS and not isinstance(value, dict)):
@@ -485,8 +485,7 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
 
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:
-    """Yield the paths to other GPUs in `raw`, the list of a JSON record. A path without an address is left
-    out."""
+    """Yield the paths to other GPUs in `raw`, the list of a JSON record."""
     types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
     for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
@@ -496,8 +495,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, which is a whole fact or a plain value. A value without a source gets `source`.
-    Return None if the value is not of type `kind`, or if value and status contradict each other."""
+    """Return the fact of `value`, a whole fact or a plain value; None if it is no consistent fact of
+    this `kind`."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))
@@ -510,8 +509,7 @@ def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
 
 @functools.cache
 def fact_types() -> dict[str, Any]:
-    """Return the type of every fact of a Gpu, by the fact's path such as `memory.free_bytes`. The types are
-    read from the declaration of the document."""
+    """Return the type of each fact of a Gpu, by the fact's path such as `memory.free_bytes`."""
     types: dict[str, Any] = {}
     for field in msgspec.structs.fields(Gpu):
         group = isinstance(field.default, msgspec.Struct) and not isinstance(field.default, Fact)

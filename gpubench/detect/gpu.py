@@ -121,15 +121,13 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
 
 
 def _place(source: str | None, path: str) -> int:
-    """Return the rank of a source for the fact at `path`: 0 for the best, and the same last rank for all
-    sources that are not listed."""
+    """Return the rank of a source for the fact at `path`, 0 for the best."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
     return (*order, source).index(source)
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
-    """Return the records of a device, sorted by how good their sources are for the fact at `path`, the best
-    first."""
+    """Return the records of a device, those of the best sources for the fact at `path` first."""
     return sorted(device.records, key=lambda r: (_place(r.source, path), r.source, r.driver or ""))
 
 
@@ -158,8 +156,8 @@ def _source(device: MergedDevice) -> str:
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
-    """Return the uuid in the spelling of the vendor's own tools. The uuids of MIG instances do not count. The fact
-    has no value if no source states a uuid."""
+    """Return the uuid in the spelling of the vendor's own tools, without a value if no source states one. Uuids
+    of MIG instances do not count."""
     whole = [(r.uuid, r.source) for r in _rank(device, "uuid") if r.uuid and not r.uuid.startswith("MIG-")]
     whole.sort(key=lambda pair: -len(uuid_key(pair[0])))
     return first(*_facts_of(device, "uuid"), *(make_fact(*pair) for pair in whole), NOT_PROBED)
@@ -171,8 +169,8 @@ def _bdf(device: MergedDevice) -> Fact[str]:
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    """Return the name of a GPU and its precision: "exact" if a source names this GPU, "family" if the name is
-    that of its PCI id, and None if there is no name."""
+    """Return the name of a GPU, and whether it is "exact" or that of its PCI id ("family"); None without
+    a name."""
     names = [make_fact(r.name, r.source) for r in device.records if r.name]
     exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:
@@ -189,8 +187,7 @@ def _by_source(facts: list[Fact[Any]], path: str) -> list[Fact[Any]]:
 
 
 def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: bool) -> Fact[bool]:
-    """Return the fact that tells whether CPU and GPU share one memory. `stated` is the fact by the sources, and
-    `soc` tells whether the machine is a chip with one memory."""
+    """Return whether CPU and GPU share one memory, by the sources (`stated`) or by the chip (`soc`)."""
     if stated.value is not None or vendor != "nvidia":
         return stated
     if any(r.source == "cuda" and r.adapter_type == "integrated" for r in device.records):
@@ -225,14 +222,14 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
 
 
 def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
-    """Return the size of the best source, with differing sizes of the others as alternatives. Both lists are
-    sorted, best first, and `strong` is not empty. The status is "conflict" if the sizes in `strong` differ by
-    more than CONFLICT."""
+    """Return the size of the best source, first in `strong`, with differing sizes of the others
+    as alternatives."""
     best = strong[0]
     others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
         return best
     sizes: list[int] = [fact.value or 0 for fact in strong]
+    # only the sizes in `strong` can be in conflict
     conflict = max(sizes) - min(sizes) > CONFLICT * max(sizes)
     return Fact(best.value, "conflict" if conflict else "ok", best.source, best.note, others)
 
@@ -249,9 +246,9 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process can expect to use: on a partitioned GPU those of its largest partition,
-    on an integrated GPU a part of RAM, and on any other GPU its dedicated memory without the reserved part."""
+    """Return the bytes that one process can expect to use on the GPU."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
+    # a partitioned GPU: its largest partition
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
         return max(measured, key=lambda fact: fact.value or 0) if measured else first(*sizes)
@@ -264,12 +261,11 @@ def _usable(
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Return the bytes that an integrated GPU can use. `ram` is the usable RAM of the host, and GPUs of all
-    vendors but AMD get that. An AMD GPU has a part of RAM of its own (the carve-out), and can also map another
-    part of RAM. The larger of the free carve-out and the other part is returned, never the sum, because both
-    are the same RAM."""
+    """Return the bytes that an integrated GPU can use, of the host's usable `ram`."""
     if vendor != "amd":
         return ram
+    # An AMD GPU has a part of RAM of its own, the carve-out, and can map another part. Both are the same RAM,
+    # so the larger one counts and not the sum.
     window = memory.shared_limit_bytes
     carved = memory.free_bytes if memory.free_bytes.value is not None else memory.dedicated_bytes
     if ram.value is None:
@@ -281,8 +277,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions of a GPU, sorted by id. If no partition has a uuid, return those of the source that
-    lists the most; else leave out partitions without a uuid."""
+    """Return the partitions of a GPU, sorted by id. Partitions without a uuid count if none has one: then those
+    of the source that lists the most."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -305,8 +301,7 @@ def partitions(device: MergedDevice) -> list[Partition]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """Return the APIs that list the device, by the name of the source. If several drivers of one source list
-    it, the key of every driver but the first is `SOURCE:DRIVER`."""
+    """Return the APIs that list the device, by the source, or by `SOURCE:DRIVER` for its second driver on."""
     apis: dict[str, Api] = {}
     lists = {r.enumeration: r for r in reversed(device.records) if r.source not in _LOCAL}
     for (source, driver), record in sorted(lists.items()):
@@ -316,8 +311,8 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
 
 
 def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
-    """Return the GPUs with the paths between them. Addresses of other devices are left out. A GPU that is
-    divided into MIG instances has no paths."""
+    """Return the GPUs with the paths between them."""
+    # a GPU that is divided into MIG instances has no paths
     whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
     by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
     linked = []
@@ -341,9 +336,8 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
-    """Return an id for each device. It is the uuid if no other device here has the same, else `pci:BDF` if no
-    other device has the same address. Otherwise it is `api:SOURCE:N`, where N counts such devices of one
-    source."""
+    """Return an id for each device: its uuid, else `pci:BDF`, else `api:SOURCE:N`. An id that two devices would
+    share is not used; N counts the nameless devices of a source."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)
@@ -378,7 +372,7 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
-    """Return the fields of a device that is not a GPU: its id, address, driver and PCI ids."""
+    """Return the fields of a device that is not a GPU: id, address, driver and PCI ids."""
     device = MergedDevice(*records)
     ids = _identity(device)
     driver = Driver(**{name: first(*_facts_of(device, f"driver.{name}")) for name in ("name", "version")})
@@ -398,9 +392,8 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> list[int | str]:
-    """Parse a list of visible devices, such as CUDA_VISIBLE_DEVICES, and return their numbers or their full
-    uuids. An item is a number below `count`, the number of GPUs, or one of `uuids`, which may be shortened if only
-    one of them begins with it. Numbers and uuids cannot be mixed. The list ends at its first invalid item, and a
+    """Parse a list of visible devices, such as CUDA_VISIBLE_DEVICES. Return its numbers (below `count`) or its
+    uuids in full, of which the text may have unique beginnings. The list ends at its first invalid item, and a
     duplicate makes it empty."""
     seen: list[int | str] = []
     for token in (part.strip() for part in text.split(",")):
@@ -416,12 +409,12 @@ def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> list[int 
 
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
-    """Return the fact `access.hidden_by_env` of each GPU, by the GPU's id. Its value is the environment
-    variable that hides the GPU; the fact is absent if none does. It has another status if a variable is set but
-    it cannot be known which GPUs it hides. Several variables of a vendor act one after the other: each one
-    numbers only the GPUs that the one before it left visible. HIP reads its own variable or, if that is empty,
-    CUDA's, whatever GPUs there are; an empty list hides nothing from HIP. WebGPU heeds none of them."""
+    """Return the fact `access.hidden_by_env` of each GPU, by the GPU's id: the environment variable that
+    hides the GPU. It is absent if none does, and has another status if a variable is set but its effect
+    is unknown."""
     verdicts = {gpu.id: ABSENT for gpu in gpus}
+    # HIP reads its own variable or, if that is empty, CUDA's, whatever GPUs there are; an empty list hides
+    # nothing from HIP. WebGPU heeds none of them.
     hip = next((name for name in ("HIP_VISIBLE_DEVICES", _CUDA) if environ.get(name)), "")
     for vendor, variables in (("nvidia", (_CUDA,)), ("amd", ("ROCR_VISIBLE_DEVICES", hip))):
         visible = [g for g in gpus if g.vendor.value == vendor and g.driver.name.value not in FREE_DRIVERS]
@@ -433,6 +426,7 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
                 verdicts |= {gpu.id: shown for gpu in visible}
                 break
             verdicts |= {gpu.id: make_fact(variable, variable) for gpu in visible if gpu not in shown}
+            # the next variable numbers only what this one left visible
             visible = shown
     return verdicts
 
@@ -441,8 +435,8 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return those of `gpus`, all of one vendor, that the environment variable leaves visible. If that cannot
-    be known, return a fact with the reason."""
+    """Return the GPUs of one vendor that the environment variable leaves visible, or a fact with why that
+    is unknown."""
     cuda = gpus[0].vendor.value == "nvidia"
     if not cuda and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells

@@ -92,8 +92,7 @@ class Files(NamedTuple):
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
-    """Read the machine below `root`. `affinity` is the set of CPUs on which this process may run, which no file
-    contains."""
+    """Read the machine below `root`. `affinity` is the set of CPUs on which this process may run."""
     blocks = root.fact("/proc/cpuinfo", proc.parse)
     platform = read_platform(root, blocks)
     groups = proc.read_groups(root)
@@ -135,7 +134,7 @@ def _devices(
 def _enrich(
     root: Root, function: Function, card: Card | None, hypervisor: Fact[str], soc: Fact[str]
 ) -> DeviceRecord:
-    """Return the record of a PCI function with the facts that the vendor's driver and the DRM card add."""
+    """Return the record of a PCI function with the facts of the vendor's driver and of the DRM card."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function)
@@ -153,16 +152,14 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return, by the name of the fact, descriptions of the differences between the machines `there` and `here`
-    (default: this machine). `measured` holds the ids of the GPUs of `there` that count; empty: all of them. The
-    result is empty if the machines do not differ."""
+    """Return, by the name of the fact, the differences between the machines `there` and `here` (default: this
+    one). `measured` holds the ids of the GPUs of `there` that count; empty means all."""
     return compare(here or this_host(), there, measured).differences
 
 
 @functools.cache
 def this_host() -> Machine:
-    """Return platform, CPU, memory and GPUs of this machine, from files only. GPUs that no file lists are
-    missing."""
+    """Return platform, CPU, memory and GPUs of this machine, from files only."""
     root = Root()
     files = read_this_host(root)
     gpus: list[Gpu] = []
@@ -175,8 +172,8 @@ def this_host() -> Machine:
 
 
 def read_this_host(root: Root) -> Files:
-    """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, where
-    no file tells the memory, add those of psutil, too."""
+    """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, psutil
+    gives the memory."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
@@ -217,7 +214,7 @@ MEMINFO = "/proc/meminfo"
 
 def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
     """Read the memory of the host, in bytes. `groups` are this process's control groups, which may limit it.
-    `gpu_nodes` are the NUMA nodes that contain GPU memory, which does not count."""
+    `gpu_nodes` are the NUMA nodes of GPU memory, which does not count."""
     table = root.fact(MEMINFO, parse_meminfo)
     entries = table.value or {}
 
@@ -252,17 +249,17 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 def parse_meminfo(text: str) -> dict[str, int]:
     """Parse the file meminfo of the machine or of a NUMA node. Return its entries in bytes, by name. Raises
-    ValueError if MemTotal is missing, or if it is 0 for the machine: a node may have no memory."""
+    ValueError if MemTotal is missing, or is 0 for the machine."""
     lines = re.findall(r"^(Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
     table = {key: int(amount) * 1024 for _, key, amount in lines}
+    # a node may have no memory
     if not (table.get("MemTotal") or any(node and key == "MemTotal" for node, key, _ in lines)):
         raise ValueError("no MemTotal")
     return table
 
 
 def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
-    """Return the total and the free bytes of the GPU memory that the kernel counts as RAM. Both are absent if
-    there is none, and invalid if the size of a node cannot be read."""
+    """Return the total and the free bytes of the GPU memory that the kernel counts as RAM."""
     source = f"{NUMA_NODES}/node*/meminfo"
     if gpu_nodes.unread is not None:
         source = gpu_nodes.unread.source or ""
@@ -276,8 +273,7 @@ def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]
 
 
 def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
-    """Return `whole` minus `part`. If `part` is absent, return `whole`. The result is invalid if `part` cannot
-    be read or is larger than `whole`."""
+    """Return `whole` minus `part`, which may be absent; invalid if `part` is unreadable or larger."""
     if whole.value is None or part.status == "absent":
         return whole
     if part.value is None:
@@ -298,9 +294,8 @@ def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
 
 
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
-    """Read all NUMA nodes, and return them with warnings. `groups` are this process's control groups.
-    `gpu_nodes` are the nodes that contain GPU memory. If nodes share CPUs, no node is returned, but a
-    warning."""
+    """Read all NUMA nodes, and return them with warnings. If nodes share CPUs, there is a warning and no node.
+    `gpu_nodes` are the nodes of GPU memory."""
     ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
     if ids.value is None and folders:
@@ -384,10 +379,9 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """Return the name of the hypervisor, or "unknown" if only its presence is known. `vendor` and `product` are
-    the machine's names in the DMI tables. The value is "none" only if an x86 CPU reports that there is no
-    hypervisor and no firmware names one. If the CPU and the firmware contradict each other, the status is
-    "conflict"."""
+    """Return the name of the hypervisor, "unknown" if only its presence is known, or "none". `vendor` and
+    `product` are the machine's names in the DMI tables. The status is "conflict" if the CPU denies what the
+    firmware names."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
@@ -418,8 +412,7 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
 
 
 def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
-    """Return the name of the hypervisor that the DMI tables reveal. Return None if they could be those of a
-    real machine."""
+    """Return the name of the hypervisor that the DMI tables reveal, or None."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
     others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
     for makers, form, name in _VIRTUAL:
@@ -465,8 +458,8 @@ _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
 
 def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
-    """Return `cpu` and `memory` with the facts that psutil reports. Both are unchanged if psutil is missing or
-    broken. `allowed` is the set of CPUs on which the process may run, if that is known."""
+    """Return `cpu` and `memory` with the facts that psutil reports, or unchanged if psutil does not work.
+    `allowed` is the set of CPUs on which the process may run, if that is known."""
     try:
         import psutil
 
@@ -500,8 +493,8 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
 
 
 def _hertz(megahertz: object) -> int | None:
-    """Convert megahertz to hertz. Return None below 100 MHz or above 100 GHz, because old versions of psutil
-    give GHz or kHz on some Macs."""
+    """Convert megahertz to hertz, or return None for an implausible clock."""
+    # old versions of psutil give GHz or kHz on some Macs
     if not isinstance(megahertz, int | float) or not 100 <= megahertz <= 100_000:
         return None
     return round(megahertz * 1e6)
@@ -522,7 +515,7 @@ class CpuinfoFacts(msgspec.Struct):
 
 
 def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
-    """Return `cpu` with the facts that py-cpuinfo reports. Facts that files or psutil gave are kept."""
+    """Return `cpu` with the facts that py-cpuinfo reports, where files and psutil gave none."""
     model, vendor = (
         " ".join(text.split()) if text and not is_placeholder(text) else None
         for text in (answer.model, answer.vendor)

@@ -73,12 +73,11 @@ def inspect(
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
-    `records`. Faults of the machine itself become statuses in the document. Raises UsageError for an unknown
-    mode and ValueError for a malformed record.
+    `records`. Raises UsageError for an unknown mode, and ValueError for a malformed record.
 
-    `extra_records` are further records, for example of a run. `gathered` is an earlier result of `gather` on
-    this machine. `mode` is the mode that the user chose. Without it, the newest of the measured `results` (a
-    folder or file) can decide the mode; `read` turns a result into evidence. `debug` keeps the raw records.
+    `extra_records` are further records, and `gathered` is an earlier result of `gather`. Without a `mode`,
+    `results` (a folder or file) can decide it; `read` turns a result into evidence. `debug` keeps the raw
+    records.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
@@ -122,7 +121,7 @@ def assemble(
     debug: bool = False,
 ) -> Machine:
     """Return the machine's description without its recommendation. `extra` holds further records of devices.
-    `live` is True for this machine and False for a recorded one. `debug` keeps the raw records."""
+    `live` is False for a recorded machine, and `debug` keeps the raw records."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
@@ -210,10 +209,9 @@ def gather(
     root: Root | None = None,
     tell: Tell | None = None,
 ) -> Gathered:
-    """Read the files of this machine, choose the probes that these files suggest, and run them side by side.
-    `deep` opens the devices, `wake` also probes sleeping GPUs, and `blas` runs the probe of the BLAS in any
-    case. `tell` is called with a line of text if probes are slow. Raises UsageError if GPUBENCH_PROBE_LIMIT is
-    not a duration."""
+    """Read the files of this machine, and run the probes that they suggest side by side. `deep` opens the
+    devices, `wake` also probes sleeping GPUs, and `blas` forces the probe of the BLAS. `tell` takes a line of
+    text if probes are slow. Raises UsageError if GPUBENCH_PROBE_LIMIT is no duration."""
     root = root or Root()
     start = time.perf_counter()
     files = read_this_host(root)
@@ -239,8 +237,8 @@ def gather(
 
 
 def user_limit_s() -> float | None:
-    """Return the time limit of every probe, in seconds, that GPUBENCH_PROBE_LIMIT sets. Return None if the
-    variable is not set. Raises UsageError if it is not a duration."""
+    """Return the time limit of a probe that GPUBENCH_PROBE_LIMIT sets, in seconds, or None if it is not set.
+    Raises UsageError if it is not a duration."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
@@ -250,9 +248,8 @@ def user_limit_s() -> float | None:
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """Return the probes to run, and the probes that `files` suggest but that are skipped. `deep` adds the
-    probes that open devices. Without `wake`, no probe runs that would wake a sleeping GPU. If no folder can
-    list GPUs (Windows, macOS), NVML and wgpu are always probed."""
+    """Return the probes to run, and those that are suggested but skipped. `deep` adds the probes that open
+    devices. Without `wake`, no probe runs that would wake a sleeping GPU."""
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
 
@@ -264,6 +261,7 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     asleep = [] if wake else [record for record in gpus if _sleeps(record)]
     nvidia = [record for record in gpus if record.vendor_id == NVIDIA]
     unseen, wsl = not files.gpu_folders, os.path.exists(WSL_NODE)
+    # no folder can list GPUs, as on Windows and macOS
     if unseen:
         requests.append(ProbeRequest("nvml"))
     elif nvidia and all(record in asleep for record in nvidia):
@@ -295,9 +293,8 @@ _QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.de
 
 
 def render_queries(records: Sequence[DeviceRecord], *, wake: bool) -> list[ProbeRequest]:
-    """Return the request to query the render nodes of AMD and Intel GPUs whose kind (AMD) or memory (Intel) no
-    file reports. Integrated GPUs of Intel are left out, and so are sleeping GPUs unless `wake` is True. The
-    list is empty if there is nothing to query, else it has one request."""
+    """Return a request to query the render nodes of AMD and Intel GPUs whose kind or memory no file reports, or
+    an empty list. Integrated GPUs are left out, and sleeping ones unless `wake` is True."""
     queries = []
     for record in records:
         driver = record.value("driver.name")
@@ -309,7 +306,7 @@ def render_queries(records: Sequence[DeviceRecord], *, wake: bool) -> list[Probe
 
 
 def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
-    """Return the CPU with the BLAS, and with the facts of py-cpuinfo if that probe ran."""
+    """Return the CPU with the answers of the probes `blas` and `cpuinfo`."""
     for provider, _, message in answers:
         if provider.name == "blas":
             status = "invalid" if provider.status == "ok" else provider.status
@@ -321,9 +318,8 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
-    """Run all probes side by side and return their answers, in the same order. This takes little longer than
-    the longest limit. If a probe hangs, crashes or writes nonsense, only its own answer is lost. `tell`
-    receives a line of text if probes are slow."""
+    """Run all probes side by side and return their answers, in the same order. A probe that hangs, crashes or
+    writes nonsense loses its own answer alone. `tell` takes a line of text if probes are slow."""
     if not requests:
         return []
     from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
@@ -351,9 +347,9 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
-    """Return the answer of an ended probe. A complete message counts, however the process ended. If the last
-    message is partial, only its records are kept, and the provider says how the probe failed."""
+    """Return the answer of an ended probe; of a partial message, only the records are kept."""
     message, records = ProbeMessage(partial=True), []
+    # a complete message counts, however the process ended
     if ended.status == 0 or ended.framed:
         with contextlib.suppress(ValueError, RecursionError):
             answer = msgspec.json.decode(ended.message, type=ProbeMessage)
@@ -371,7 +367,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 
 
 def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | None]:
-    """Return the status, the error code and the hint (None: there is none) for a probe that did not finish."""
+    """Return the status, the error code and the hint (or None) for a probe that did not finish."""
     lines = ended.errors.splitlines()
     if ended.status == 0 and ended.noise:
         lines = [ended.noise]
@@ -401,10 +397,9 @@ _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
 
 def judge_access(gpu: Gpu, live: bool) -> Gpu:
-    """Return the GPU with its field `usable`, and in `why_not` also the reasons that its driver, its compute mode
-    and its access give. Any reason makes the GPU unusable. Without one, the GPU is usable if an API lists it or
-    its device node can be opened. An environment variable is no reason if WebGPU, which heeds none, lists the
-    GPU. If `live` is False, the machine is a recorded one, and `usable` is False or not probed."""
+    """Return the GPU with its field `usable`, and with the reasons against its use in `why_not`. Any reason
+    makes it unusable; without one, an API or a device node must show it. `live` is False for a recorded
+    machine, whose GPUs are unusable or not probed."""
     driver, mode = gpu.driver.name, gpu.compute.mode
     node, hiding = gpu.access.device_node, gpu.access.hidden_by_env
     doors = (
@@ -412,6 +407,7 @@ def judge_access(gpu: Gpu, live: bool) -> Gpu:
         ("PASSED_THROUGH", driver, re.fullmatch(_FOR_GUESTS, driver.value or "")),
         ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
         *((code, NOT_PROBED, True) for code in gpu.why_not),
+        # WebGPU heeds no environment variable
         ("HIDDEN_BY_ENV", hiding, hiding.value and not _by_webgpu(gpu)),
         ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
     )  # fmt: skip
@@ -430,9 +426,8 @@ def judge_access(gpu: Gpu, live: bool) -> Gpu:
 def read_access(
     providers: Sequence[Provider], gpus: Sequence[Gpu], devices: Sequence[MergedDevice], *, contained: bool
 ) -> list[Gpu]:
-    """Return the GPUs with their device nodes, and in `why_not` also the reasons that follow from the answers of
-    the probes. `devices` are the merged devices, in the order of `gpus`. `contained` tells that this process
-    runs in a container."""
+    """Return the GPUs with their device nodes, and with the reasons that the answers of the probes give in
+    `why_not`. `devices` has the order of `gpus`. `contained` tells that this process runs in a container."""
     statuses = {provider.name: provider.status for provider in providers}
     nvml = statuses.get("nvml")
     shown = any(r.source == "proc-nvidia" for device in devices for r in device.records)
@@ -459,12 +454,11 @@ def _by_webgpu(gpu: Gpu) -> bool:
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
-    """Return a fact about the device node by which programs reach this GPU: present, absent or no_permission.
-    It is not probed if the driver's node is not known. `shown` tells whether NVIDIA's /proc lists a GPU; in a
-    container it lists only GPUs that the container was given."""
+    """Return whether the GPU's device node is present, absent or no_permission; not probed if it is unknown."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         own = next((r for r in device.records if r.source == "proc-nvidia"), None)
+        # in a container, NVIDIA's /proc lists only GPUs that the container was given
         if own is None and shown:
             return make_fact("absent", f"{NVIDIA_FOLDER}/gpus")
         paths = ["/dev/nvidiactl"] + ([f"/dev/nvidia{own.ordinal}"] if own and own.ordinal is not None else [])
@@ -499,14 +493,14 @@ def node_status(path: str) -> str:
 
 
 def runtime_warnings(nvidia: bool, cuda: int | None, capabilities: Collection[int]) -> list[MachineWarning]:
-    """Return a warning if Numba is not installed, and one if CuPy is not installed although `nvidia` is True:
-    NVIDIA's driver is present. The latter names the extra for `cuda`, the newest CUDA version that the driver
-    supports, such as 13000, or both extras if that is None. `capabilities` holds the compute capabilities of the
-    GPUs, such as 75 for 7.5: CUDA 13 serves none below that, and CUDA 12 none below 50."""
+    """Return a warning if Numba is missing, and one if CuPy is missing beside NVIDIA's driver (`nvidia`).
+    `cuda` is the newest CUDA version of the driver, such as 13000, or None. `capabilities` are those of the
+    GPUs, such as 75 for 7.5."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
         lacking.append(MachineWarning(code="RUNTIME_MISSING", text=text, refs=["numba"]))
+    # CUDA 13 serves no capability below 75, and CUDA 12 none below 50
     if nvidia and max(capabilities, default=50) >= 50 and importlib.util.find_spec("cupy") is None:
         old = min(capabilities, default=75) < 75
         remedy = install_command("cuda12" if old or cuda < 13000 else "cuda13") if cuda else cupy_commands()
@@ -522,10 +516,10 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWarning]:
-    """Return a warning with an installation command for each vendor (AMD, Intel) whose PyTorch is missing. Only
-    discrete GPUs that are not known to be unusable count. Integrated GPUs are left out, because the vendor's
-    PyTorch may not drive them, and so are Macs and the models of AMD that ROCm does not serve. `wsl` tells that
-    this is WSL, which needs the wheels that the vendor has for Windows."""
+    """Return a warning for each vendor (AMD, Intel) of a discrete GPU whose PyTorch is missing. GPUs known to
+    be unusable, and models that ROCm does not serve, do not count. `wsl` asks for the wheels that the vendor
+    has for Windows."""
+    # The vendor's PyTorch may not drive its integrated GPUs.
     fit = [gpu for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False]
     served = {gpu.vendor.value for gpu in fit if not re.match("gfx([678]|101)", gpu.compute.arch.value or "")}
     vendors = served & _TORCH.keys() if sys.platform != "darwin" else set()
@@ -542,8 +536,7 @@ def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWar
 
 
 def _torch_version() -> str:
-    """Return the version of the installed PyTorch without importing it. Return "" if PyTorch is not
-    installed."""
+    """Return the version of the installed PyTorch without importing it, or ""."""
     from importlib import metadata
 
     with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail

@@ -47,7 +47,7 @@ class MergedDevice:
 
     @property
     def bdf(self) -> Address | None:
-        """The PCI address. None if no record states it."""
+        """The PCI address, or None if no record states it."""
         return cast("Address | None", first_field(self.records, "bdf"))
 
     @property
@@ -57,17 +57,18 @@ class MergedDevice:
 
     @property
     def vendor(self) -> int | None:
-        """The PCI id of the vendor, as `vendor_of` finds it. None if no record tells it."""
+        """The PCI id of the vendor, as `vendor_of` finds it, or None."""
         return next((v for r in self.records if (v := vendor_of(r)) is not None), None)
 
     @property
     def device_id(self) -> int | None:
-        """The PCI id of the product. None if no record states it."""
+        """The PCI id of the product, or None if no record states it."""
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the device already has as many records of the list (the enumeration) of `record` as it
-        can have: one for each PCI function or partition of the device. `record` is then of another device."""
+        """Tell whether the device has as many records of the list of `record` as it can have. `record` is then
+        of another device."""
+        # one for each PCI function or partition
         most = max(len(r.partitions) or 1 + len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= most
 
@@ -81,8 +82,8 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
-    """Merge the records of several sources. Return one device for each GPU, all records by the kind of device, and
-    warnings about records that belong to no known device."""
+    """Merge the records of several sources. Return one device for each GPU, all records by the kind of device,
+    and warnings about records that belong to no known device."""
     sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []
@@ -122,20 +123,19 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
 
 
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
-    """Return the records. If a record has the address of a virtual function, the address of its physical
-    function replaces it."""
+    """Return the records, with the physical function's address in place of that of a virtual function."""
     homes = {bdf: record.bdf for record in records for bdf in record.virtual}
     return [replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
-    """Return the id in `gpus[]` of the GPU that a backend describes by `identity`. `api` is the backend's
-    interface to the GPU, such as "cuda" or "vulkan". Some APIs and drivers state no PCI ids, such as Metal and
-    those of Adreno. Then, if `api` lists only one GPU of the machine, that GPU is the match. Return None if the
-    match is not certain."""
+    """Return the id in `gpus[]` of the GPU that a backend describes by `identity`, or None if the match is not
+    certain. `api` is the backend's interface to the GPU, such as "cuda" or "vulkan"."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
+    # Some APIs and drivers state no PCI ids, such as Metal and those of Adreno: the only GPU that `api` lists
+    # is the match.
     listed = [gpu.id for gpu in machine.gpus if any(api in name.split(":") for name in gpu.apis)]
     stated = max(identity.vendor_id or _NO_PCI_ID, identity.device_id or _NO_PCI_ID)
     return listed[0] if bdf is None and stated >= _NO_PCI_ID and len(listed) == 1 else None
@@ -144,9 +144,9 @@ def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
 def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
-    """Return the id in `gpus[]` of the GPU with the uuid `own`. If there is none, look for the address `bdf`,
-    then for `vendor_id` and `device_id`; such a match counts only if exactly one GPU has it. An argument that
-    is None matches no GPU. Names are never compared. Return None if there is no match."""
+    """Return the id in `gpus[]` of the GPU with the uuid `own`, or None without a match. If no GPU has it, the
+    only one with the address `bdf` is taken, or else the only one with `vendor_id` and `device_id`. An argument
+    that is None matches no GPU."""
     for gpu in machine.gpus if own else ():
         names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
         if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
@@ -192,9 +192,7 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
-    """Add a record without address and uuid to a device with the same vendor and device ids. Devices that the
-    record's list has already named do not count. If several devices fit, the one with the nearest kind is
-    taken. Return False if there is no such device."""
+    """Add a record to the device of the nearest kind that has the same ids, or return False without one."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
         ids = VIRTIO_GPU
@@ -209,13 +207,13 @@ METAL = re.compile(r":metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
-    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists. If Metal
-    lists none, make a new device. If it lists several, add a warning and drop the record."""
+    """Add a record of Metal to the only GPU that Metal lists, or make a new device of it."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
         homes[0].records.append(record)
     elif homes:
+        # it has neither address nor ids
         warnings.append(_warn_of(record, f"one that may be any of {len(homes)}"))
     else:
         devices.append(MergedDevice(record))
@@ -224,12 +222,7 @@ def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: l
 def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
-    """Assign records of one list, vendor and kind to the devices that they fit. A device id is missing in the
-    records or in the devices. Records that fit no device become new devices.
-
-    If the devices are of several models, it is unknown which record belongs to which device. Then each device
-    gets an anonymous record, or a warning names the records.
-    """
+    """Assign records of one list, vendor and kind to the devices that they fit; others become new devices."""
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
@@ -245,6 +238,7 @@ def _share_out(
                 if record.source not in _CHIP:
                     warnings.append(_warn_of(record, "a device that nothing else knows"))
         return
+    # Where the devices are of several models, it is unknown which record belongs to which device.
     if _interchangeable(homes, fitting):
         for device, record in zip(homes, fitting, strict=False):
             device.records.append(record)
@@ -265,8 +259,7 @@ def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
 
 
 def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
-    """Return the devices to which at least one of the records may belong, in the order of `devices`. If they
-    differ in kind, only those whose kind is nearest to the records' kind are returned."""
+    """Return the devices of the nearest kind to which at least one of the records may belong."""
     fitting = [
         device for device in devices
         if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
@@ -276,23 +269,21 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
-    """Tell whether the record may be about the device: the vendors are equal, and the device ids do not differ.
-    Ids that are no PCI ids are not compared, because each API has its own for the GPU of a chip. If the device is
-    a GPU of the device tree with an unknown vendor, any record of an API fits. A record of the device tree does
-    not fit a PCI device, except for the chips in SOC_DEVICES, whose GPU is on a PCI bus inside the chip."""
+    """Tell whether the record may be about the device: the vendors are equal, and the ids do not differ."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP
+    # The GPU of the chips in SOC_DEVICES is on a PCI bus inside the chip.
     if device.bdf and record.source in _CHIP and record.value("kind") and device.device_id not in SOC_DEVICES:
         return False
     ids = (device.device_id, record.device_id)
+    # Ids that are no PCI ids differ by API for the GPU of a chip.
     own = max(number or 0 for number in ids) >= _NO_PCI_ID
     return vendor is not None and device.vendor == vendor and (own or not _differ(*ids))
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
-    """Tell whether any of the records may be assigned to any of the devices, because all of them are of one
-    model."""
+    """Tell whether any of the records may be assigned to any of the devices, as all are of one model."""
     models = {device.device_id for device in homes}
     if models != {None}:
         return len(models) == 1
@@ -303,15 +294,14 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """Return a record that says only that the API lists the device. The other facts of `record` may be those of
-    another device."""
+    """Return a record that says only that the API lists the device."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
 
 
 def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
-    """Return 0 if record and device are both discrete or both integrated, 2 if they disagree, and 1 if a kind
+    """Return 0 if record and device are of one kind (discrete or integrated), 2 if not, 1 if a kind
     is unknown."""
     kinds = {kind for r in device.records for kind in (r.adapter_type, r.value("kind"))}
     if record.adapter_type not in ("discrete", "integrated"):
@@ -325,8 +315,7 @@ def _differ(own: object, other: object) -> bool:
 
 
 def _record_key(record: DeviceRecord) -> bytes:
-    """Return the whole record as one text, for an order that does not depend on the order in which records
-    arrive."""
+    """Return the whole record as one text, a sort key that ignores the order in which records arrive."""
     return msgspec.json.encode(record_to_json(record) | {"partitions": record.partitions}, order="sorted")
 
 
@@ -353,8 +342,7 @@ def _ordinal(record: DeviceRecord) -> tuple[int, str]:
 
 
 def _device_rank(device: MergedDevice) -> tuple[object, ...]:
-    """Return the sort key of a device. Devices with an address come first, by address; the other ones follow,
-    by uuid and first record."""
+    """Return the sort key of a device: by address if it has one, then by uuid and first record."""
     lead = device.records[0]
     return (device.bdf is None, device.bdf or (), sorted(device.uuids), _ordinal(lead), _record_key(lead))
 
@@ -393,8 +381,9 @@ class Sorted(NamedTuple):
 
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
-    """Separate the GPUs from software renderers, partitions, display adapters and accelerators. The records of
-    one address are judged together. Those of a device that `judge_sort` calls "none" are left out."""
+    """Sort the records into GPUs, software renderers, partitions, display adapters and accelerators. The
+    records of one address are judged together, and those of a device that `judge_sort` calls "none" are
+    left out."""
     sorts = Sorted([], [], [], {}, {})
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()
@@ -430,14 +419,14 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the record may list a device that another API lists, too: it is OpenGL's, or its driver is a
+    """Tell whether the record may list a device that another API lists, too. It is then OpenGL's, or that of a
     layer over another API, such as dozen over D3D12."""
     return record.source.endswith(":gl") or bool(_LAYERED.search(_names(record)))
 
 
 def _may_repeat(record: DeviceRecord) -> bool:
-    """Tell whether the record's list may name a GPU twice, so that all other lists are merged before it. D3D12's
-    list may, and so may the lists of layers over it. PyTorch's list of Intel GPUs names each tile."""
+    """Tell whether the record's list may name a GPU twice."""
+    # D3D12's list may, and PyTorch's list of Intel GPUs names each tile.
     return record.source.endswith((":dx12", ":xpu")) or is_layer(record)
 
 
@@ -446,8 +435,7 @@ def _names(record: DeviceRecord) -> str:
 
 
 def stands_for_virtio(record: DeviceRecord) -> bool:
-    """Tell whether the adapter belongs to the driver of virtio GPUs. Its ids are those of the host's GPU, or
-    virtio's own. An adapter that runs on the CPU does not count."""
+    """Tell whether the adapter belongs to the driver of virtio GPUs, and does not run on the CPU."""
     if is_software(record):
         return False
     return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
@@ -458,9 +446,8 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """Return what sort of device is at the address `bdf`, judged from all of its records. "none" means that the
-    device is left out. Such a device is a second function of a GPU, or nothing tells what it is. `passed` means
-    that a virtio GPU there has computed."""
+    """Return what sort of device is at the address `bdf`, by all of its records. "none" is a second function of
+    a GPU, or a device that nothing tells of. `passed` means that a virtio GPU there has computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)
@@ -502,11 +489,11 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name. If the
-    stated number is no PCI id but Vulkan's for the maker of the driver (0x10000 or larger), use the name of the
-    product. Return None if the vendor is unknown."""
+    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name,
+    or None."""
     named = record.vendor_id is not None and record.vendor_id >= _NO_PCI_ID
     if record.vendor_id is not None and not named:
         return record.vendor_id
+    # A number from 0x10000 on is no PCI id but Vulkan's for the maker of the driver: the product's name tells.
     text = record.vendor or (record.name if named else None) or ""
     return next((number for pattern, number in _VENDOR_WORDS if re.search(pattern, text, re.I)), None)

@@ -68,12 +68,8 @@ class Function(NamedTuple):
 
 
 def read_functions(root: Root) -> list[Function] | None:
-    """Return the display devices and accelerators on the PCI bus, in the order of their addresses. Return None
-    if the bus cannot be listed.
-
-    A device whose class cannot be read is included, because it may be a GPU. The addresses of virtual functions
-    (SR-IOV) are listed in the record of their physical function.
-    """
+    """Return the display devices and accelerators on the PCI bus, by address, or None if the bus cannot be
+    listed. The addresses of virtual functions (SR-IOV) are in the record of their physical function."""
     names = root.names(PCI_DEVICES)
     if names is None:
         return None
@@ -88,10 +84,8 @@ def read_functions(root: Root) -> list[Function] | None:
 
 
 def without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[Function]:
-    """Keep one function for each device: the physical function, or the first one if it is missing.
-
-    In a guest, a virtual function has no link to its physical function, so it is a device of its own.
-    """
+    """Keep one function for each device: the physical function, or the first one if it is missing."""
+    # In a guest, a virtual function has no link to its physical function, so it is a device of its own.
     leads = []
     for physical, own in group_by(
         functions, lambda bdf: address(root.link(f"{functions[bdf].folder}/physfn")) or bdf
@@ -104,9 +98,8 @@ def without_virtual(root: Root, functions: Mapping[Address, Function]) -> list[F
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
-    """Read all facts in the sysfs folder of a device. `source` is the source that the record names. `bdf` is
-    the PCI address if it is known; otherwise it is read from the folder. Facts whose reading would wake a
-    sleeping device are not probed."""
+    """Read all facts in the sysfs folder of a device. `source` is the source that the record names, and `bdf`
+    the PCI address, or None if the folder states it. What would wake a sleeping device is not probed."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
@@ -128,13 +121,12 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 
 def _link_folder(root: Root, folder: str, bdf: Address | None, vendor: int | None) -> str:
-    """Return the folder whose files state the speed and the width of the link between a card and its slot. It
-    is that of the upstream port if the card has a switch of its own, as AMD's since Vega and Intel's Arc have:
-    behind it a Radeon shows the fastest link that it knows, and an Arc a single lane of the first generation.
-    """
+    """Return the folder whose files state the speed and the width of the link between a card and its slot."""
     bridges = [f"{PCI_DEVICES}/{name}" for name in route(root, bdf)[1:]] if bdf is not None else []
     ports = bridges[1:][-2:]  # the first is the root port
     ids = [tuple(_number(root, port, name).value for name in ("vendor_id", "device_id")) for port in ports]
+    # A card may have a switch of its own, as AMD's since Vega and Intel's Arc have. Behind it a Radeon shows
+    # the fastest link that it knows, and an Arc a single lane of the first generation: the upstream port tells.
     switched = len(ids) == 2 and (ids[1] in _VEGA_PORTS or all(maker == vendor for maker, _ in ids))
     return ports[0] if switched and vendor is not None else folder
 
@@ -144,8 +136,8 @@ _VEGA_PORTS = ((0x1022, 0x1471), (0x1022, 0x14A1))
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """Return the name of the driver that is bound to the device, from the link `driver` in its `folder` or else from
-    its `uevent`. The fact is absent if no driver is bound."""
+    """Return the name of the driver that is bound to the device, from the link `driver` in its `folder` or else
+    from its `uevent`. The fact is absent if no driver is bound."""
     name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
     return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 
@@ -179,8 +171,7 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """Return a PCI id, or the upper two bytes of the class. `name` is a key of _NUMBERS. The number is read
-    from its own file in `folder`, or else from uevent or the modalias."""
+    """Return the PCI id or class `name`, a key of _NUMBERS, from its own file, uevent or the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
@@ -197,7 +188,7 @@ def _number(root: Root, folder: str, name: str) -> Fact[int]:
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:
-    """Return the entries `KEY=value` of a uevent file. The result is empty if the file cannot be read."""
+    """Return the entries `KEY=value` of a uevent file, or none if it cannot be read."""
     lines = (line.partition("=") for line in (reading.text or "").splitlines())
     return {key: value for key, equals, value in lines if equals}
 
@@ -244,9 +235,8 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """Return the functions, each with its paths to the other ones. A path names the deepest part that both
-    functions share: a switch, the host bridge, their NUMA node or the system. Functions without an address get
-    no paths."""
+    """Return the functions, each with its paths to the other ones that have an address. A path names the
+    deepest part that both share: a switch, the host bridge, their NUMA node or the system."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
         return list(functions)
@@ -269,9 +259,7 @@ def route(root: Root, bdf: Address) -> list[str]:
 
 
 def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
-    """Return the path between two functions with the deepest part that they share: switch, host-bridge,
-    numa-node or system. `here` and `there` are their routes. The fact is absent if a route or a needed NUMA
-    node is unknown."""
+    """Return the path between two functions, whose routes are `here` and `there`."""
     mine, others = (function.record.facts["numa_node"] for function in (own, other))
     kind = "pcie" if here[:1] == there[:1] else "host"
     if not here or not there:
@@ -304,9 +292,8 @@ class Book(NamedTuple):
 
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
-    """Return the name of a PCI id and the file that contains it, for the machine below `root`. `vendor` and
-    `device` are the two numbers of the id. If `root` is None, only gpubench's own table is used. Return None if
-    the name is unknown."""
+    """Return the name of a PCI id (`vendor`, `device`) and its source, or None if the name is unknown. `root`
+    is that of the machine; without it, only gpubench's own table is used."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)
@@ -320,8 +307,8 @@ def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | No
 
 @functools.lru_cache(1)
 def books(root: Root | None) -> list[Book]:
-    """Return gpubench's own table of PCI names, and before it, newest first, those pci.ids files of the
-    described machine that are newer."""
+    """Return gpubench's own table of PCI names, and before it the machine's newer pci.ids files,
+    newest first."""
     own = table()
     texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
     dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
@@ -330,7 +317,7 @@ def books(root: Root | None) -> list[Book]:
 
 
 def table() -> Book:
-    """Return the table of PCI names that is part of gpubench. It has no names if its file cannot be read."""
+    """Return the table of PCI names that is part of gpubench; without names if its file cannot be read."""
     try:
         text = zlib.decompress(TABLE.read_bytes()).decode()
         day = text[2 : text.index("\n")]
@@ -346,8 +333,7 @@ def ids_date(text: str) -> str | None:
 
 
 def ids_names(text: str, vendor: int) -> dict[int, str]:
-    """Return the names of a vendor's devices in the pci.ids `text`, by device id. Subsystems, comments and
-    unreadable lines are left out."""
+    """Return the names of a vendor's devices in the pci.ids `text`, by device id, without subsystems."""
     start = re.search(rf"^{vendor:04x}  ", text, re.M)
     table: dict[int, str] = {}
     for line in text[start.start() :].splitlines()[1:] if start else ():
@@ -360,8 +346,8 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
 
 
 def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
-    """Return a short form of the pci.ids in `text`, for a recording. It has only the date and the names of
-    `devices` (pairs of vendor and device id). Devices that `text` does not name are left out."""
+    """Return the date and the names of `devices` (pairs of vendor and device id) in the pci.ids `text`, for a
+    recording. Devices that `text` does not name are left out."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
     for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
@@ -420,7 +406,7 @@ class Card(NamedTuple):
 
 
 def read_cards(root: Root) -> list[Card] | None:
-    """Return all DRM devices, in the order of their nodes. Return None if the folder cannot be listed."""
+    """Return all DRM devices, in the order of their nodes, or None if the folder cannot be listed."""
     if root.names(CARDS) is None:
         return None
     names = root.names_like(CARDS, r"(card|renderD)\d{1,4}")
@@ -440,9 +426,7 @@ def read_cards(root: Root) -> list[Card] | None:
 
 
 def _device_name(root: Root, node: str) -> str | None:
-    """Return the name of the folder of the device that has this DRM node, as `/sys/devices` names it. It is
-    part of the node's link, or else the target of its link `device`, or the PCI address or the device tree's
-    name in its `uevent`. Return None if none of them names it."""
+    """Return the name of the folder of the device that has this DRM node, or None if nothing names it."""
     path = root.target(f"{CARDS}/{node}") or ""
     if "/drm/" in path:
         return path.partition("/drm/")[0].rpartition("/")[2]
@@ -459,9 +443,8 @@ class TreeGpus(NamedTuple):
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
-    """Return the GPUs that are on no PCI bus. They are found by the DRM cards and by the platform devices of
-    the device tree, and each family of GPUs is listed once. A PCI card whose address cannot be read is listed,
-    too."""
+    """Return the GPUs that are on no PCI bus, by the DRM cards and the device tree. Each family of GPUs is
+    listed once. A PCI card whose address cannot be read is listed, too."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family | None] = set()
     seen: set[str] = set()
@@ -514,11 +497,11 @@ def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None, node: str | None = None) -> DeviceRecord:
-    """Return the record of a GPU that has no PCI address. If its family is known, it is an integrated GPU,
-    which shares the memory of its chip."""
+    """Return the record of a GPU that has no PCI address."""
     driver = record.facts["driver.name"]
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:
+        # it is integrated, and shares the memory of its chip
         source = driver.source or record.source
         facts |= {"kind": make_fact("integrated", source), "memory.unified": make_fact(True, source)}
     vendor_id = family.vendor_id if family else record.vendor_id

@@ -64,14 +64,13 @@ class MachinePart(NamedTuple):
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """Return a part of the overview. Lines that are None or empty are left out. In the other lines, a blank
-    replaces each character that cannot be printed."""
+    """Return a part of the overview, without empty lines."""
     return MachinePart(title, headline, [visible(line) for line in lines if line], used, good)
 
 
 def machine_line(machine: Machine) -> str:
-    """Return a description of the machine in one line: CPU model, usable and logical CPUs, RAM, and each GPU
-    with its memory."""
+    """Return one line about the machine: CPU model, usable and logical CPUs, RAM, and each GPU with
+    its memory."""
     cpu = machine.cpu
     gpus = [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
     parts = [
@@ -83,9 +82,9 @@ def machine_line(machine: Machine) -> str:
 
 
 def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
-    """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). Except for `env`, the
-    recommendation comes first, and `explain` lists every fact instead of the overview. `color` is the number of
-    colours of the terminal: 0, 16 or 256. `ascii` replaces all signs beyond ASCII."""
+    """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). `explain` lists the
+    facts instead of the overview, except for `env`. `color` is the number of colours: 0, 16 or 256. `ascii`
+    replaces signs beyond ASCII."""
     if format == "env":
         return "\n".join(
             f"{key}={shlex.quote('' if value is None else str(value))}"
@@ -115,13 +114,13 @@ def advice(machine: Machine) -> str:
 
 
 def spell(text: str) -> str:
-    """Return the text with `+` in place of `✓` and `!` in place of `✗`, the two signs that are not ASCII."""
+    """Return the text with `+` in place of `✓` and `!` in place of `✗`."""
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
 def sections(machine: Machine) -> Iterator[MachinePart]:
-    """Yield the parts of the overview: mode, CPU, RAM, each GPU, links between GPUs, other devices, missing
-    libraries."""
+    """Yield the parts of the overview: mode, CPU, RAM, each GPU, links between GPUs, other devices,
+    missing libraries."""
     yield _mode(machine)
     yield _cpu(machine)
     yield _ram(machine)
@@ -192,7 +191,7 @@ def title(gpu: Gpu) -> str:
 
 
 def gib(size: int | None) -> str:
-    """Return a number of bytes as a text in GiB, with one decimal. Return `unknown` for None."""
+    """Return a number of bytes as a text in GiB, or `unknown` for None."""
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
@@ -225,7 +224,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """Return a text with the clocks that are known, or None if none is known. The clocks are in hertz."""
+    """Return a text with the clocks, in hertz, that are known, or None."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -259,14 +258,12 @@ def _ram(machine: Machine) -> MachinePart:
 
 
 def _fill_level(total: int | None, free: int | None) -> float | None:
-    """Return the used share of a memory, from 0 to 1. `total` and `free` are bytes. Return None if one of them
-    is unknown."""
+    """Return the used share of a memory, from 0 to 1, or None if it is unknown."""
     return 1 - min(1.0, free / total) if total and free is not None else None
 
 
 def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    """Yield a line for each of the first MOST_NODES NUMA nodes, with its CPUs and memory. If there are more
-    nodes, a last line has their number."""
+    """Yield a line for each of the first MOST_NODES NUMA nodes, and the number of all if there are more."""
     for node in nodes[:MOST_NODES]:
         cpus, memory = node.cpus.value, node.memory_bytes.value
         parts = (
@@ -280,8 +277,7 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """Yield a part for each GPU, with its present clock. Three or more GPUs that differ only in their address
-    and present clock share one part."""
+    """Yield a part for each GPU, or for three and more that differ only in address and present clock."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
 
     def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
@@ -310,9 +306,7 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
-    """Return lines with the known facts, then the reasons against the use of the GPU, then the verdict.
-    `rejected` is the code of the reason why the recommendation leaves the GPU out, or None. `now` includes the
-    present clock, which differs between GPUs that share a part."""
+    """Return lines with the facts, the reasons against the use of the GPU, and the verdict."""
     driver, link, compute, power = gpu.driver, gpu.link, gpu.compute, gpu.power
     usable = gib(gpu.memory.usable_bytes.value)
     facts = (
@@ -322,6 +316,7 @@ def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
         f"PCIe {link.gen_max.value} x{_or(link.width_max.value)}" if link.gen_max.value else None,
     )  # fmt: skip
     settings = (
+        # the present clock differs between GPUs that share a part
         _clock(compute.now_hz.value if now else None, compute.max_hz.value),
         f"power limit {power.limit_w.value:.0f} W" if power.limit_w.value else None,
         None if compute.ecc.value is None else f"ECC {'on' if compute.ecc.value else 'off'}",
@@ -370,8 +365,7 @@ def _mode(machine: Machine) -> MachinePart:
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:
-    """Return the places in `gpus[]` of the GPUs with these ids, as a text such as "0-3". Empty if there are
-    none."""
+    """Return the places in `gpus[]` of the GPUs with these ids, as a text such as "0-3"."""
     return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 
@@ -384,8 +378,8 @@ _REGIMES: dict[str, str] = {
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """Return a line for each op, params and dtype of the measured break-evens `points`, such as "matmul float32: GPU
-    from n = 320 copied at every call"."""
+    """Return a line for each op, params and dtype of the break-evens `points`. An example is "matmul float32:
+    GPU from n = 320 copied at every call"."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
@@ -421,11 +415,12 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """Return the recommendation and the parts as text, as wide as the terminal (from NARROWEST to WIDEST
-    columns). `bars` shows the used memory as bars, `color` is the number of colours (0, 16 or 256), and `ascii`
-    replaces all signs beyond ASCII, as is done for a terminal that cannot show them."""
+    """Return the recommendation and the parts as text, NARROWEST to WIDEST columns wide like the terminal.
+    `bars` shows the used memory as bars. `color` is the number of colours: 0, 16 or 256. `ascii` replaces signs
+    beyond ASCII."""
     import shutil
 
+    # the terminal may show no others
     ascii = ascii or not _unicode()
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     rows = tuple(_row(part, ascii=ascii, bars=bars) for part in parts)
@@ -461,8 +456,8 @@ LEGEND = {
 
 
 def matrix(gpus: Sequence[Gpu]) -> list[str]:
-    """Return a small table as lines of text. It shows the path from each GPU to each other GPU, and its last
-    line is the legend. The list is empty if no path is known."""
+    """Return a table of the paths between the GPUs as lines of text, the legend last, or no lines if no path
+    is known."""
     words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
     shown = {word for line in words for word in line} - {"-", "?"}
     if not shown:

@@ -62,8 +62,7 @@ class CpuInfo(NamedTuple):
     common: dict[str, str]  # all other lines, by key
 
     def any(self, key: str) -> str | None:
-        """Return the value of `key` in the first block that has it. Placeholders do not count. Return None if
-        no block has it."""
+        """Return the value of `key` in the first block that has it, or None. Placeholders do not count."""
         return next(self.values(key), None)
 
     def values(self, key: str) -> Iterator[str]:
@@ -101,8 +100,8 @@ def parse(text: str) -> CpuInfo:
 
 
 def arch(info: CpuInfo, version: str = "") -> str | None:
-    """Return the architecture of the machine, inferred from the format of /proc/cpuinfo. `version` is the text
-    of /proc/version. Return None if the architecture is unknown."""
+    """Return the architecture of the machine, inferred from the format of /proc/cpuinfo, or None. `version` is
+    the text of /proc/version."""
     for key, form, name in _ARCHITECTURES:
         if (value := info.any(key)) and re.match(form, value, re.I):
             return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
@@ -110,7 +109,7 @@ def arch(info: CpuInfo, version: str = "") -> str | None:
 
 
 def model(info: CpuInfo) -> str | None:
-    """Return the name of the CPU as the kernel reports it. Return None if it is unknown."""
+    """Return the name of the CPU as the kernel reports it, or None."""
     for key in _MODEL_KEYS:
         if value := info.any(key):
             return " ".join(value.split())
@@ -122,8 +121,8 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """Return the CPU's manufacturer, or None if it is unknown: the name in cpuinfo; on Arm the name of the
-    implementer code; on Loongson and IBM the name that follows from the model."""
+    """Return the CPU's manufacturer, or None if it is unknown. On Arm it follows from the implementer code, and
+    on Loongson and IBM from the model."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -134,9 +133,9 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """Return the flags that matter for speed and that all CPUs share, in a fixed order. Return None if no flags
-    are listed. CPUs outside `online` are left out, unless the file numbers the CPUs differently or `online` is
-    None."""
+    """Return the flags that matter for speed and that all CPUs in `online` share, in a fixed order. Returns
+    None if no flags are listed."""
+    # else it is unknown which blocks are those of `online`
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
     for number, block in (*info.cpus.items(), (None, info.common)):
@@ -150,20 +149,20 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
 
 
 def keep_flags(flags: Iterable[str]) -> list[str]:
-    """Return the flags that matter for speed, in a fixed order. (On macOS the first AVX is called `avx1.0`.)"""
+    """Return the flags that matter for speed, in a fixed order."""
+    # the first AVX is `avx1.0` on macOS
     spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
     return [flag for flag in _KEPT if flag in spelled]
 
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
-    """Return Arm's `CPU part` of each online CPU, such as "0xd85". The result is empty if a CPU has none."""
+    """Return Arm's `CPU part` of each online CPU, such as "0xd85", or none if a CPU lacks it."""
     table = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
     return table if all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in table.values()) else {}
 
 
 def clock_hz(info: CpuInfo) -> int | None:
-    """Return the highest present clock, in hertz, that the file shows for any CPU. Return None if it shows no
-    clock."""
+    """Return the highest present clock, in hertz, that the file shows for any CPU, or None."""
     for key in _CLOCK_KEYS:
         shown = [re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value) for value in info.values(key)]
         clocks = [round(float(match[1]) * 1e6) for match in shown if match]
@@ -229,7 +228,7 @@ class Groups(NamedTuple):
 
 
 def read_groups(root: Root) -> Groups:
-    """Return the control groups of this process in every hierarchy: its own group and all groups above it."""
+    """Return the control groups of this process in all hierarchies: its own group and all groups above it."""
     tables = {path: root.read(path) for path in (MOUNTINFO, *MOUNTS)}
     mounts = next(
         (parsed for path, reading in tables.items() if (parsed := parse_table(path, reading.text or ""))), []
@@ -249,10 +248,8 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """Return the mounts of control groups and cpusets that the table `text` lists. Other lines and damaged lines
-    are left out. `path` is the file of the table, which decides its format. A table other than mountinfo does
-    not say which group is mounted. The `root` of its mounts is "/", the topmost group.
-    """
+    """Return the mounts of control groups and cpusets in the table `text`, without damaged lines. `path` is its
+    file, which decides the format. Only mountinfo says which group is mounted; else the `root` is "/"."""
     mounts = []
     for line in text.splitlines():
         place, dash, right = line.partition(" - ")
@@ -276,9 +273,8 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
-    """Return the number of CPUs that may be used on average: the smallest quota of the group and all groups
-    above it. The fact is absent if no group has a quota. If a file cannot be read, the fact has no value and the
-    status of the file."""
+    """Return the smallest quota of the process's group and all groups above it, as a number of CPUs. The fact
+    is absent without a quota, and has the status of a file that cannot be read."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
     facts = [
@@ -295,8 +291,8 @@ def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """Return the NUMA nodes that the process's control group allows. If the group names none, use the nearest
-    group above it that does."""
+    """Return the NUMA nodes that the process's control group allows, or else the nearest group above it that
+    names any."""
     return _public(_nearest(root, groups, _MEMS))
 
 
@@ -308,8 +304,8 @@ class MemoryBounds(NamedTuple):
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
-    """Return the memory limits that apply to this process: those of its control group and of all groups above
-    it. Both facts are absent if there is no limit. A fact that needs an unreadable file has no value."""
+    """Return the memory limits of this process's control group and of all groups above it. Both facts are
+    absent without a limit. A fact that needs an unreadable file has no value."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
@@ -326,21 +322,21 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
 
 
 def _public(fact: Fact[Any]) -> Fact[Any]:
-    """Return the fact with the names of users and containers in its source replaced by `*`, because users pass
-    documents on to others."""
+    """Return the fact with `*` in place of the names of users and containers in its source."""
     folder, slash, name = (fact.source or "").rpartition("/")
+    # users pass documents on to others
     return msgspec.structs.replace(fact, source=mask(folder) + slash + name) if fact.source else fact
 
 
 def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
-    """Return the fact with the smallest value. It is absent if no fact has a value."""
+    """Return the fact with the smallest value, or an absent one if none has a value."""
     stated = [fact for fact in facts if fact.value is not None]
     return min(stated, key=lambda fact: cast("float", fact.value), default=missing("absent"))
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Parse "150000 100000" (microseconds per period of microseconds) into a number of CPUs, here 1.5. Return
-    None for "max", which means no limit. Raises ValueError for a text of another form."""
+    """Parse "150000 100000" (microseconds per period of microseconds) into a number of CPUs, here 1.5. Returns
+    None for "max", no limit. Raises ValueError for a text of another form."""
     amount, period = text.split()
     if amount == "max":
         size(period)
@@ -382,8 +378,8 @@ def _limit(text: str) -> int | None:
 
 
 def _limit_above(text: str) -> int | None:
-    """Return the smallest limit of the group and of all groups above it, from the group's memory.stat. (A
-    container sees no files of the groups above its own.) Return None if there is no limit."""
+    """Return the smallest limit of the group and all groups above it, by its memory.stat, or None."""
+    # a container sees no files of the groups above its own
     line = re.search(r"^hierarchical_memory_limit (\d{1,20})$", text, re.M)
     return _limit(line[1]) if line else None
 
@@ -413,7 +409,7 @@ def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
 
 
 def is_table(text: str | None) -> bool:
-    """Tell whether every line has the format of a mount. This is also true of an empty table."""
+    """Tell whether all lines, if there are any, have the format of a mount."""
     return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 
 
@@ -425,8 +421,7 @@ def plausible(path: str) -> bool:
 def _damaged_group_file(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """Return the path of the damaged file that hides the process's own group of `controller`, or None if there
-    is none."""
+    """Return the path of the damaged file that hides the process's own group of `controller`, or None."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
@@ -442,8 +437,7 @@ def _damaged_group_file(
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:
-    """Yield the control groups that limit the process by `controller`. In each hierarchy with this controller,
-    these are the process's own group and all groups above it, up to the mount point."""
+    """Yield the process's own group and all groups above it in each hierarchy with this controller."""
     for mount in mounts[:MOST_MOUNTS]:
         v2 = mount.kind == "cgroup2"
         if not v2 and controller not in mount.controllers:
@@ -459,16 +453,14 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 
 
 def _below(path: str, root: str) -> str:
-    """Return `path` relative to the mounted group `root`, with a leading slash. Return "" for the mount point
-    itself and for paths outside of it."""
+    """Return `path` relative to the mounted group `root`, with a leading slash; "" if it is not below."""
     path, root = path.rstrip("/"), root.rstrip("/")
     inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
     return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""
 
 
 class Numbers(dict[str, int]):
-    """A mapping from each private part of a path to the number that replaces it. Parts are numbered in the
-    order in which they first appear."""
+    """A mapping from each private part of a path to the number that replaces it, in the order of appearance."""
 
     def rename(self, path: str) -> str:
         """Return `path` with a number for each private part."""
@@ -481,8 +473,7 @@ def mask(path: str) -> str:
 
 
 def _replace_private(path: str, change: Callable[[str], str]) -> str:
-    """Return `path` with `change` applied to each private run: neighbouring parts of a name, none of which is a
-    public word."""
+    """Return `path` with `change` applied to each run of neighbouring private parts of a name."""
 
     def replace(public: bool, run: str) -> str:
         core = run.strip("/.,:@_-")  # separators at the ends of a run join it to public words

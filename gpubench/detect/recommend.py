@@ -53,8 +53,8 @@ UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
-    """Return the mode, the devices and the reasons that the fixed rule gives. If `override` is not None, it is
-    the mode that the user chose instead, and the first reason says so."""
+    """Return the mode, the devices and the reasons that the fixed rule gives. `override` is the mode that the
+    user chose instead, or None."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
     apple = machine.platform.arch.value != "x86_64"
     objections = [(gpu, _objection(gpu, late, apple=apple)) for gpu in machine.gpus]
@@ -95,17 +95,16 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
 
 
 def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
-    """Return the recommendation with the confidence `verified` if a test kernel gave the right result on every
-    recommended device. `checked` holds the ids of the devices on which it did. Without a recommended device, or
-    with a higher confidence, `advice` is returned unchanged."""
+    """Return the recommendation, `verified` instead of `provisional` if `checked` holds all recommended
+    devices. `checked` holds the ids of devices on which a test kernel gave the right result."""
     if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
         return replace(advice, confidence="verified")
     return advice
 
 
 def at_least(size: int, gib: int) -> bool:
-    """Tell whether a device with `size` bytes of memory counts as one with `gib` GiB. It may lack a little: the
-    bound is NOMINAL times `gib`."""
+    """Tell whether a device with `size` bytes of memory counts as one with `gib` GiB: it has at least NOMINAL
+    times that."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -118,13 +117,12 @@ _SOURCES = {"nvidia": {"nvml", "cuda"}, "amd": {"drm", "cuda"}, "intel": {"drm"}
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str], *, apple: bool) -> str | None:
-    """Return the code of the first reason not to compute on this GPU, or None if there is none. `late` holds
-    the names of the probes that did not end in time. `apple` tells that a GPU of Metal is Apple's: beside a CPU
-    of x86 it may be Intel's."""
+    """Return the code of the first reason not to compute on this GPU, or None."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor, units = gpu.vendor.value or "", gpu.compute.units.value
     late = late & _SOURCES.get(vendor, set())
+    # beside a CPU of x86, a GPU of Metal may be Intel's
     listed = any("cuda" in api or ("metal" in api and apple) for api in gpu.apis)
     proven = listed or (vendor == "amd" and (units or 0) >= PROVEN_UNITS)
     if gpu.kind.value == "integrated" and not proven:
@@ -159,8 +157,7 @@ _WSL = "update Windows' driver for a GPU of NVIDIA; for others try --deep, or ru
 
 
 def no_gpu(machine: Machine) -> Reason:
-    """Return the reason for the mode cpu on a machine on which no GPU was found. If it may have a GPU all the same,
-    the text says what would show it."""
+    """Return the reason for the mode cpu on a machine on which no GPU was found, and what would show one."""
     unknown = machine.gpu_count.value is None
     wsl = unknown and machine.platform.wsl.value
     if machine.software_renderers:
@@ -182,11 +179,9 @@ class Verdict(NamedTuple):
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
-    """Return the recommendation by the newest result that is from this machine and decides the mode. `results`
-    is a file or a folder, of whose results at most MOST_FILES are read. `read` returns the evidence that a run
-    has for a mode. Newer results that do not decide the mode add notes to the recommendation. If no result
-    decides it, `advice` is returned with these notes. If no GPU may be usable, `advice` is returned as it
-    is."""
+    """Return the recommendation by the newest result of this machine that decides the mode, or else `advice`.
+    Newer results that do not decide it add notes. `results` is a file, or a folder of which MOST_FILES are
+    read. `read` returns a run's evidence for a mode."""
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
         return advice
@@ -232,8 +227,8 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
 def decide(
     machine: Machine, advice: Recommendation, evidence: Measured, gpus: Sequence[str]
 ) -> Recommendation | None:
-    """Return `advice` with the mode that `evidence` gives. The devices are `gpus`, or none if the mode is cpu.
-    Return None if the evidence does not decide the mode."""
+    """Return `advice` with the mode that `evidence` gives, or None if that does not decide. The devices are
+    `gpus`, or none if the mode is cpu."""
     verdict = judge(evidence, advice.mode)
     if verdict is None:
         return None
@@ -249,13 +244,13 @@ def decide(
 
 
 def judge(evidence: Measured, static: Mode) -> Verdict | None:
-    """Return the mode that the measured evidence gives, or None if it does not decide the mode. `static` is the
-    mode that the fixed rule gives without measurements. A gain of queued calls alone never decides for the GPU,
-    because few programs queue many calls before they wait."""
+    """Return the mode that the measured evidence gives, or None if it does not decide. `static` is the mode by
+    the fixed rule."""
     best = _best_split(evidence.splits)
     if best is not None:
         return Verdict("hybrid", "HYBRID_PAYS", best.gpu_share)
     winners = _winners(evidence)
+    # Queued calls alone do not decide for the GPU: few programs queue many calls before they wait.
     waited, copied, queued = map(winners.get, (WAITED, _from_host(winners), QUEUED))
     if waited == "gpu":
         return Verdict("gpu", "GPU_WHERE_DATA_STAYS" if copied in ("cpu", "mixed") else "GPU_DOMINATES")
@@ -275,7 +270,7 @@ _UNSURE = ("noise", "selected-in-sample", "throttled", "software")
 
 
 def _lost(splits: Sequence[MeasuredSplit]) -> bool:
-    """Tell whether a split surely gained nothing. That is evidence against sharing the work."""
+    """Tell whether a split surely gained nothing."""
     return any(split.reason is not None and split.reason not in _UNSURE for split in splits)
 
 
@@ -288,14 +283,12 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
 
 
 def _from_host(regimes: Container[str]) -> str:
-    """Return the regime for data in host memory: `transfer-always`, or `in-place-mapped` if `regimes` has only
-    that."""
+    """Return the regime for data in host memory, among the measured `regimes`."""
     return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
 
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
-    """Return the faster side by the id of each measured regime: gpu, cpu, equal, mixed, or None if it is
-    unknown."""
+    """Return the faster side by the id of each measured regime: gpu, cpu, equal, mixed or None."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
@@ -319,8 +312,7 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 
 def _both_situations(evidence: Measured) -> str:
-    """Return a text on waited calls and on calls that copy. An example is `GPU for data that stays there; the
-    CPU for calls that copy, but for matmul from 930 x 930`. Return "" if neither was measured."""
+    """Return a text on waited calls and on calls that copy, or "" if neither was measured."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]
@@ -378,8 +370,8 @@ def _say_what_is_missing(evidence: Measured) -> str:
 
 
 def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
-    """Return a note on a file of this machine with another driver, or on a file of another machine that the
-    user `named`. Return None for other files. `likeness` compares this machine with that of the file."""
+    """Return a note on a file with another driver, or on another machine's file that the user `named`,
+    or None."""
     if likeness.same and likeness.drivers:
         what = "; ".join(dict.fromkeys(likeness.drivers.values()))
         text = f"{path.name} was measured with another driver ({what}): measure again with `gpubench run`."
@@ -392,8 +384,7 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
 
 
 def _lacking(head: Run) -> str | None:
-    """Return the reason why a run cannot decide the mode, as far as its head shows one. Return None if the head
-    shows no reason; the rest of the file must then be read."""
+    """Return the reason why a run cannot decide the mode, as far as its head shows one, or None."""
     kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"
@@ -424,9 +415,8 @@ _DRIVERS = {
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Return a sentence that explains a code of `why_not` or of a reason, and what to do about it. The sentence names
-    the environment variable or the device node of this GPU, and a remedy for its vendor. It is "" for an unknown
-    code."""
+    """Return a sentence that explains a code of `why_not` or of a reason, with a remedy for this GPU. It is ""
+    for an unknown code."""
     node, variable, vendor = gpu.access.device_node, gpu.access.hidden_by_env.value, gpu.vendor.value or ""
     path = node.source or ""
     if code == "HIDDEN_BY_ENV" and variable:
@@ -452,12 +442,12 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Tell whether the provider's result is of use on this machine. It always is, except if no NVIDIA GPU is
-    known and NVML found no driver or CUDA failed: both may be probed even then."""
+    """Tell whether the provider's result is of use on this machine."""
     failed = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     cuda = provider.name == "cuda" and provider.status != "ok"
     # Older chips with a GPU of NVIDIA have no NVML.
     cards = (gpu for gpu in machine.gpus if cuda or gpu.kind.value != "integrated")
+    # without a known NVIDIA GPU, NVML and CUDA may be probed nevertheless
     return not (failed or cuda) or any(gpu.vendor.value == "nvidia" for gpu in cards)
 
 
@@ -475,9 +465,8 @@ class Lack(NamedTuple):
 
 
 def lacks(machine: Machine, target: str) -> Lack | None:
-    """Return None if the device `target` is present and not known to be unusable, else the reason and a remedy.
-    `target` is cpu, gpu, one of the backends in PROBED, `BACKEND:N`, or the id, uuid or PCI address of a
-    GPU."""
+    """Return why the device `target` is missing or unusable, and a remedy, or None if nothing is against it.
+    `target` is cpu, gpu, a backend in PROBED, `BACKEND:N`, or the id, uuid or PCI address of a GPU."""
     backend, _, number = target.partition(":")
     if target == "cpu" or backend == "numpy":
         return None
@@ -502,9 +491,9 @@ def lacks(machine: Machine, target: str) -> Lack | None:
 
 
 def _explain_block(machine: Machine, gpu: Gpu, *, cupy: bool = False) -> Lack | None:
-    """Return the reason why the GPU is not usable. Return None if nothing is known against it. `cupy` asks
-    whether CuPy can use it: a GPU that WebGPU alone lists may be usable without being one of CuPy's."""
+    """Return the reason why the GPU is not usable, by CuPy if `cupy` is True, or None."""
     code = (*gpu.why_not, "UNUSABLE")[0] if gpu.usable.value is False else None
+    # a GPU that WebGPU alone lists may be usable without being one of CuPy's
     if code is None and cupy and {"cuda", "hip"}.isdisjoint(gpu.apis):
         status = {provider.name: provider.status for provider in machine.providers}.get("cuda")
         missing = status == "absent" or any("cupy" in warning.refs for warning in machine.warnings)

@@ -52,8 +52,7 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
 
 
 def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) -> None:
-    """Add the machine's own pci.ids files to the trace. They are shortened to the names of the devices in
-    `records`."""
+    """Add the machine's own pci.ids files to the trace, shortened to the devices in `records`."""
     before = set(trace.files)
     books(root)
     devices = {
@@ -64,11 +63,10 @@ def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) 
 
 
 def folders(trace: TouchedFiles) -> list[str]:
-    """Return the sorted paths that a recording holds as folders. They are the folders that were listed or
-    looked up, those entries of listed folders that detection counts by name (cpu0, node1), and files that could
-    not be read for another reason than missing rights. Links are left out, because `pack` adds them itself."""
+    """Return the sorted paths that a recording holds as folders, without links."""
     paths = set(trace.folders)
     for folder, names in trace.folders.items():
+        # detection counts these by name, such as cpu0 and node1
         paths |= {f"{folder}/{name}" for name in names if _COUNTED.fullmatch(name)}
     return sorted(path for path in paths - set(trace.links) if path)
 
@@ -90,8 +88,7 @@ def pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the files with only the content that detection reads. Names of users, pods and containers are
-    replaced by numbers."""
+    """Return the files with only the content that detection reads, and numbers in place of private names."""
     numbers = Numbers()
     # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: ((*_FIRST, path).index(path), path))
@@ -147,8 +144,8 @@ def _own_line(line: str, numbers: Numbers) -> str:
 
 
 def _table(path: str, text: str, numbers: Numbers) -> str:
-    """Return a table of mounts with only the lines of control groups and the options that matter. A damaged
-    table remains damaged."""
+    """Return a table of mounts with only the lines of control groups and the options that matter."""
+    # a damaged table remains damaged
     lines = [] if proc.is_table(text) else [_SPOILED]
     for mount in parse_table(path, text):
         point, root = (_escape(numbers.rename(part)) for part in (mount.point, mount.root))

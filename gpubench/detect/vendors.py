@@ -35,8 +35,8 @@ GIB = 1 << 30
 
 
 def amd_facts(root: Root, function: Function) -> dict[str, Fact[Any]]:
-    """Return the facts that the files in the folder of an AMD GPU state. If the GPU is asleep, only its memory
-    totals are read, and most other facts are not probed."""
+    """Return the facts that the files of an AMD GPU state. If it is asleep, its memory totals are read, and
+    most other facts are not probed."""
     folder, asleep = function.folder, function.asleep
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
@@ -49,16 +49,15 @@ def amd_facts(root: Root, function: Function) -> dict[str, Fact[Any]]:
 
 
 def clock(text: str, mark: str = "") -> int | None:
-    """Return the highest clock, in hertz, in a table with lines such as "1: 2371Mhz *". Only lines that end in
-    `mark` count. Return None if there is no such line. Raises ValueError if any line has another form."""
+    """Return the highest clock, in hertz, among lines such as "1: 2371Mhz *" that end in `mark`, or None.
+    Raises ValueError for a line of another form."""
     step = matching(r"\w{1,2}: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines()]
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
-    """Return the power limits, in watts, that the sensors of the device report. `limit` and `default` are the
-    names of the files with the present limit and the default limit."""
+    """Return the power limits, in watts, that the sensors report in the files `limit` and `default`."""
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
@@ -91,9 +90,7 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
-    """Return the kind of an AMD GPU whose id is unknown. It is discrete if its files name a board. It is
-    integrated if its own memory (`vram`, in bytes) is small beside the part of RAM that it can map (`gtt`).
-    Otherwise the kind is missing. Of a GPU that is `asleep` only the sizes are compared."""
+    """Return the kind of an AMD GPU whose id is unknown, by its board and sizes (`vram`, `gtt`) in bytes."""
     if not asleep and root.read(f"{folder}/board_info").text:
         return make_fact("discrete", f"{folder}/board_info")
     if vram is not None and gtt is not None and vram <= 4 * GIB and gtt >= 8 * GIB and gtt >= 4 * vram:
@@ -129,7 +126,7 @@ _KINDS_BY_ID = {
 
 
 def _kind_by_id(function: Function) -> Fact[str]:
-    """Return the kind of the product that the ids of a GPU name. The fact is missing for an unknown product."""
+    """Return the kind of the product that the ids of a GPU name, missing for an unknown product."""
     record = function.record
     source = record.facts["device_id"].source or function.folder
     for kind, ids in _KINDS_BY_ID[record.vendor_id or 0].items():
@@ -141,14 +138,14 @@ def _kind_by_id(function: Function) -> Fact[str]:
 def intel_facts(
     root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
-    """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None if it has no card.
-    The driver i915 states the size of the local memory there; the same files are also in drm/cardN in the
-    device folder. Of a sleeping GPU only the kind is known."""
+    """Return the facts of one Intel GPU. `card` is its folder /sys/class/drm/cardN, or None. Of a sleeping GPU
+    only the kind is known."""
     folder = function.folder
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
     if not function.asleep:
         names = root.names_like(f"{folder}/drm", r"card\d{1,4}")
+        # i915 states the size of the local memory there, and in drm/cardN in the device folder
         places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
         own = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
         local = first(_tiles(root, folder), *own)
@@ -171,22 +168,20 @@ def intel_facts(
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
-    """Return the kind of an Intel GPU. It is discrete if it has memory of its own (`local`). Otherwise its
-    device id decides. If that is unknown, a GPU at the address that the processor's GPU has on bus 0 is
-    integrated, unless this may be a virtual machine."""
+    """Return the kind of an Intel GPU, by its own memory (`local`), its device id or its address."""
     if local.value is not None:
         return make_fact("discrete", local.source)
     kind = _kind_by_id(function)
     if kind.value is not None:
         return kind
+    # a virtual machine may have any GPU there
     if function.bdf == Address(0, 0, 2, 0) and hypervisor.value == "none":
         return make_fact("integrated", function.folder, "Intel's processors have their GPU at this address")
     return missing("absent", kind.source, "neither memory of its own nor its id tells")
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
-    """Return the memory of a GPU that the driver xe lists tile by tile, summed over the tiles. The sum is
-    missing if the size of a tile is missing, and absent if there are no tiles."""
+    """Return the memory of a GPU, which the driver xe lists tile by tile."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if all(fact.status == "absent" for fact in facts):
@@ -201,8 +196,7 @@ NVIDIA_FOLDER = "/proc/driver/nvidia"
 
 
 def read_gpus(root: Root) -> list[DeviceRecord] | None:
-    """Return one record for each folder of /proc/driver/nvidia/gpus. Return None if the folders cannot be
-    listed."""
+    """Return one record for each folder of /proc/driver/nvidia/gpus, or None if they cannot be listed."""
     names = root.names(f"{NVIDIA_FOLDER}/gpus")
     if names is None:
         return None
@@ -215,8 +209,8 @@ driver_version = matching(r"(?s:.*)NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s(?s:.
 
 
 def parse_information(text: str) -> dict[str, str]:
-    """Parse lines `Name: value` into a mapping. Lines without a value are left out. Raises ValueError if no
-    line is left."""
+    """Parse lines `Name: value` into a mapping, without lines that have no value. Raises ValueError if no line
+    is left."""
     pairs = [line.partition(":") for line in text.splitlines()]
     table = {key.strip(): value.strip() for key, colon, value in pairs if colon and value.strip()}
     if not table:
@@ -225,8 +219,8 @@ def parse_information(text: str) -> dict[str, str]:
 
 
 def parse_numa(text: str) -> tuple[int, int] | None:
-    """Return the number of the NUMA node that the GPU memory is, and the bytes of this memory. Return None if
-    the memory is no node. Raises ValueError for a damaged file."""
+    """Return the number of the NUMA node that the GPU memory is, and its bytes, or None if it is no node.
+    Raises ValueError for a damaged file."""
     table = parse_information(text)
     node = integer(table.get("Node", ""))
     if node < 0:
@@ -235,18 +229,18 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
-    """Return the kind of an NVIDIA GPU: discrete, or not_probed if the GPU may share the memory of the CPU.
-    `soc` is the firmware's name of a chip whose GPU shares it."""
+    """Return the kind of an NVIDIA GPU: discrete, or not_probed if it may share the CPU's memory. `soc` is the
+    firmware's name of a chip whose GPU does."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}
 
 
 def find_soc(root: Root, platform: Platform, listed: Sequence[DeviceRecord]) -> Fact[str]:
-    """Return the fact with the name of the chip, if the firmware names one whose GPU shares the CPU's memory.
-    The fact has no value on other machines. It also has none if this GPU is among the records `listed`, because
-    then all other GPUs of NVIDIA are cards."""
+    """Return the name of the chip, if the firmware names one whose GPU shares the CPU's memory and is not among
+    the records `listed`."""
     if any(r.device_id in SOC_DEVICES or (r.bdf is None and r.vendor_id == NVIDIA) for r in listed):
+        # all other GPUs of NVIDIA are then cards
         return ABSENT
 
     def name(text: str) -> str | None:
@@ -263,10 +257,10 @@ class NumaNodes(NamedTuple):
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
-    """Return the NUMA nodes that the files `numa_status` of the GPUs name. The driver writes such a file for
-    each GPU or for none, so if only some GPUs lack the file, it counts as damaged."""
+    """Return the NUMA nodes that the files `numa_status` of the GPUs name."""
     facts = [record.facts["memory.numa_node"] for record in records or ()]
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
+    # The driver writes this file for each GPU or for none: if only some lack it, it is damaged.
     good = ("ok", "absent") if not nodes else ("ok",)
     return NumaNodes(nodes, next((fact for fact in facts if fact.status not in good), None))
 
@@ -310,19 +304,19 @@ class KfdNode(NamedTuple):
 
     @property
     def table(self) -> dict[str, int]:
-        """The properties. Empty if they cannot be read."""
+        """The properties, empty if they cannot be read."""
         return self.properties.value or {}
 
     @property
     def address(self) -> Address:
-        """The PCI address with the function set to 0. The stated function is not used, because in partitioned
-        modes it is the number of a partition."""
+        """The PCI address with the function set to 0."""
         location = self.table.get("location_id", 0)
+        # in partitioned modes, the stated function is the number of a partition
         return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
 
     @property
     def place(self) -> int:
-        """The stated PCI function. In partitioned modes it is the number of a partition."""
+        """The stated PCI function, in partitioned modes the number of a partition."""
         return self.table.get("location_id", 0) & 7
 
     @property
@@ -342,8 +336,8 @@ class KfdNode(NamedTuple):
 
 
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
-    """Return one record for each physical GPU, with its partitions and links. Return None if there is no KFD
-    topology."""
+    """Return one record for each physical GPU, with its partitions and links, or None without a
+    KFD topology."""
     names = root.names(KFD_NODES)
     if names is None:
         return None
@@ -369,9 +363,9 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
 
 
 def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
-    """Return the keys of the GPUs to which an unreadable node may belong as a partition, or an empty set if it
-    cannot be one. The nodes of one GPU follow each other. So only the GPUs of the neighbouring nodes come into
-    question, and their partition numbers show whether a partition is missing there."""
+    """Return the keys of the GPUs to which an unreadable node may belong as a partition."""
+    # The nodes of one GPU follow each other, and the partition numbers of its neighbours show whether one is
+    # missing.
     below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
     above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
     if below and above and below.gpu == above.gpu:
@@ -386,8 +380,7 @@ def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
 
 
 def _unread(node: KfdNode) -> DeviceRecord:
-    """Return the record of a GPU whose properties cannot be read. Other files still show that it is a GPU and
-    how much memory it has."""
+    """Return the record of a GPU whose properties cannot be read."""
     facts: dict[str, Fact[Any]] = {
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,
@@ -405,8 +398,8 @@ def properties(text: str) -> dict[str, int]:
 
 
 def gfx(version: int) -> str | None:
-    """Return the name of a gfx version, such as "gfx942" for 90402: major in decimal, minor and stepping in
-    hexadecimal. Return None for 0."""
+    """Return the name of a gfx version, such as "gfx942" for 90402 (minor and stepping in hexadecimal), or None
+    for 0."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
 
 
@@ -440,9 +433,9 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
 
 
 def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
-    """Return the sum of the facts' values. The sum is missing if any value is missing, because a partial sum
-    would be a wrong size."""
+    """Return the sum of the facts' values, missing if a value is."""
     unknown = [fact for fact in facts if fact.value is None]
+    # a partial sum would be a wrong size
     return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
 
 
@@ -458,8 +451,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
 
 
 def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
-    """Return the paths of each GPU to the others, in the order of `groups`, which holds the nodes of each GPU.
-    Partitions of one GPU have no paths to each other."""
+    """Return the paths of each GPU to the others, in the order of `groups`, the nodes of each GPU."""
     owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):

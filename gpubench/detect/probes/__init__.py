@@ -16,8 +16,8 @@ FactJson = dict[str, Any]
 
 
 class ProbeFailure(Exception):
-    """A library is missing or refuses to work. The probe's provider in the document gets `status`, `error_code`
-    and `hint`."""
+    """A library is missing or refuses to work. The arguments are fields of the probe's provider in
+    the document."""
 
     def __init__(self, status: Status, error_code: str, hint: str) -> None:
         super().__init__(hint)
@@ -28,12 +28,12 @@ class ProbeFailure(Exception):
 
 @contextlib.contextmanager
 def require(package: str, remedy: str = "") -> Iterator[None]:
-    """Run the imports of a package in this context. If one fails, raise ProbeFailure. Its hint has `remedy` or,
-    if that is empty, the command that installs gpubench. An installed package that does not load may raise
-    OSError or any other exception, whose text is then part of the hint."""
+    """Run the imports of a package in this context. Raises ProbeFailure if one fails; its hint has `remedy`, or
+    the command that installs gpubench."""
     try:
         yield
     except Exception as error:
+        # a package that does not load may raise any exception
         code = "ImportError" if isinstance(error, ImportError) else type(error).__name__
         # CuPy wraps the error in a page of advice.
         why = f"does not load ({' '.join(str(error.__cause__ or error).split())})"
@@ -42,7 +42,8 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
 
 
 def text(value: Any) -> str | None:
-    """Return bytes decoded to text, and other values such as None unchanged. (Some bindings return bytes.)"""
+    """Return bytes decoded to text, and other values such as None unchanged."""
+    # some bindings return bytes
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -58,11 +59,9 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answer of a probe several times: before each device is checked, and once more at the end. It
-    has the records of all devices from the start, so they are not lost if a check on a broken device never
-    returns. `version` is that of the library. `describe` turns a device and its number into a record. `check`
-    tells whether a device computes rightly; None checks nothing. If a device cannot be described, the other
-    devices are still listed, and the hint names the device by `name` and number."""
+    """Yield a probe's answer before the check of each device, and once more at the end. It has the records of
+    all devices that `describe(number, device)` can describe; the hint names the others. `check` tells whether a
+    device computes rightly."""
     described, lost = [], []
     for number, device in enumerate(devices):
         try:
@@ -74,6 +73,7 @@ def ask_each(
         "version": version,
         "hint": "; ".join(lost) or None,
     }
+    # A check on a broken device may never return: the records are out by then.
     for device, record in described:
         yield answer | {"partial": True}
         if check is not None and "why_not" not in record:

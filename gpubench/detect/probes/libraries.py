@@ -38,8 +38,8 @@ _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
-    """Return the probe's answer. Its entry `blas` has the library, version, threads and kernel of every BLAS that
-    NumPy loads. Raises ProbeFailure if NumPy or threadpoolctl does not load."""
+    """Return the library, version, threads and kernel of each BLAS that NumPy loads, in the entry `blas`.
+    Raises ProbeFailure if NumPy or threadpoolctl does not load."""
     with require("NumPy with threadpoolctl"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info
@@ -49,8 +49,8 @@ def probe_blas() -> dict[str, Any]:
 
 
 def probe_cpuinfo() -> dict[str, Any]:
-    """Return the probe's answer. Its entry `cpu` has model, vendor, flags and the advertised clock in hertz. It
-    also has the caches, each with its size in bytes. py-cpuinfo sleeps for a second and forks."""
+    """Return model, vendor, flags, advertised clock (hertz) and caches (bytes) in the entry `cpu`. py-cpuinfo
+    sleeps for a second and forks. Raises ProbeFailure if it does not load."""
     with require("py-cpuinfo"):
         from cpuinfo import get_cpu_info
     info = get_cpu_info()
@@ -67,8 +67,7 @@ def probe_cpuinfo() -> dict[str, Any]:
 
 
 def _hertz(clock: Any) -> int | None:
-    """Return the clock in whole hertz. `clock` is the field `hz_advertised` of py-cpuinfo, a pair of the whole
-    hertz and the decimals. Return None if it has no such pair."""
+    """Return py-cpuinfo's pair (whole hertz, decimals) as whole hertz, or None."""
     match clock:
         case [int(whole), *_] if whole > 0:
             return whole
@@ -76,8 +75,7 @@ def _hertz(clock: Any) -> int | None:
 
 
 def _bytes(size: Any) -> int | None:
-    """Convert a cache size to bytes. Depending on the system, py-cpuinfo gives a number of bytes or a text such
-    as "256 KB". Return None for anything else."""
+    """Convert a cache size, a number of bytes or a text such as "256 KB", to bytes, or return None."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size if size > 0 else None
     number, _, unit = size.strip().partition(" ") if isinstance(size, str) else ("", "", "")
@@ -92,9 +90,8 @@ _NO_DEVICE = 100
 
 
 def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
-    """Yield the probe's growing answer, as `ask_each` makes it, for the devices that CuPy lists. `cupy` is the
-    library; None imports it. Raises ProbeFailure if CuPy or its driver does not work. Without a device the
-    answer has no record."""
+    """Yield the probe's growing answer (`ask_each`) for the devices that CuPy lists. `cupy` is the library;
+    None imports it. Raises ProbeFailure if CuPy or its driver does not work."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
@@ -146,8 +143,7 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
 
 
 def _too_old(cupy: Any, capability: int) -> bool:
-    """Tell whether CuPy's compiler no longer supports a device with this compute `capability`, such as 75 for
-    7.5. The compiler's own list decides. False if it has none."""
+    """Tell whether CuPy's compiler no longer supports this compute `capability`, such as 75 for 7.5."""
     try:
         served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
     except Exception as error:  # a CuPy or CUDA without the call says nothing
@@ -157,7 +153,7 @@ def _too_old(cupy: Any, capability: int) -> bool:
 
 
 def _check_cuda(cupy: Any, index: int) -> bool:
-    """Compute 2 x + 1 for 0..999 on the device, and tell whether every element is right."""
+    """Compute 2 x + 1 for 0..999 on the device, and tell whether all elements are right."""
     try:
         with cupy.cuda.Device(index):
             got = (cupy.arange(1000, dtype=cupy.float32) * 2 + 1).tolist()
@@ -183,9 +179,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the probe's answer before each adapter of wgpu and at the end (see `ask_each`). Each answer has the
-    records of all adapters that could be described. With `check`, each adapter computes something, and its
-    record tells in `checked` whether the result was right. Raises ProbeFailure if wgpu is not installed."""
+    """Yield the probe's growing answer (`ask_each`) for the adapters of wgpu. With `check`, each adapter
+    computes something, and `checked` in its record tells whether the result was right. Raises ProbeFailure if
+    wgpu is not installed."""
     with require("wgpu"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()
@@ -199,7 +195,8 @@ def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
 
 
 def adapter_record(ordinal: int, adapter: Any) -> dict[str, Any]:
-    """Return the record of an adapter of wgpu. What the adapter leaves empty is None, or left out if it is an id."""
+    """Return the record of an adapter of wgpu. What the adapter leaves empty is None, or left out if it is
+    an id."""
     info = dict(adapter.info)
     api = _APIS.get(str(info.get("backend_type")), str(info.get("backend_type") or "unknown").lower())
     record = {
@@ -214,7 +211,7 @@ def adapter_record(ordinal: int, adapter: Any) -> dict[str, Any]:
 
 
 def _check_adapter(adapter: Any) -> bool:
-    """Compute 2 x + 1 for 0..999 on the adapter, and tell whether every element is right."""
+    """Compute 2 x + 1 for 0..999 on the adapter, and tell whether all elements are right."""
     import wgpu
 
     try:
@@ -255,13 +252,9 @@ _MOST_BYTES = 1 << 16
 
 
 def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
-    """Return the answer with one record for each render node. `nodes` holds the `node` name, `bdf` and `driver`
-    of each, and all are queried side by side.
-
-    A node that refuses, or does not answer within `limit_s` seconds, has no record and is named in the hint.
-    Raises ProbeFailure on systems without render nodes, and if nodes refuse for lack of permission and no other
-    one answers.
-    """
+    """Return one record for each render node that answers within `limit_s` seconds; the hint names the others.
+    `nodes` holds the `node` name, `bdf` and `driver` of each. Raises ProbeFailure on systems without render
+    nodes, and if nodes refuse permission and none answers."""
     try:
         import fcntl
     except ImportError as error:
@@ -293,7 +286,7 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
 
 
 def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
-    """Query one render node and return its record. Raises OSError, struct.error and KeyError."""
+    """Query one render node and return its record."""
     handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
     try:
         asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
@@ -303,14 +296,13 @@ def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
 
 
 def request(direction: int, number: int, size: int) -> int:
-    """Return the ioctl number of a DRM command. `direction` is _WRITE or _READ_WRITE, `number` is the number of
-    the command, and `size` is the size of its argument in bytes."""
+    """Return the ioctl number of a DRM command. `direction` is _WRITE or _READ_WRITE, and `size` the bytes of
+    the argument."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
 
 
 def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Ask the driver amdgpu, by two queries of DRM_IOCTL_AMDGPU_INFO, and return the facts of the GPU: those of
-    struct drm_amdgpu_info_device and of struct drm_amdgpu_memory_info. Raises OSError."""
+    """Return the facts of an AMD GPU, by two queries of DRM_IOCTL_AMDGPU_INFO. Raises OSError."""
 
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
@@ -318,6 +310,7 @@ def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
         ioctl(handle, request(_WRITE, 0x05, len(command)), command)
         return answer.tobytes()
 
+    # struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info
     info, (vram,) = ask(_AMD_DEV_INFO), struct.unpack_from("=Q", ask(_AMD_MEMORY), 0)
     (units,), (flags,) = struct.unpack_from("=I", info, 48), struct.unpack_from("=Q", info, 136)
     fused = bool(flags & _AMD_FUSION)
@@ -350,10 +343,8 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
-    """Return the facts that follow from the memory regions which an Intel driver lists. `query` takes the
-    length and the address of a buffer and fills the buffer; called with length 0, it returns the length that is
-    needed. `header` is the size of the header in bytes. Raises OSError for an impossible length, and
-    struct.error for a truncated answer."""
+    """Return the facts of the memory regions that `query` lists, behind a header of this many bytes."""
+    # It fills a buffer of a length at an address, and with length 0 tells the length that it needs.
     length = query(0, 0)
     if not 0 < length <= _MOST_BYTES:
         raise OSError(f"the query answered {length}")
@@ -378,8 +369,8 @@ _SIZE = "HardwareInformation.qwMemorySize"
 
 
 def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
-    """Return the facts that the registry of Windows states about each model of GPU, by vendor and device id. If
-    two entries of a model differ in a fact, the fact is left out. The result is empty on other systems."""
+    """Return the facts that the registry of Windows states about each model of GPU, by vendor and device id.
+    Facts in which two entries of a model differ are left out. The result is empty on other systems."""
     entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
     for values in _adapters():
         match = _IDS.match(str(values.get("MatchingDeviceId", "")))
@@ -403,8 +394,7 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield, for each subkey of the registry key of graphics adapters, its values by name. Yield nothing on
-    systems other than Windows. Keys that may not be read are left out."""
+    """Yield the values, by name, of each readable subkey of the registry key of graphics adapters."""
     try:
         import winreg
     except ImportError:
@@ -419,17 +409,13 @@ def _adapters() -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the probe whose name is the first argument. The second argument is a JSON object of keyword
-    arguments.
-
-    A probe of several devices writes several messages, each of which replaces the one before. A `partial`
-    message counts only if no other follows.
-    """
+    """Run the probe whose name is the first argument. The second is a JSON object of keyword arguments."""
     messages = Messages()
     name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}
     try:
         answers = _probe(name)(**options)
         for answer in [answers] if isinstance(answers, dict) else answers:
+            # each message replaces the one before
             messages.write(json.dumps(answer).encode())
     except ProbeFailure as failure:
         messages.write(json.dumps({"records": [], **vars(failure)}).encode())

@@ -56,11 +56,11 @@ class GpuTarget(Protocol):
 
     @property
     def uuid(self) -> str | None:
-        """The uuid of the GPU, with or without dashes and prefix. None if it is unknown."""
+        """The uuid of the GPU, with or without dashes and prefix, or None if it is unknown."""
 
     @property
     def pci(self) -> str | None:
-        """The PCI address of the device. None if it is unknown."""
+        """The PCI address of the device, or None if it is unknown."""
 
 
 GpuReader = Callable[[], Mapping[str, Any]]
@@ -75,8 +75,8 @@ class Handle:
         self.errors: dict[int, Exception] = {}  # by NVML's code
 
     def ask(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> FactJson:
-        """Return the fact of one NVML call. The call gets the arguments `first` of the handle and then `more`.
-        `read` turns the answer into a value. An error of NVML becomes the status of the fact."""
+        """Return the fact of one NVML call with the arguments `first` of the handle and then `more`. `read`
+        turns the answer into a value. An error of NVML becomes the status of the fact."""
         try:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
@@ -93,12 +93,12 @@ class Handle:
 
     @property
     def uuid(self) -> str | None:
-        """The uuid with its prefix. None if NVML does not give it."""
+        """The uuid with its prefix, or None if NVML does not give it."""
         return text(self.value("nvmlDeviceGetUUID"))
 
     @property
     def bdf(self) -> str | None:
-        """The PCI address as NVML writes it. None if NVML does not give it."""
+        """The PCI address as NVML writes it, or None if NVML does not give it."""
         return text(getattr(self.value("nvmlDeviceGetPciInfo"), "busId", None))
 
     @property
@@ -108,15 +108,14 @@ class Handle:
 
 
 def _code(error: Exception) -> Any:
-    """Return NVML's number of the error. Return None if the error is not one of NVML."""
+    """Return NVML's number of the error, or None for other errors."""
     return getattr(error, "value", None)
 
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the records found so far after each GPU, and at the end all records with their links. So no record
-    is lost if a call on a broken GPU never returns. `nvml` is the binding; None imports it. `addresses` holds
-    the PCI addresses of the GPUs that, according to files, are bound to the driver. A GPU that NVML counts but
-    cannot reach has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start."""
+    """Yield the records found so far after each GPU, and at the end all records with their links. `nvml` is the
+    binding; None imports it. `addresses` are those of the GPUs bound to the driver. Raises ProbeFailure if NVML
+    cannot start."""
     nvml = nvml or library()
     try:
         handles, lost = _start(nvml)
@@ -130,6 +129,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
     served = cuda | {"value": f"{number // 1000}.{number % 1000 // 10}" if (number := cuda["value"]) else None}
     answer: dict[str, Any] = {"records": [], "version": driver, "cuda_driver": cuda["value"], "partial": True}
     devices = []
+    # A call on a broken GPU may never return: the records before it are out by then.
     for index, handle in handles.items():
         try:
             record = _device(handle, index, driver) | {"driver.cuda": served, "paths": []}
@@ -167,8 +167,7 @@ def library() -> Any:
 
 
 def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
-    """Start NVML. Return the handles of the GPUs, and the errors of the GPUs that have no handle, each by the
-    GPU's index. Raises the error that keeps NVML from starting."""
+    """Start NVML, and return the GPUs' handles, and the errors of those without one, by index."""
     nvml.nvmlInit()
     handles: dict[int, Handle] = {}
     refused: dict[int, Exception] = {}
@@ -192,8 +191,7 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
 
 
 def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
-    """Assign the unused addresses, in order, to the records without address and uuid. Do nothing if the numbers
-    of the two differ."""
+    """Assign the unused addresses, in order, to the records without address and uuid, if they are as many."""
     reached = {address(record["bdf"]) for record in records}
     free = [bdf for bdf in addresses if address(bdf) not in reached]
     nameless = [record for record in records if not record["bdf"] and not record["uuid"]]
@@ -211,8 +209,7 @@ def _watts(milliwatts: int) -> float:
 
 
 def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
-    """Return the record of the GPU with this `index` in NVML's list. `driver` is the version of the driver.
-    Raises the driver's error if it gives neither uuid nor address."""
+    """Return the record of the GPU with this `index` in NVML's list."""
     ask, nvml = handle.ask, handle.nvml
     record = {
         "source": "nvml", "ordinal": index, "bdf": handle.bdf, "version": driver, "uuid": handle.uuid,
@@ -245,10 +242,10 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
 
 
 def _memory(handle: Handle) -> dict[str, Any]:
-    """Return the total, free and reserved bytes. The newer call of NVML is tried first; the older call does not
-    report the reserved bytes. A total of 0 counts as missing."""
+    """Return the total, free and reserved bytes."""
     version = getattr(handle.nvml, "nvmlMemory_v2", None)
     total = fact(None)
+    # the older call does not report the reserved bytes
     if version is not None:
         total = handle.ask("nvmlDeviceGetMemoryInfo", version)
     if total["value"] is None and total["status"] != "permission":
@@ -273,8 +270,7 @@ def throttle_words(handle: Handle) -> list[str]:
 
 
 def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the MIG instances of a GPU, each with the memory of the instance. `parent` is the
-    GPU's own record."""
+    """Return the records of the MIG instances of a GPU, whose own record is `parent`."""
     records = []
     count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
     for index in range(count or 0):
@@ -311,7 +307,7 @@ class CardLinks(NamedTuple):
 
 
 def _links(handle: Handle) -> CardLinks:
-    """Return the active links of a GPU. Each link is queried once."""
+    """Return the active links of a GPU."""
     to: dict[Address, int] = {}
     switched, version, first_state = 0, fact(None, "absent"), fact(None, "absent")
     for link in range(MOST_LINKS):
@@ -335,8 +331,7 @@ def _links(handle: Handle) -> CardLinks:
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
-    """Return the paths from each GPU to the other GPUs, by the address of the GPU. GPUs that are divided into
-    MIG instances are left out."""
+    """Return the paths between GPUs that are not divided into MIG instances, by the address of the first."""
     placed = {
         at: (handle, _links(handle))
         for handle in handles
@@ -372,15 +367,14 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """Return, by device id, a function that reads the present state of the target's GPU: a mapping with the names
-    and units of `measure.monitor.Reading`, in which None is unknown. If NVML does not find a device, the reason
-    is stored in `absent`, by the device id. `nvml` is the binding; None imports it."""
+    """Return, by device id, a function that reads the present state of the target's GPU, in the fields of
+    `measure.monitor.Reading`. Why a device is not found goes into `absent`, by its id. `nvml` is the binding;
+    None imports it."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """Return the handles of the GPUs that NVML finds, by the device id of the target. For each other target,
-    the reason is stored in `absent`, by device id."""
+    """Return the GPUs' handles by the target's device id; `absent` gets the reasons for the others."""
     handles: dict[int, Handle] = {}
     try:
         handles, refused = _start(nvml or library())
@@ -400,11 +394,11 @@ def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: An
 
 
 def _is_target(handle: Handle, target: GpuTarget) -> bool:
-    """Tell whether the handle is the target, by uuid or by address, never by name. The uuid of a partition
-    matches no GPU, but its address does."""
+    """Tell whether the handle is the target, by uuid or by address."""
     own = handle.uuid
     if own and target.uuid and uuid_key(own) == uuid_key(target.uuid):
         return True
+    # the uuid of a partition matches no GPU, but its address does
     return target.pci is not None and address(handle.bdf) == address(target.pci)
 
 
@@ -425,14 +419,12 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 def gpu_users(
     targets: Iterable[GpuTarget], nvml: Any = None, *, own: Collection[int] = ()
 ) -> dict[str, dict[str, int]]:
-    """Return who uses the GPU of each target, by device id. `computing` is the number of processes that compute
-    on it, `drawing` the number that only draw, and `used_bytes` the used memory. Processes with the numbers
-    `own` do not count. NVML does not list processes of other containers, but counts their memory. A GPU that is
-    divided into partitions is left out, because users of another partition do not disturb. `used_bytes` is 0 if
-    the GPU shares the system's memory, which also holds the system's files, or if NVML counts what the driver
-    reserves as used."""
+    """Return who uses the GPU of each target, by device id, without GPUs that are divided into partitions.
+    `computing` is the number of processes that compute, and `drawing` of those that only draw, without those in
+    `own`. `used_bytes` is the used memory, 0 if it is unknown."""
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
+        # users of another partition do not disturb
         if handle.partitioned:
             continue
         computing, drawing = (
@@ -443,6 +435,8 @@ def gpu_users(
             or set()
             for what in ("Compute", "Graphics")
         )
+        # NVML lists no processes of other containers, but counts their memory. It is unknown where the GPU
+        # shares the system's memory, or where NVML counts what the driver reserves.
         used = None
         version = getattr(handle.nvml, "nvmlMemory_v2", None)  # which separates what the driver reserves
         mode = handle.value("nvmlDeviceGetAddressingMode")
