@@ -1,8 +1,6 @@
 """Reports: the numbers of result files for people and for other programs. They are made from the files alone,
-without NumPy or a GPU.
-
-This package measures nothing. The command line, the Python interface and wings use it.
-"""
+without NumPy or a GPU. This package measures nothing. The command line, the Python interface and wings use
+it."""
 
 from __future__ import annotations
 
@@ -51,12 +49,9 @@ def analyse_runs(
     gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
-    """Return the analysis of each run, in the order of `runs`.
-
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE; None means the fastest CPU implementation.
-    `keep` selects the cases to show, `gates` are the requested gates, and `claims` are the claims to judge.
-    Raises UsageError if `keep` leaves no case, and InputError for a baseline that was not measured.
-    """
+    """Return the analysis of each run, in the order of `runs`. `baseline` is DEVICE, IMPLEMENTATION or
+    IMPLEMENTATION@DEVICE; None means the fastest CPU implementation. `keep` selects the cases to show. Raises
+    UsageError if `keep` leaves no case, and InputError for a baseline that was not measured."""
     from gpubench.analysis.analyse import analyse
 
     analyses = [analyse(run, baseline=baseline, keep=keep, gates=gates, claims=claims) for run in runs]
@@ -92,8 +87,8 @@ def screen(
     files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
 ) -> str:  # fmt: skip
     """Return the answer of one run, or one line for each of several runs. `format` is `table` (for a terminal)
-    or `plain`. `files` holds the file name of each run and is needed only for several runs. `saved` holds the
-    files that the run has just saved. `height` is the number of lines of the terminal."""
+    or `plain`. `files` holds the file name of each run, for several runs. `saved` holds the files that the run
+    has just saved. `height` is the number of lines of the terminal."""
     from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
 
@@ -105,10 +100,8 @@ def screen(
 
 
 def require_look(format: str, options: RenderOptions) -> None:
-    """Raise UsageError for an unknown section, time unit, sort key or CSV column.
-
-    The columns of tables are checked later, when the tables exist.
-    """
+    """Raise UsageError for an unknown section, time unit, sort key or CSV column. The columns of tables are
+    checked later, when the tables exist."""
     from gpubench.analysis.analyse import KEYS
 
     require(options.sections)

@@ -41,8 +41,8 @@ def render(advice: Advice, format: str, width: int = WIDTH) -> str:
 
 
 def text(advice: Advice, width: int = WIDTH) -> str:
-    """Return the advice as text: first a sentence, then a table of the candidates, then the gain with the
-    evidence for it."""
+    """Return the advice as text: first a sentence, then a table of the candidates, then the gain with its
+    evidence."""
     parts = [
         wrap(f"{_question(advice)}: {_answer(advice)}", width),
         _table(advice, width),
@@ -67,8 +67,7 @@ def json(advice: Advice) -> str:
 
 
 def env(advice: Advice) -> str:
-    """Return the advice as assignments of shell variables. A missing value is an empty text. gpubench itself
-    does not read these variables."""
+    """Return the advice as assignments of shell variables. A missing value is an empty text."""
     values = {
         "DEVICE": advice.device_id, "BACKEND": advice.backend, "IMPLEMENTATION": advice.implementation,
         "BASIS": advice.basis,
@@ -91,8 +90,7 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table. The names of the devices are left out if it would be wider than
-    `width`."""
+    """Return the candidates as a table, without the names of the devices if these do not fit."""
     columns = heads(
         "device", "implementation", number("one call"), "interval",
         Column("basis", least=20),
@@ -165,8 +163,8 @@ def _evidence(advice: Advice) -> list[str]:
 
 
 def _cpu_lines(advice: Advice) -> list[str]:
-    """Return a line with the code behind the CPU times, such as `CPU: numba (numpy:0, 16 threads), PyTorch with
-    MKL (torch:cpu, 16 threads).` Return an empty list if no CPU has a time."""
+    """Return a line with the code behind the CPU times, such as `CPU: numba (numpy:0, 16 threads).`, if there
+    are any."""
     texts = []
     for option in advice.candidates:
         if option.kind == "cpu" and option.implementation is not None:
@@ -180,8 +178,8 @@ def _cpu_lines(advice: Advice) -> list[str]:
 
 
 def _software(advice: Advice) -> str:
-    """Return the names and versions of the backends that were measured, as text. They are shown because other
-    versions may have other times."""
+    """Return the names and versions of the backends that were measured, as text."""
+    # Other versions may have other times.
     backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)

@@ -31,8 +31,8 @@ ROWS, MARKS, ENDS = "rows", "marks", "ends"
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart. The page shows the rows and marks whose fields `device` (or `devices`) and `regime` fit the
-    reader's choice. A row without these fields is always shown."""
+    """A chart. The page shows the rows and marks that fit the reader's choice of devices and regimes. A row
+    without the field `device` (or `devices`) or `regime` fits any choice."""
 
     id: str  # the id of its HTML element
     title: str  # the title above the chart
@@ -82,7 +82,7 @@ def all_series(analysis: Analysis) -> tuple[str, ...]:
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
     """Return the devices that have a case in the charts, CPUs first. CPUs have warm colours and GPUs cold
-    colours."""
+    ones."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     kinds = {result.case.device_id: result.device_kind for result in chart_cases(analysis)}
     ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
@@ -102,8 +102,8 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
 
 
 def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
-    """Return the fields of a chart's row that every case has: its size, its device, the values that the page
-    filters by, and texts for tooltips. `regime` is False for a chart that shows a single regime."""
+    """Return the fields that every row of a chart has: size, device, values to filter by, and texts for
+    tooltips. `regime` is False for a chart that shows a single regime."""
     case = result.case
     return {
         "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id),
@@ -120,8 +120,7 @@ def by_series(rows: Iterable[tuple[Case, ChartRow]]) -> ChartRows:
 
 
 def short(value: float) -> float:
-    """Return the value rounded to five significant digits, which is precise enough for a picture and keeps the
-    page small."""
+    """Return the value rounded to five significant digits, which keeps the page small."""
     return float(f"{value:.5g}")
 
 
@@ -143,8 +142,7 @@ _SIZE = (
 
 
 def layer(mark: str, encoding: ChartRow, data: str = ROWS, **look: Any) -> ChartRow:
-    """Return a layer of marks with this encoding and look. It draws the data set named `data`, whose rows are
-    added later."""
+    """Return a layer of marks with this encoding and look. It draws the data set named `data`."""
     return {"data": {"name": data}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
@@ -168,11 +166,11 @@ def size_axis() -> ChartRow:
 
 def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> ChartRow:
     """Return a logarithmic axis of `field` with a line at every decade. `label` is the Vega expression for the
-    text of a tick. `x` is True for a horizontal axis. Ticks between the decades have labels only if the axis
-    spans less than a factor of 200."""
+    text of a tick. `x` is True for a horizontal axis."""
     scale = "x" if x else "y"
     power = "log(datum.value) / LN10"
     lead = f"round(datum.value / pow(10, floor({power} + 1e-9)))"
+    # Ticks between the decades have labels on a short axis alone.
     few = f"domain('{scale}')[1] / domain('{scale}')[0] < 200"
     labelled = f"{lead} == 1 || ({few} && ({lead} == 2 || {lead} == 5))"
     decade = {"test": f"abs({power} - round({power})) < 1e-6", "value": 1}
@@ -196,9 +194,8 @@ def curves(
     regimes: Sequence[tuple[str, str]],
 ) -> list[ChartRow]:
     """Return the layers of curves with the encoding `base`: lines, and a point at each size. The colour shows
-    which of `devices` it is, and the dash which of `regimes` (pairs of short name and meaning). Every point has
-    a tooltip with `columns` (pairs of field and title). A point is hollow if its case has a label such as
-    noisy."""
+    the device, and the dash the regime. `regimes` are pairs (short name, meaning), and `columns` pairs (field,
+    title) for the tooltips. A point is hollow if its case has a label such as noisy."""
     names, color = [name for name, _ in regimes], accent(devices)
     dashes = {"domain": names, "range": [DASHES.get(name, OTHER_DASH) for name in names]}
     dash = word("regime", scale=dashes, legend={"title": "data"})
@@ -213,9 +210,9 @@ def curves(
 def banded_curves(
     analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]
 ) -> list[ChartRow]:
-    """Return the layers of the field `value` over the size. There is one curve for each device and regime, with
-    a band from the field `low` to the field `high`. `title` and `label` are those of the vertical axis (see
-    `log_axis`). `columns` are the fields of a tooltip, as pairs of field and title."""
+    """Return the layers of the field `value` over the size: a curve for each device and regime, with a band.
+    The band reaches from the field `low` to the field `high`. `title` and `label` are those of the vertical
+    axis (see `log_axis`). `columns` are pairs (field, title) for the tooltips."""
     sides = devices(analysis)
     base = {"x": size_axis(), "y": log_axis("value", title, label)}
     shared = {"x": size_axis(), "color": accent(sides)}
@@ -233,8 +230,7 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[ChartRow]:
 
 
 def make_spec(description: str, *layers: ChartRow) -> ChartRow:
-    """Return the Vega-Lite spec of a chart that is as wide as its container. The page adds its theme when it
-    draws the chart."""
+    """Return the Vega-Lite spec of a chart that is as wide as its container. The page adds its theme."""
     return {"height": HEIGHT, "width": "container", "description": description, "layer": [*layers]}
 
 

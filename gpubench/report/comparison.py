@@ -1,8 +1,7 @@
-"""A comparison of runs in three forms: for people (sections and tables), as JSON, and as CSV with one row for
-each case and new file.
+"""A comparison of runs, and the noise of a run, for people and for other programs.
 
-This module also shows the noise of a run: first that of the suite as a whole, then that of every case, the
-noisiest first.
+A comparison has three forms: sections and tables, JSON, and CSV with one row for each case and new file. The
+noise is first that of the suite as a whole, then that of every case, the noisiest first.
 """
 
 from __future__ import annotations
@@ -75,11 +74,9 @@ _ABSENT = {
 
 
 def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
-    """Return one document for each new file. The last document also has the gates and the warnings.
-
-    A comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise the slower and the faster
-    cases are listed, at most SHOWN of each, and the others are counted.
-    """
+    """Return one document for each new file. The last document also has the gates and the warnings. A
+    comparison of at most SHOWN cases, or a full report, lists all cases. Otherwise the slower and the faster
+    cases are listed, at most SHOWN of each, and the others are counted."""
     gates = Section(key="gates", title="Gates", lines=tuple(map(gate_text, comparison.gates)))
     texts = tuple(f"{notice.code}: {notice.message}; {notice.hint}" for notice in comparison.warnings)
     notices = Section(key="warnings", title="Warnings", lines=texts)
@@ -136,8 +133,8 @@ def _side_text(title: str, side: SideRow) -> str:
 
 
 def _verdict_section(outcome: _Outcome) -> Section:
-    """Return the section with the verdict as a sentence, the number of cases with each verdict, and the test
-    that was used."""
+    """Return the section with the verdict as a sentence, the number of cases with each verdict, and the
+    test."""
     cases = outcome.counting
     words = Counter(case.verdict for case in cases)
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
@@ -187,8 +184,8 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Return a sentence for each device with the mean change of its cases. A last sentence counts the cases
-    that were left out because only one of the runs has their size."""
+    """Return a sentence for each device with the mean change of its cases, and one on cases that were left
+    out."""
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
@@ -207,8 +204,7 @@ def interval_of(change: DeviceChange) -> str:
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Return sentences that say how much the sessions of one side differed, and what slowdown such a comparison
-    finds. The list is empty if no case could be tested."""
+    """Return sentences on how much sessions differed and what slowdown is found, if cases could be tested."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -223,8 +219,7 @@ def _power_lines(outcome: _Outcome) -> list[str]:
 
 
 def _middle(middle: float, ordered: Sequence[float]) -> str:
-    """Return the middle value as text, with the range of `ordered` (ascending) if the values differ. A share of
-    1 or more is written as a factor."""
+    """Return the middle value as text, with the range of `ordered` (ascending) if the values differ."""
     low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
     if low == high:
         return usual
@@ -237,21 +232,20 @@ def _share(share: float) -> str:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return the text of a gate in a report. For a gate that could not have failed, it is `not applied` with
-    the reason."""
+    """Return the text of a gate in a report, which is `not applied` with the reason if it could not have
+    failed."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return a section for the slower and one for the faster cases, each with the SHOWN largest changes at
-    most. If all cases are listed, return a section for every verdict. A section without cases is left out."""
+    """Return a section with cases for each verdict that is listed."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")
         if not (outcome.lists_all or is_change):
-            continue
+            continue  # counted in the rest
         cases = [case for case in outcome.cases if case.verdict == word]
         more: tuple[str, ...] = ()
         if not outcome.lists_all:
@@ -270,8 +264,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Return a section with the numbers of cases that are neither slower nor faster, by verdict and reason.
-    Ignored cases, and cases that only one side has, are among them."""
+    """Return a section with the numbers of cases that are neither slower nor faster, by verdict and reason."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
@@ -289,8 +282,7 @@ def _rest_section(outcome: _Outcome) -> Section:
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
-    """Return a table of cases whose verdicts have the same `reason`. Case ids are never shortened, because
-    users pass them to --ignore and --threshold."""
+    """Return a table of cases whose verdicts have the same `reason`."""
     needed = reason not in ("few-sessions", "contended") and any(
         case.sessions_needed is not None for case in rows
     )
@@ -306,6 +298,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     )  # fmt: skip
     body = [
         cells(
+            # Never shortened, because users pass it to --ignore and --threshold.
             printable(case.id) + (" (ignored)" if case.muted else ""), Cell(_ratio_text(case), tone),
             low_ends and _factor_text(case.low_end_ratio), shape and _factor_text(case.slow_end_ratio),
             needed and f"{case.sessions_needed or '-'}",
@@ -327,10 +320,10 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
 
 
 def _is_wider_than_its_verdict(case: JudgedCase) -> bool:
-    """Tell whether the printed interval shows less than the verdict: SAME although it exceeds the threshold, or
-    a change although it contains 1. One slow session on a side can cause this."""
+    """Return whether the printed interval shows less than the verdict says."""
     if case.threshold is None or case.lo is None or case.hi is None:
         return False
+    # One slow session on a side can cause this.
     if case.verdict == "SAME":
         return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
     return case.verdict in ("SLOWER", "FASTER") and case.lo <= 1 <= case.hi
@@ -385,8 +378,7 @@ def _differences_section(comparison: Comparison, index: int) -> Section:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent with at most three digits, such as `8.35 %`. A share of ten or more is written
-    as a factor, such as `12.3x`."""
+    """Return a share in percent, such as `8.35 %`, or as a factor, such as `12.3x`, from ten on."""
     return f"{100 * share:.3g} %" if share < 9.995 else share_text(share)
 
 
@@ -394,8 +386,8 @@ FORMATS = (*drawing.DOCUMENT_FORMATS, "csv")
 
 
 def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
-    """Return the comparison as text with one trailing newline. The same files give the same bytes. `format` is
-    one of FORMATS."""
+    """Return the comparison as text with one trailing newline. `format` is one of FORMATS. The same files give
+    the same bytes."""
     if format == "csv":
         return _csv_text(comparison)
 
@@ -414,12 +406,12 @@ CSV_COLUMNS = (
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return the comparison as CSV: a heading and one row for each case and new file. A case with a number on
-    only one side has the verdict `missing`, `failed` or `added`."""
+    """Return the comparison as CSV: a heading and one row for each case and new file."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()
     rows = [msgspec.structs.asdict(case) for case in comparison.cases]
+    # A case with a number on one side alone has one of these words as its verdict.
     absent = {"missing": comparison.missing, "failed": comparison.failed, "added": comparison.added}
     rows += [
         msgspec.structs.asdict(case) | {"verdict": word} for word, cases in absent.items() for case in cases
@@ -432,8 +424,8 @@ def _csv_text(comparison: Comparison) -> str:
 
 
 def render_noise(noise: Noise, format: str, options: RenderOptions) -> str:
-    """Return the noise as text with one trailing newline. The same document gives the same bytes. `format` is
-    one of DOCUMENT_FORMATS."""
+    """Return the noise as text with one trailing newline. `format` is one of DOCUMENT_FORMATS. The same
+    document gives the same bytes."""
     return drawing.render_documents(noise, lambda: [_noise_document(noise)], format, options, "gpubench noise")
 
 

@@ -1,5 +1,5 @@
-"""The sections of a report for people and their order, the final screen, and the answer that is shown while a
-run measures."""
+"""The sections of a report for people and their order, the final screen, and the answer while a run
+measures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs, after an overview if there are several runs. If the user chose columns,
-    tables have only these. Raises UsageError for a column that no table has."""
+    """Return the reports of all runs, after an overview if there are several runs. Tables have only the columns
+    that the user chose, if any. Raises UsageError for a column that no table has."""
     several = len(analyses) > 1
     reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
@@ -55,7 +55,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return a report with a sentence that says that none of the requested sections has content."""
+    """Return a report with the sentence that none of the requested sections has content."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -63,9 +63,8 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run with the sections of `options.sections`, without empty ones. With `several`
-    runs, the sections that the overview of all runs has are left out, too. If the run measured only peaks, the
-    roofline comes first."""
+    """Return the report of one run with those sections of `options.sections` that have content. With `several`
+    runs, sections of the overview are left out. If the run measured only peaks, the roofline comes first."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
     if several:  # what the overview has drawn
@@ -82,7 +81,7 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
     """Yield the parts of a section that have content. `subject` is an analysis, or all analyses for a section
-    about all files. If a section of another package raises an exception, yield a line that says so instead."""
+    about all files. If a section of another package raises an exception, its part is a line that says so."""
     try:
         made = maker.make(subject, options)
     except Exception as error:
@@ -98,9 +97,9 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
-    """Return the screen at the end of a run: the answer, then the sections that stand at the end, such as gates
-    and claims. A run that measured only peaks or overheads shows these instead of the answer. `saved` holds the
-    files that the run has just written, and `height` is the number of lines of the terminal."""
+    """Return the screen at the end of a run: the answer, then sections such as gates and claims. A run that
+    measured only peaks or overheads shows these instead of the answer. `saved` holds the files that the run has
+    just written, and `height` is the number of lines of the terminal."""
     own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
@@ -115,8 +114,8 @@ def final_screen(
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
-    """Return the answer of each run in one line, newest first. There is a table for each folder and machine.
-    `files` holds the file name of each run."""
+    """Return the answer of each run in one line, newest first, in a table for each folder and machine. `files`
+    holds the file name of each run."""
     ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
     tables = []
     places = group_by(ordered, lambda pair: (os.path.dirname(pair[0]), printable(pair[1].machine)))
@@ -137,8 +136,7 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return `breakdown`, the key of the section that replaces the answer, if the run measured only overheads.
-    Otherwise return None."""
+    """Return `breakdown` if the run measured only overheads, as that section then replaces the answer."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
@@ -157,8 +155,7 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _state(run: Run) -> str:
-    """Return the state of a run as text. `complete` means that the run reached its own end, even with
-    failures."""
+    """Return the state of a run as text, such as `complete` or `interrupted`."""
     if not run.complete and run.exit_reason == "interrupted":
         return "interrupted"
     state = "complete" if run.complete else "not complete"
@@ -180,7 +177,7 @@ class AnswerSoFar:
 
     def lines(self, run: Run, width: int) -> list[str]:
         """Return the line that names the CPU and the GPU, and the table of the answer, at most `width` columns
-        wide. Return an empty list until the first cell is known."""
+        wide. The list is empty until the first cell is known."""
         summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
         if not (summary.rows if compared else summary.implementations):
@@ -209,14 +206,13 @@ class AnswerSoFar:
 
 
 def _is_call(op: str) -> bool:
-    """Tell whether the op is an overhead or a collective, which has no row in the answer."""
+    """Return whether the op is an overhead or a collective, which have no row in the answer."""
     declared = declaration(op)
     return declared is not None and declared.group in CALLS
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each of `ops`. Missing rows, and cells that are not decided yet, become
-    pending cells, which are shown as dots."""
+    """Return the answer with a row for each of `ops`, with pending cells for what is not known yet."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

@@ -63,8 +63,8 @@ _TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str,
 
 @functools.cache
 def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return the type of the JSON rows for a struct: `source`, the index of the result file, and the fields of
-    `kind` that are not in `aside`."""
+    """Return the type of the JSON rows for a struct: `source` and the fields of `kind` that are not in `aside`.
+    `source` is the index of the result file."""
     fields: list[tuple[str, Any, Any]] = [
         (field.name, field.type, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(kind)
@@ -101,8 +101,8 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs, as JSON. `ascii_only` escapes the characters outside of ASCII. A
-    section of another package adds its rows if `options.sections` names it. No other option has an effect."""
+    """Return one document for all runs, as JSON. `options.ascii_only` escapes the characters outside of ASCII.
+    `options.sections` adds the rows of other packages' sections. No other option has an effect."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 
@@ -135,10 +135,9 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """Return the recommendation of the newest run with evidence, or of the newest run if none has evidence.
-    Return None for several machines, and if there is no recommendation."""
+    """Return the recommendation of the newest run, of those with evidence if there are any, or None."""
     if len(machine_runs(analyses)) > 1:
-        return None
+        return None  # each machine has its own
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
     return recommend_mode(next((analysis for analysis in newest if evidence(analysis) is not None), newest[0]))
 
@@ -163,8 +162,8 @@ SCHEMA_VERSION = 1
 
 
 class JsonEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
-    """The base of the events. Events are immutable, and `reason`, the kind of the event, is their first
-    field."""
+    """The base of the events. Events are immutable, and their first field is `reason`, the kind of the
+    event."""
 
 
 class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
@@ -179,8 +178,7 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
-    """The preparation of a case in a session. While a run is under way, there is one such event for each
-    session."""
+    """The preparation of a case in a session. While a run is under way, each session has such an event."""
 
     id: str  # the id of the case
     session: int = 0  # the index of the session
@@ -273,8 +271,8 @@ def events(analysis: Analysis) -> Iterator[EventLine]:
 
 
 def conclusions(analysis: Analysis) -> Iterator[EventLine]:
-    """Yield the events that are only known at the end of a run: its speedups, break-evens and warnings, and the
-    end itself."""
+    """Yield the events that are known only at the end of a run: speedups, break-evens, warnings, and the end
+    itself."""
     yield from (convert(entry, SpeedupFound) for entry in analysis.speedups)
     yield from (convert(entry, BreakEvenFound) for entry in analysis.break_even)
     yield from (convert(entry, WarningFound) for entry in findings(analysis))
@@ -300,10 +298,9 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """Return the event for the end of a run. A failed gate sets the exit code, but only if the run itself ended
-    with 0."""
+    """Return the event for the end of a run."""
     run = analysis.run
-    code, reason = run.exit_code, run.exit_reason
+    code, reason = run.exit_code, run.exit_reason  # that of a failed gate replaces 0 alone
     if code == ExitCode.OK and has_failures([analysis]):
         code, reason = ExitCode.GATE, "gate"
     return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)
@@ -311,7 +308,7 @@ def _run_complete(analysis: Analysis) -> RunComplete:
 
 def render_events(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return the events of all runs, one run after the other, as one JSON object a line. `options` has no
-    effect, because other programs read the text."""
+    effect."""
     return "".join(json_line(event) for analysis in analyses for event in events(analysis))
 
 

@@ -66,7 +66,7 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(NamedTuple):
-    """Work per second. The unit depends only on the op and its size."""
+    """Work per second. The unit depends on the op and its size alone."""
 
     value: float  # work per second
     unit: str  # "GFLOP/s" or "GB/s"
@@ -91,8 +91,7 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """Return the only run. Raises UsageError if there are several, because the format names its entries by case
-    id: entries of two runs would have the same names."""
+    """Return the only run. Raises UsageError if there are several, which the format cannot tell apart."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -108,21 +107,20 @@ def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
 
 def rate_of(case: CaseResult, seconds: float) -> Rate | None:
     """Return the work of one launch divided by `seconds`: in GFLOP/s if the case mainly computes, else in GB/s.
-    Return None if the op declares no work."""
+    Returns None if the op declares no work."""
     if computes(case):
         return Rate(case.flops / seconds / 1e9, "GFLOP/s")
     return Rate(case.bytes / seconds / 1e9, "GB/s") if case.bytes else None
 
 
 def half_width(interval: IntervalLike) -> float:
-    """Return the larger distance of an interval's ends from its estimate, so that `estimate ± half width`
-    covers the interval."""
+    """Return the larger distance of an interval's ends from its estimate."""
     return max(interval.high - interval.estimate, interval.estimate - interval.low)
 
 
 def decimal(value: float, digits: int = 6) -> str:
-    """Return `value` as text with `digits` significant digits and without an exponent, because some programs
-    cannot read exponents."""
+    """Return `value` as text with `digits` significant digits and without an exponent, which some programs
+    cannot read."""
     text = format(Decimal(f"{value:.{digits}g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -141,14 +139,14 @@ CSV_COLUMNS = (
 
 
 def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of all columns: gpubench's own, then those that sections of other packages add, if their
-    keys are among `keys`."""
+    """Return the names of all columns: gpubench's own, then those of other packages' sections that are in
+    `keys`."""
     return tuple(dict.fromkeys((*CSV_COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
 
 
 def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return a line of headings and the cases of all runs as CSV. Of `options`, only `columns` and `sections`
-    have an effect, because other programs read the text."""
+    count."""
     text = io.StringIO()
     names = options.columns or csv_columns(options.sections)
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
@@ -165,8 +163,7 @@ def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _section_rows(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
-    """Return the values that the rows of sections add to each case, by case id. The first dict of a case has
-    values for the case's own line. Each other dict is a further line."""
+    """Return, by case id, values that sections add: first for the case's own line, then for further lines."""
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
@@ -217,8 +214,8 @@ MS = 1e3
 
 
 def render_bmf(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one run in Bencher Metric Format: the latency (ns), throughput (calls per second) and speedup of
-    each case, by case id. Raises UsageError for several runs."""
+    """Return one run in Bencher Metric Format, by case id. Raises UsageError for several runs. Each case has
+    its latency (ns), throughput (calls per second) and speedup."""
     cases = estimated_cases(only_run(analyses, "bmf"))
     return json_text({case.id: _measures(case) for case in cases}, options)
 
@@ -240,7 +237,7 @@ def _metric(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the wall times of one run in the format of github-action-benchmark, in which smaller numbers are
+    """Return the wall times of one run in the format of github-action-benchmark, where smaller numbers are
     better. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-smaller"))
     return json_text(
@@ -256,8 +253,8 @@ def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the speedups and rates of one run in the format of github-action-benchmark, in which bigger
-    numbers are better. Raises UsageError for several runs."""
+    """Return the speedups and rates of one run in the format of github-action-benchmark, where bigger numbers
+    are better. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-bigger"))
     return json_text([entry for case in cases for entry in _entries(case)], options)
 
@@ -278,7 +275,7 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
 
 
 def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
-    """Return one point of a chart, `value` ± `half`. `note` explains the number in the tooltip of the chart."""
+    """Return one point of a chart, `value` ± `half`, with `note` in its tooltip."""
     label = "" if case.row.label == "ok" else f", {case.row.label}"
     counts = count_noun(len(case.sessions), "session"), count_noun(case.row.sample_count, "sample")
     extra = f"{note}\n{', '.join(counts)}{label}"
@@ -286,8 +283,8 @@ def _entry(name: str, value: float, unit: str, half: float, case: Estimated, not
 
 
 def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
-    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`. `what` is its beginning.
-    The ends of the interval are multiplied by `scale`, to get the unit."""
+    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`, which begins with
+    `what`."""
     return f"{what}, 95 % interval [{interval.low * scale:.4g}, {interval.high * scale:.4g}] {unit}"
 
 
@@ -298,8 +295,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "loongar
 
 
 def render_go(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the runs in the format of Go benchmarks, one after the other. A heading applies to all lines up to
-    the next heading, so one text can hold several runs."""
+    """Return the runs in the format of Go benchmarks, one after the other, each with its own heading."""
     return "\n".join(_run_text(analysis) for analysis in analyses)
 
 
@@ -352,10 +348,10 @@ def render_google_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 
 def _context(run: Run) -> dict[str, Any]:
-    """Return the facts about the machine and the run. `host_name` is empty, because a result does not contain
-    the host name."""
+    """Return the facts about the machine and the run."""
     logical = fact(run.machine, "cpu", "logical") or usable_cpus(run) or 0
     return {
+        # A result does not contain the host name.
         "date": run.started_at, "host_name": "", "executable": "gpubench", "num_cpus": logical,
         "mhz_per_cpu": round((fact(run.machine, "cpu", "max_hz") or 0) / 1e6),
         "cpu_scaling_enabled": fact(run.machine, "cpu", "governor") not in (None, "performance"),
@@ -372,8 +368,7 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all cases. An op is what google-benchmark calls a family, and its cases are the
-    instances of the family."""
+    """Yield the rows of all cases, with an op as a family and its cases as the instances."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
     for case in estimated_cases(analysis):
@@ -384,8 +379,7 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, Any]]:
-    """Yield one row for each session of a case. `family` and `member` are the indices of the op and of the case
-    in the op. `cpu_time` is the same as `real_time`. The row of an op without declared work has no counter."""
+    """Yield one row for each session of a case, with the indices of its op (`family`) and of the case in it."""
     counters = {"flops_per_second": case.row.flops, "bytes_per_second": case.row.bytes}
     for index, session in enumerate(case.sessions):
         seconds = session.median_s
@@ -415,8 +409,7 @@ def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> st
 
 
 def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
-    """Return a case as a command. `parameters` are the parameters that differ between commands, as hyperfine
-    would scan them. `stddev` is null for a single sample."""
+    """Return a case as a command, with the parameters that differ between commands."""
     times = case.samples
     return {
         "command": case.id, "mean": statistics.fmean(times),
@@ -427,8 +420,7 @@ def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 def _parameters(case: Estimated) -> dict[str, str]:
-    """Return the parts of a case id as parameters. hyperfine's plotting scripts use a parameter as the x
-    axis."""
+    """Return the parts of a case id as parameters, which hyperfine's scripts plot."""
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {
@@ -446,8 +438,8 @@ _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "windows": "Windows"}
 
 
 def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one run in the JSON format that pytest-benchmark writes with
-    `--benchmark-json --benchmark-save-data`. Raises UsageError for several runs."""
+    """Return one run in pytest-benchmark's JSON format. Raises UsageError for several runs. It is the format of
+    `--benchmark-json --benchmark-save-data`."""
     analysis = only_run(analyses, "pytest-benchmark")
     run = analysis.run
     settings = {
@@ -489,8 +481,7 @@ def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Return the quantile of Hyndman-Fan type 5 (Hazen), which gives the same values as pytest-benchmark's
-    rules for odd and even counts."""
+    """Return the quantile of Hyndman-Fan type 5 (Hazen), as pytest-benchmark computes it."""
     if len(ordered) == 1:
         return ordered[0]
     position = q * len(ordered) - 0.5
@@ -499,14 +490,14 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
-    """Return the facts about the machine under pytest-benchmark's names. Unknown facts are empty. `node` is
-    always empty, because a result does not contain the host name."""
+    """Return the facts about the machine under pytest-benchmark's names, with empty texts for unknown ones."""
 
     def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")
 
     python = run.tool.get("python", "")
     return {
+        # A result does not contain the host name.
         "node": "", "processor": fact_text("cpu", "model"), "machine": fact_text("platform", "arch"),
         "python_compiler": "", "python_implementation": run.tool.get("implementation", ""),
         "python_implementation_version": python, "python_version": python, "python_build": ("", ""),
@@ -516,8 +507,7 @@ def _machine_info(run: Run) -> dict[str, Any]:
 
 
 def _commit_info(run: Run) -> dict[str, Any]:
-    """Return the commit of the working folder. Outside a repository, return the placeholders of
-    pytest-benchmark."""
+    """Return the commit of the working folder, with pytest-benchmark's placeholders outside a repository."""
     git = run.environment.git
     return {
         "id": git.commit if git else "unversioned", "time": git.commit_time if git else None, "author_time": None,

@@ -1,9 +1,6 @@
 """The content of a report as text in tables, without any format, and the options for its look. Cells contain no
-markup.
-
-This module also writes values as JSON and CSV. Floats have six significant digits, and a spreadsheet reads no
-text of a CSV as a formula.
-"""
+markup. This module also writes values as JSON and CSV. Floats have six significant digits, and a spreadsheet
+reads no text of a CSV as a formula."""
 
 from __future__ import annotations
 
@@ -37,26 +34,22 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDocument(msgspec.Struct, frozen=True):
-    """A document without markup, as renderers draw it: the report of a run, a comparison, a fleet, a list of
-    runs, or the screen at the end of a run."""
+    """A document without markup, as renderers draw it: a report, a comparison, a list of runs, or a screen."""
 
     headings: tuple[str, ...]  # the lines about the run and the machine
     sections: tuple[Section, ...]  # the sections, in order
 
 
 def leading(document: TextDocument) -> int:
-    """Return the number of sections that stand above the document's headings. It is 1 if the first section is a
-    screen, else 0."""
+    """Return the number of sections above the document's headings: 1 if the first section is a screen, else
+    0."""
     return int(bool(document.sections and document.sections[0].screen))
 
 
 def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> list[TextDocument]:
-    """Return the documents with only the named columns in their tables. A table that has none of these columns
-    keeps all of its columns.
-
+    """Return the documents with only the named columns. A table that has none of them keeps all of its columns.
     The name of a column is its heading or the first word of its heading, in upper or lower case. Raises
-    UsageError for a name that no table has.
-    """
+    UsageError for a name that no table has."""
     if not columns:
         return list(documents)
     tables = [table for document in documents for part in document.sections for table in part.tables]
@@ -85,8 +78,7 @@ def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> 
 
 
 def _positions(table: Table, columns: Sequence[str]) -> list[int]:
-    """Return the positions of the named columns. If a heading equals a name, headings that only begin with the
-    name are ignored."""
+    """Return the positions of the named columns, by whole headings or else by their first words."""
     names = [heading.lower() for heading in table.headings()]
     places: list[int] = []
     for name in map(str.lower, columns):
@@ -97,19 +89,15 @@ def _positions(table: Table, columns: Sequence[str]) -> list[int]:
 
 def visible(part: Any, *, ascii_only: bool = False) -> Any:
     """Return `part` (a text, cell, table or whole document) with a blank for each character that cannot be
-    shown.
-
-    Device names and driver messages can contain escape sequences, line ends and characters that change the
-    direction of writing. All texts pass this function before they are shown. `ascii_only` writes a square as
-    `^2`, in every format.
-    """
+    shown. All texts pass this function before they are shown, since device names and driver messages can
+    contain escape sequences. `ascii_only` writes a square as `^2`."""
     square = "^2" if ascii_only else "²"
     return each_text(part, lambda text: streams.visible(text).replace("²", square))
 
 
 def each_text(part: Any, change: Callable[[str], str]) -> Any:
-    """Return `part` with `change` applied to each text in it. `part` may nest texts, lists, tuples and structs;
-    lists become tuples."""
+    """Return `part` with `change` applied to each text in it. `part` may nest texts, lists, tuples and structs.
+    Lists become tuples."""
     if isinstance(part, str):
         return change(part)
     if isinstance(part, tuple | list):
@@ -122,7 +110,8 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
 
 
 def in_ascii(markup: str, options: RenderOptions) -> str:
-    """Return HTML or Markdown. If the options ask for ASCII, other characters become character references."""
+    """Return HTML or Markdown, with character references for characters outside of ASCII if the options ask for
+    ASCII."""
     return markup.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else markup
 
 
@@ -195,9 +184,9 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def csv_text(value: CsvValue) -> str:
-    """Return a value as CSV text. None is empty, a float has six significant digits, blanks separate the items
-    of a list, and a text is one line. A text that a spreadsheet would read as a formula gets an apostrophe in
-    front."""
+    """Return a value as CSV text. None is empty, and a float has six significant digits. Blanks separate the
+    items of a list. A text is one line, with an apostrophe in front if a spreadsheet would read it as a
+    formula."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,8 +1,6 @@
 """The map and the charts as picture files. Each picture names the two sides, the machine and the date, because
-people look at it without the report. This module needs vl_convert.
-
-vl_convert is native code, and a fault in it ends its process. So it draws in a child process.
-"""
+people look at it without the report. This module needs vl_convert. vl_convert is native code, and a fault in it
+ends its process. So it draws in a child process."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def can_draw() -> bool:
-    """Tell whether the drawing library is installed."""
+    """Return whether the drawing library is installed."""
     return importlib.util.find_spec("vl_convert") is not None
 
 
@@ -80,8 +78,8 @@ def results(calls: Sequence[Call]) -> list[bytes]:
 
 @functools.cache
 def page_script() -> str:
-    """Return the JavaScript that draws charts in a page, as bundled by vl_convert. Bundling takes two seconds,
-    so the script is kept in the user's cache. Raises GpubenchError if the library cannot draw."""
+    """Return the JavaScript that draws charts in a page, as bundled by vl_convert or kept in the user's cache.
+    Raises GpubenchError if the library cannot draw."""
     cache, name = user_cache(), _script_name()
     content = name and cache.read(name, "the script of the charts")
     if content:
@@ -93,8 +91,7 @@ def page_script() -> str:
 
 
 def _script_name() -> str:
-    """Return the file name in the cache for the script of the installed vl_convert version. Return an empty
-    text if the version is unknown."""
+    """Return the script's file name in the cache, or an empty text if the version of vl_convert is unknown."""
     from importlib import metadata
 
     try:
@@ -109,8 +106,7 @@ def drawing_error(why: str) -> GpubenchError:
 
 
 def main() -> None:
-    """Run the child process: read the calls as JSON from standard input, make them, and write all results as
-    JSON in base64."""
+    """Read the calls as JSON from standard input, make them, and write all results as JSON in base64."""
     messages = Messages()
     import vl_convert
 
@@ -139,12 +135,11 @@ def require_library(option: str) -> None:
 
 
 def plots(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> dict[str, bytes]:
-    """Return pictures of the map and of every chart of every series, by file name. The same files give the same
-    bytes. `format` is `svg` or `png`. Of `options`, the sections and the time unit count. Raises GpubenchError if
-    the library cannot draw.
+    """Return pictures of the map and of every chart of every series, by file name, as `svg` or `png`.
 
-    If there are several runs, file names from the second run on begin with the number of the run. If several
-    machines have a map, one more picture shows their maps together.
+    The same files give the same bytes. From the second run on, file names begin with the number of the run.
+    Several machines with a map have one more picture of all their maps. Raises GpubenchError if the library
+    cannot draw.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
@@ -167,8 +162,9 @@ def plots(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> 
 
 
 def picture(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> bytes:
-    """Return one picture of all runs. Each run has its map and, below it, the charts of the series with the
-    most break-evens. Otherwise it is like `plots`. Raises InputError if there is nothing to draw."""
+    """Return one picture of all runs: the map of each and, below it, the charts of the series with the most
+    break-evens. `format` is `svg` or `png`. Raises InputError if there is nothing to draw, and GpubenchError if
+    the library cannot draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, options), chart_set(analysis, options)
@@ -190,8 +186,7 @@ def _wants_map(options: RenderOptions) -> bool:
 
 
 def _map(analysis: Analysis, options: RenderOptions) -> list[ChartRow]:
-    """Return a list with the spec of the map. The list is empty if the map was not requested, or if no GPU was
-    compared with a CPU."""
+    """Return the spec of the map in a list, which is empty if there is no such map or it was not requested."""
     from gpubench.report.sections.map import map_picture, map_view
 
     view = map_view(analysis) if _wants_map(options) else None
@@ -203,8 +198,7 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[ChartRow]:
-    """Return a list with the spec of one map of several machines. The list is empty if the map was not
-    requested, or if fewer than two machines have a map."""
+    """Return the spec of one map of several machines in a list, which is empty without such a map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -217,8 +211,7 @@ def _overlay(analyses: Sequence[Analysis], options: RenderOptions) -> list[Chart
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return lines of text that name the GPUs and the CPU, the machine and the date. They are wrapped to the
-    width of a chart."""
+    """Return lines of text that name the GPUs and the CPU, the machine and the date, as wide as a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [
@@ -264,8 +257,7 @@ def svgs(specs: Iterable[ChartRow]) -> list[str]:
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Combine SVGs into one: side by side as long as they fit, then below. The ids in each SVG get its number
-    as a prefix, because ids such as clip1 occur in several SVGs."""
+    """Combine SVGs into one: side by side as long as they fit, then below."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)
@@ -273,6 +265,7 @@ def stack(pictures: Sequence[str]) -> str:
         width, height = float(size[1]), float(size[2])
         if place and place + width > MOST_WIDTH:
             place, top, tall = 0.0, top + tall, 0.0
+        # Ids such as clip1 occur in several of them.
         named = _SERIES_NAMES.sub(rf"\g<1>p{i}-", picture)
         inner.append(named.replace("<svg ", f'<svg x="{place:g}" y="{top:g}" ', 1))
         place, tall = place + width, max(tall, height)

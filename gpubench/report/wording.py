@@ -58,8 +58,8 @@ _WHERE = {
 
 
 def device_text(analysis: Analysis, device_id: str) -> str:
-    """Return the device id with the device's model, such as `cupy:0 (NVIDIA H200)`. A software adapter is
-    marked as one."""
+    """Return the device id with the device's model, such as `cupy:0 (NVIDIA H200)`. Software adapters are
+    marked."""
     device = next((device for device in analysis.run.devices if device.id == device_id), None)
     if device is None:
         return device_id
@@ -68,8 +68,8 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """Return each model with the ids of its devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`. The model of a device
-    that the run does not list is `an unknown device`."""
+    """Return each model with the ids of its devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`. The model of a
+    device that the run does not list is `an unknown device`."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
@@ -96,10 +96,9 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return each GPU model with what drives it, such as `NVIDIA H200 (CuPy, WebGPU)`, or `NVIDIA H200 (jax)` for
-    a user's program of another library. Several GPUs of a model are counted: `2 x NVIDIA H200 (CuPy)`. If
-    backends name a GPU differently, the name of the first device of the run is used. Model names are shortened
-    to `length` characters."""
+    """Return each GPU model with what drives it, such as `NVIDIA H200 (CuPy, WebGPU)` or `2 x NVIDIA H200
+    (CuPy)`. A user's program of another library is named by that library. If backends name a GPU differently,
+    the first device of the run decides. Model names are shortened to `length` characters."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -123,9 +122,9 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 
 
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
-    """Return the names of the CPU's code in the order of `codes`, such as `numba`, `PyTorch with MKL`, `NumPy`
-    or `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and
-    leaves out NumPy if a BLAS is named. `versions` adds the versions of the libraries."""
+    """Return the names of the CPU's code in the order of `codes`, such as `numba`, `PyTorch with MKL` or
+    `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and leaves
+    out NumPy if a BLAS is named. `versions` adds the versions of the libraries."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
@@ -140,13 +139,12 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
-    """Return `plain NumPy`. If all codes are users' programs, return the libraries that these programs use."""
+    """Return `plain NumPy`, or the libraries of users' programs if all codes are such programs."""
     return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:
-    """Return the short name of a library, such as `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`. `versions`
-    adds the version: `OpenBLAS 0.3.34`."""
+    """Return the short name of a library, such as `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`."""
     if not versions:
         name = text.partition(" ")[0]
         return printable(BACKENDS.get(name, name))
@@ -162,8 +160,8 @@ def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return whether the cases have several dtypes, whether they have several devices, and a title with the
-    dtype and the device that all of them share."""
+    """Return whether the cases have several dtypes, whether they have several devices, and a title. The title
+    has the dtype and the device that all of them share."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -186,8 +184,8 @@ def with_params(text: str, params: Mapping[str, int]) -> str:
 
 
 def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
-    """Return the name of a regime, such as `data on the GPU`, `copied at every call` or `10 calls a copy`.
-    `beside_queued` means that the table also has queued calls: then waited calls are `on the GPU, waited`."""
+    """Return the name of a regime, such as `data on the GPU`, `copied at every call` or `10 calls a copy`. With
+    `beside_queued` (the table also has queued calls), waited calls are `on the GPU, waited`."""
     if beside_queued and regime_id in _BESIDE_QUEUED:
         return _BESIDE_QUEUED[regime_id]
     return _SITUATIONS.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls a copy"
@@ -235,7 +233,7 @@ COMPUTE_INTENSITY = 4
 
 
 def computes(case: CaseResult) -> bool:
-    """Tell whether a launch has more than COMPUTE_INTENSITY FLOPs per byte, so that its rate is shown in FLOPs."""
+    """Return whether a launch has more than COMPUTE_INTENSITY FLOPs per byte, so that its rate is in FLOPs."""
     return case.flops > COMPUTE_INTENSITY * case.bytes
 
 
@@ -243,14 +241,14 @@ _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
 def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
-    """Return a time such as `1.52 ms`, with two or three digits depending on its interval. `unit` is as in
-    `format_seconds`. Return `-` for None."""
+    """Return a time such as `1.52 ms`, with two or three digits depending on its interval, or `-` for None.
+    `unit` is as in `format_seconds`."""
     return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
-    """Return a time without an interval as text with three digits, such as `1.52 ms`. `unit` is as in
-    `format_seconds`. Return `-` for None."""
+    """Return a time without an interval with three digits, such as `1.52 ms`, or `-` for None. `unit` is as in
+    `format_seconds`."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
 
 
@@ -279,9 +277,9 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """Return the winner and its factor, as `style` writes it: `GPU 33.7x` or `GPU 33.7x [33.2, 34.1]`. Within 15 %
-    it is `about equal`, with the interval if `style` writes one. If the interval leaves the winner open, ` ?`
-    follows."""
+    """Return the winner and its factor, as `style` writes it: `GPU 33.7x` or `GPU 33.7x [33.2, 34.1]`. Within
+    15 % it is `about equal`, with the interval if `style` writes one. ` ?` follows if the interval leaves the
+    winner open."""
     kind, other = entry.case.device_kind, entry.baseline.device_kind
     side, shown = _FASTER.get(kind, entry.case.case.device_id), entry.interval
     if shown.estimate < 1:
@@ -302,15 +300,14 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """Return the rate of an op as text: FLOP/s such as `1.35 TFLOP/s` if `flops` is True, else bytes/s such as
-    `4.1 GB/s`. Return `-` if there is no such rate."""
+    """Return the rate of an op as text, such as `1.35 TFLOP/s` if `flops` is True, else `4.1 GB/s`, or `-`."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 
 
 def share_text(share: float) -> str:
-    """Return a share as text, such as `12%`. Below 10 % it has one decimal, and a share below 0.05 % is `0%`. A
-    share of ten or more is written as a factor, such as `12x`."""
+    """Return a share as text, such as `12%`, `3.1%` below 10 %, or `12x` from ten on. A share below 0.05 % is
+    `0%`."""
     if abs(share) >= 9.995:
         return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
@@ -318,8 +315,8 @@ def share_text(share: float) -> str:
 
 
 def mark(label: Label | None) -> str:
-    """Return the mark of a label: `~` for noisy, `~~` for unstable, `!` for any other label, and an empty text
-    for `ok` or None."""
+    """Return the mark of a label: `~` for noisy, `~~` for unstable, `!` for any other, nothing for `ok` or
+    None."""
     return "" if label in (None, "ok") else _MARKS.get(label, "!")
 
 
@@ -340,8 +337,7 @@ def _digits(interval: IntervalLike) -> int:
 
 
 def _decimals(interval: IntervalLike) -> int:
-    """Return the number of decimals of the estimate after rounding. For example, 99.96 with three digits is 100
-    and has no decimals. The number is negative if digits before the decimal point are rounded."""
+    """Return the number of decimals of the estimate after rounding, below 0 for rounded whole digits."""
     digits = _digits(interval)
     exponent = f"{interval.estimate:.{digits - 1}e}".partition("e")[2]  # empty for infinity
     return digits - 1 - int(exponent or 0)

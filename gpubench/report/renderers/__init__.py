@@ -27,8 +27,8 @@ def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str
 
 
 def arrange(report: TextDocument) -> TextDocument:
-    """Return the report with its sections in the order of Markdown: sections that are not folded, the machine,
-    the warnings, folded sections."""
+    """Return the report with its sections in the order of Markdown. Sections that are not folded come first,
+    then the machine, the warnings and the folded sections."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]
@@ -125,11 +125,8 @@ def render_documents(
     content: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
     title: str,
 ) -> str:  # fmt: skip
-    """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. Markdown
-    and HTML put `title` above the documents.
-
-    `format` is one of DOCUMENT_FORMATS.
-    """
+    """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. `format`
+    is one of DOCUMENT_FORMATS. Markdown and HTML put `title` above the documents."""
     if format == "json":
         from gpubench.report.layout import json_text
 

@@ -106,7 +106,7 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return the screen at the end of a run. It names the `saved` files, and the sections in `more`, which
+    """Return the screen at the end of a run, which names the `saved` files and the sections `more` that
     `--full` adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the
     end. The last line names commands, unless `options.command` is empty."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
@@ -143,9 +143,9 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the lines of the screen. Only file names may exceed `width`. If the table has at most MOST_ROWS
-    rows, notes are left out until `screen.most` lines suffice. A longer table is printed whole, and the
-    sentence is repeated at the end if there are more than `height` lines."""
+    """Return the lines of the screen. Only file names may exceed `width`. Up to MOST_ROWS rows of the table,
+    notes are left out until `screen.most` lines suffice. A longer table is whole, and the sentence is repeated
+    at the end if there are more than `height` lines."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -181,9 +181,8 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the content of the final screen. It names the `saved` files, and the sections in `more`, which
-    `--full` adds. `alone` means that no section with details follows. `backend` replaces the fastest
-    backend."""
+    """Return the content of the final screen. It names the `saved` files, and the sections `more` that `--full`
+    adds. With `alone`, no section with details follows. `backend` replaces the fastest backend."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -221,8 +220,7 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences in several wordings, the longest first. They hold the answer, or the reason
-    why there is none."""
+    """Return the answer, or the reason why there is none, in several wordings, the longest first."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -262,7 +260,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the most lines that the screen may have: fewer for one or two requested sizes of one op."""
+    """Return the most lines that the screen may have, which are fewer for one op at one or two sizes."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -276,7 +274,7 @@ def _short_command(options: RenderOptions) -> str:
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return the commands that show more, all of them only if `options.width` has room for them."""
+    """Return the commands that show more, as many as `options.width` has room for."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -326,10 +324,9 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Return a sentence with the ops and sizes that the time budget did not reach. The list is empty if there
-    are none, or if the run is not complete."""
+    """Return a sentence with the ops and sizes that the time budget did not reach, if there are any."""
     if not run.complete:
-        return []
+        return []  # the last lines name them
     if not (answered.rows or answered.implementations or answered.times):
         failed = any(isinstance(outcome, Failure) for outcome in run.outcomes)  # more time mends none
         over = not failed and answered.absence is not None and OUT_OF_TIME in answered.absence.causes
@@ -347,8 +344,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences on the splits over CPU and GPU that pay, or one that none does. The list is empty if no
-    split was measured."""
+    """Return sentences on the splits that pay, or that none does, if splits were measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -366,8 +362,8 @@ _WORDINGS = (
 
 
 def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
-    """Return a line such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in the
-    first wording that fits. Return an empty text if nothing has a time."""
+    """Return a line such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`. It has the
+    first wording that fits. It is empty if nothing has a time."""
     timed: list[AnswerRow | BestImplementation | GpuTimes] = [
         *answered.rows,
         *answered.implementations,
@@ -402,7 +398,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """Return sentences on cases that failed in some sessions only. They have a time, but the run failed."""
+    """Return sentences on cases that have a time but failed in some sessions."""
     return [
         printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
@@ -423,7 +419,7 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Return lines with the saved files. For an interrupted run, they say how to resume it instead."""
+    """Return lines with the saved files, or for an interrupted run how to go on."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
@@ -495,8 +491,7 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
-    """Return a line with the reasons why cells are `?`, each with its ops. The list is empty if there are none,
-    or if the sizes were requested. Functions that fail have sentences of their own."""
+    """Return a line with the reasons why cells are `?`, if there are any."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.reason))
         for entry in answered.rows
@@ -526,8 +521,8 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return the sentences on why CPU and GPU are not compared, in several wordings. The first names the ops
-    that have faster CPU code."""
+    """Return the sentences on why CPU and GPU are not compared, in several wordings. The first wording names
+    the ops that have faster CPU code."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         were = "was" if why.unchecked == 1 else "were"
@@ -550,8 +545,7 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return the end of the sentence on CPU times, in one or two wordings. The first names the ops that have a
-    faster implementation."""
+    """Return the end of the sentence on CPU times, in one or two wordings, the longer first."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -578,7 +572,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return a line with the backends (torch, numpy and hybrid aside) that gave no GPU, and why, or else ""."""
+    """Return a line with the backends that gave no GPU, and why, or an empty text."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")

@@ -43,11 +43,8 @@ def bare_table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]]) -> Tab
 
 def thresholds_table(answer: MachineAnswer) -> Table:
     """Return a table with a row for each row of the answer: `pays from` and the gain, in the regimes of the
-    answer.
-
-    The heading has the most common size of the gains, and a gain at another size has its size beside it. If
-    most gains have other sizes, each row has its own size.
-    """
+    answer. The heading has the most common size of the gains, and a gain at another size has its size beside
+    it. If most gains have other sizes, each row has its own size."""
     counted: SizeUnit = "plain" if all(entry.size_unit == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
@@ -69,8 +66,7 @@ def thresholds_table(answer: MachineAnswer) -> Table:
 
 
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
-    """Tell whether most gains are at another size than the most common one of their regime. `common` holds that
-    number of elements by regime."""
+    """Return whether most gains are at another size than `common`, that of their regime."""
     at_common = [
         entry.elements(gain.n) == n
         for regime, n in common.items() for entry in answer.rows if (gain := gain_of(entry, regime))
@@ -79,8 +75,7 @@ def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bo
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
-    """Return the cell of a gain, with its size if that is not `common` elements. If `common` is None, no size
-    is added."""
+    """Return the cell of a gain, with its size if that is not `common` elements."""
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
@@ -93,8 +88,7 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns and the cells that name each row. A row is named by its op, and by its dtype if there
-    are several. Unless each row stands for all GPUs, there is a column for the GPU."""
+    """Return the columns and the cells that name each row: the op, and the GPU if rows differ by it."""
     names = [[Cell(label)] for label in series_labels(answer.rows)]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
         return [Column("")], names
@@ -106,8 +100,8 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
 
 
 def series_labels(rows: Sequence[AnswerRow | BestImplementation | GpuTimes]) -> list[str]:
-    """Return the op of each row with its params, followed by the short name of its dtype if the rows have
-    several dtypes."""
+    """Return the op of each row with its params, and the short name of its dtype if there are several
+    dtypes."""
     several = len({entry.dtype for entry in rows}) > 1
     return [
         f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if several else series_text(entry)
@@ -180,11 +174,8 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
 
 
 def implementations_table(answer: MachineAnswer) -> Table:
-    """Return a table of the fastest CPU implementations, for a run without a GPU.
-
-    Several ops have one row each, with their sizes side by side. For one op, or if any size was requested, each
-    size has a row with the time of plain NumPy.
-    """
+    """Return a table of the fastest CPU implementations, for a run without a GPU. Several ops have one row
+    each, with their sizes side by side. For one op or a requested size, each size has a row."""
     ops = {
         (implementation.op, implementation.dtype, *implementation.params.items())
         for implementation in answer.implementations
@@ -241,9 +232,7 @@ def _implementations_beside(answer: MachineAnswer) -> Table:
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op in a column whose heading names a size of `elements` elements. If the op was
-    measured at another size, the cell names that size. `implementation` is None if the op was not measured near
-    it."""
+    """Return the cells of one op in a column whose heading names a size of `elements` elements."""
     if implementation is None:
         return [Cell("-"), Cell("")]
     tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"
@@ -302,8 +291,8 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what all wings add to the answer, put together. `alone` means that no GPU was compared with a CPU.
-    Of several sentences, contexts or tables, the first is used."""
+    """Return what all wings add to the answer, put together. Of several sentences, contexts or tables, the
+    first is used. `alone` means that no GPU was compared with a CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

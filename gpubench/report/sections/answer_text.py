@@ -60,8 +60,8 @@ def rough_size_text(n: float) -> str:
 
 
 def asked_size_text(n: int, size_unit: SizeUnit) -> str:
-    """Return a requested size without rounding, such as `1.1 K` or `16 M`; or `1,000,000` if K and M would
-    change the number."""
+    """Return a requested size without rounding, such as `1.1 K` or `16 M`, or `1,000,000` if K and M do not
+    fit."""
     if size_unit == "side" or (size_unit == "plain" and n < 10_000):
         return size_text(n, size_unit)
     for unit, scale in SIZE_UNITS:
@@ -78,8 +78,7 @@ def named_size_text(n: int, size_unit: SizeUnit) -> str:
 
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the times of software adapters, for the first ops at their largest size. The
-    tables of the screen do not show them. The list is empty if no adapter has a time."""
+    """Return a sentence with the times of software adapters at the largest sizes, if there are any."""
     timed = [
         result
         for result in analysis.shown_of(analysis.compared)
@@ -114,8 +113,8 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
 
 
 def factor_text(factor: float, within: float = 0.0) -> str:
-    """Return a factor with two digits, such as `14x` or `2.1x`. If its error `within` exceeds CLOSE_GAIN, `~`
-    comes first."""
+    """Return a factor with two digits, such as `14x` or `2.1x`, after `~` if its error `within` exceeds
+    CLOSE_GAIN."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
     return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
@@ -132,8 +131,8 @@ def gain_text(gain: Gain) -> str:
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
-    """Return a cell with the text of a gain, followed by `tail`, in the colour of the side that wins. Return an
-    empty cell for None."""
+    """Return a cell with the text of a gain, followed by `tail`, in the colour of the side that wins. The cell
+    is empty for None."""
     if gain is None:
         return Cell("")
     tones: dict[str, Tone] = {"gpu": "gpu", "cpu": "cpu"}
@@ -161,9 +160,9 @@ MOST_DTYPES = 3
 def machine_sentences(
     answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
 ) -> list[str]:
-    """Return sentences on the GPU's gains over all ops, each op at its largest measured size. There is one
-    sentence for each dtype, up to MOST_DTYPES. Only rows of the first GPU are used, without wrong or failed
-    results. `detail` says how much a sentence contains. `regimes` replaces the regimes of the table."""
+    """Return sentences on the GPU's gains over all ops, each op at its largest measured size. Each dtype has a
+    sentence, up to MOST_DTYPES. It counts the rows of the first GPU, without wrong or failed results. `regimes`
+    replaces the regimes of the table."""
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
@@ -187,16 +186,16 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return two numbers for this regime: the ops that the first GPU wins at their largest size, and the ops
-    that have a gain there."""
+    """Return how many ops the first GPU wins at their largest size in this regime, and how many have a gain
+    there."""
     gains = [gain for entry in answer.first if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 
 
 def brief_text(answer: MachineAnswer) -> str:
-    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`. For a single op,
-    return a text such as `matmul: from ~230², from 982² copied`. Regimes in which the first GPU has no case are
-    left out."""
+    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`. A single op has a
+    text such as `matmul: from ~230², from 982² copied`. Regimes without a case of the first GPU are left
+    out."""
     first = answer.first
     texts = []
     for regime in answer.regimes:
@@ -224,13 +223,13 @@ class _Clauses(msgspec.Struct, frozen=True):
     thresholds: bool  # whether clauses mention break-evens, because the user requested no sizes
 
     def sentence(self, regimes: Sequence[str]) -> str:
-        """Return the sentence with a clause for each regime. The first clause says `the GPU`, and later clauses
-        say `it` if the GPU is the subject of the clause before."""
+        """Return the sentence with a clause for each regime."""
         clauses, subject = [], "the GPU"
         for regime in regimes:
             clause = self._clause(regime, subject)
             if clause:
                 clauses.append(f"{with_text(regime)} {clause}")
+                # `it` follows a clause whose subject is the GPU.
                 subject = "the GPU" if clause.startswith("the CPU") else "it"
         return ("; ".join(clauses) or "no op was timed on both sides") + "."
 
@@ -245,7 +244,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """Return the gains in a regime, by the index of their row. Rows without a gain are left out."""
+        """Return the gains in a regime, by the index of their row."""
         return {i: gain for i, entry in enumerate(self.rows) if (gain := gain_of(entry, regime))}
 
     def _clause(self, regime: str, subject: str) -> str:
@@ -279,8 +278,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
     def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:
-        """Return how many of `total` ops the GPU wins, with names if they are few. `gpu` holds the rows that
-        the GPU wins, and `cpu` those that the CPU wins at the largest size that the op declares."""
+        """Return how many of `total` ops the GPU wins, with names if they are few."""
         if len(gpu) == total:
             return self._all(gpu)
         count = f"{len(gpu)} of {total}"
@@ -288,7 +286,7 @@ class _Clauses(msgspec.Struct, frozen=True):
             return count
         if len(gpu) <= MOST_NAMES:
             return f"{count}: {self._names(gpu)}"
-        if total - len(gpu) <= MOST_LOSERS and cpu:
+        if total - len(gpu) <= MOST_LOSERS and cpu:  # these it loses at the largest size that the op declares
             return f"{count}, not {self._names(cpu)}"
         return count
 
@@ -307,10 +305,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return a text with the number of elements from which the GPU wins half of the ops that it wins at
-        all. `places` are the indices of the rows of these ops, and `clause` is the text before. The text is
-        empty if this number is unknown, if fewer than FEWEST_OPS of these ops work on vectors, or if the sizes
-        were requested. It is also empty for any regime but `waited`."""
+        """Return a text with the size from which the GPU wins half of the ops that it wins, if that is
+        known."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.size_unit == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -324,8 +320,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely break-even as a number of elements. For an op that the GPU wins at all sizes,
-    return the smallest size. Return infinity if it is unknown."""
+    """Return the most likely break-even as a number of elements, or infinity if it is unknown."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -333,8 +328,7 @@ def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
 
 
 def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return a sentence on the gain of one op: a clause for each regime, and the largest measured size, because
-    nothing is known above it."""
+    """Return a sentence on the gain of one op: a clause for each regime, and the largest measured size."""
     cells = {regime: entry.cells[regime] for regime in regimes if regime in entry.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
     # Once, where all clauses have the same end.
@@ -348,9 +342,9 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
-    """Return the clause of one situation. It has both ends of the break-even's interval, because no size
-    between them is known to win. `ends` adds the largest measured size."""
+    """Return the clause of one situation, with the largest measured size if `ends` is True."""
     size = cell_text(cell, entry.size_unit).removesuffix(", mixed")
+    # Both ends of the interval, because no size between them is known to win.
     both = both_text(cell, entry.size_unit).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
     last = "" if cell.gain is None else size_text(cell.gain.n, entry.size_unit)
@@ -381,8 +375,8 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
 
 
 def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return a sentence on the gain of one op at the requested sizes, such as
-    `the GPU wins at both sizes, 6.7x to 22x`."""
+    """Return a sentence on the gain of one op at the requested sizes. An example of its clauses is `data on the
+    GPU: the GPU wins at both sizes, 6.7x to 22x`."""
     gains_by_regime = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
     clauses = [
         f"{situation_text(regime)}: {_sizes_clause(gains)}"
@@ -397,8 +391,7 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Return a clause that names the side which wins at all sizes, with its smallest and largest factor. If no
-    side wins at all sizes, the clause has the smallest and the largest gain."""
+    """Return a clause with the side that wins at all sizes, if one does, and the ends of its gains."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}
@@ -415,14 +408,14 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Return sentences on users' functions that fail, with reasons. They begin with functions that fail in some
-    sessions only. Each other function has the smallest size at which it fails: on NumPy, or else on the backend
-    of a GPU that gives it no time."""
+    """Return sentences on users' functions that fail, with reasons and the smallest size at which each fails.
+    Functions that fail in some sessions alone come first."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
     timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         case = skip.case
+        # On NumPy, or on the backend of a GPU that gives it no time.
         if isinstance(skip, Skip) and skip.reason == "bad-function" and (
             case.backend == "numpy" or (case.device_id in on_gpu and case.op not in timed)
         ):  # fmt: skip
@@ -449,7 +442,7 @@ def raising_functions(run: Run) -> list[str]:
 
 def left_out_functions(run: Run, command: str) -> list[str]:
     """Return sentences on the users' functions that were not measured, with the reasons of the first few.
-    `command` is the command that shows the others' reasons, or empty if they follow below."""
+    `command` is the command that shows the others' reasons, or empty."""
     texts = [
         printable(f"{warning.message}.")
         for warning in run.warnings
@@ -465,7 +458,7 @@ def left_out_functions(run: Run, command: str) -> list[str]:
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
     """Return the gain at the largest size, such as `GPU 14x`, if the sizes were requested (`named`). Otherwise
-    return the break-even, such as `the GPU pays from 23 K`, or only `23 K` for the cell of copied calls."""
+    return the break-even, such as `the GPU pays from 23 K`, or `23 K` alone for copied calls."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.size_unit)
@@ -473,8 +466,7 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence on noise if an unstable case has one of the times in `seconds`, else an empty text.
-    `seconds` holds the times behind the first ratio."""
+    """Return a sentence on noise if an unstable case has one of the times in `seconds`, else an empty text."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""

@@ -81,9 +81,8 @@ MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are l
 
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
-    """Return the sections of the gains: a table for each group of devices and, folded, a row for each ratio
-    with both times. These rows are there in a full report, if the user chose the section, or if the user chose
-    an order. With an order, there are only these rows, in the order of the analysis."""
+    """Return the sections of the gains: a table for each group of devices and, folded, a row for each ratio.
+    The folded part is filled if the options ask for every size or for an order. With an order, it is alone."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -109,8 +108,7 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows without rare sizes. In a series of more than MANY_SIZES sizes, a size is rare if it has
-    at most half as many rows as the most frequent size."""
+    """Return the rows without rare sizes, at which few situations were measured."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -120,8 +118,7 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return a function that returns the device id of a CPU case, with a blank in front. If only one device
-    measured the CPU, the function returns an empty text."""
+    """Return a function from a CPU case to its device id, or to an empty text if there is one such device."""
     timed = {
         case.case.device_id for case in analysis.cases if case.device_kind == "cpu" and case.time is not None
     }
@@ -184,8 +181,7 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a table with a row for each of `rows`, with both times and their implementations. The rows are
-    sorted by op, device, situation and size, unless the user chose an order."""
+    """Return a table with a row for each of `rows`, with both times and their implementations."""
     library = _library_ratios(analysis, rows)
     whose, unit = _whose(analysis), options.time_unit
     columns = heads(
@@ -228,7 +224,7 @@ def _side_text(side: CaseResult, unit: str) -> str:
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
-    """Return a table title which says that software adapters are not GPUs, or an empty text for other devices."""
+    """Return a table title that names software adapters as such, or an empty text for other devices."""
     adapters = dict.fromkeys(
         ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
     )
@@ -236,12 +232,11 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 
 
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
-    """Return the speedups of `library` on the GPU over `library` on the baseline, by workload, regime and
-    device. Return an empty dict if all of `rows` are such speedups, because the table would show them twice."""
+    """Return the speedups of `library` over the baseline's `library`, by workload, regime and device."""
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
-        return {}
+        return {}  # the table has them already
     devices = {ratio.case.case.device_id for ratio in rows}
     return {
         (ratio.case.case.workload, ratio.case.case.regime_id, ratio.case.case.device_id): ratio
@@ -251,8 +246,7 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
 
 
 def _gain_cell(ratio: Speedup, *, brief: bool = False) -> Cell:
-    """Return the cell of a gain. It has the colour of the winner if the interval excludes 1. `brief` gives it a
-    brief text without the interval."""
+    """Return the cell of a gain, in the colour of the winner if the interval excludes 1."""
     tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
     text, short = (gain_text(ratio, style) + mark(ratio.label) for style in (ratio_text, short_ratio_text))
     return Cell(text, tone if ratio.headline else "muted", brief=short if brief else "")
@@ -274,8 +268,8 @@ CAPTION = (
 
 @chart("speedup", order=20)
 def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the speedups: one line for each device and regime, with the break-evens on the line
-    at 1."""
+    """Return the chart of the speedups: a line for each device and regime, with the break-evens on the line at
+    1."""
     unit = options.time_unit
     rows = by_series(
         (
@@ -340,8 +334,7 @@ def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | 
 
 
 def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
-    """Return a table with a row for each op, dtype and device. If all rows have the same dtype or device, it is
-    in the title."""
+    """Return a table with a row for each op, dtype and device."""
     dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
     data = regimes(curve.case for curve in curves)
     columns = heads(
@@ -367,16 +360,13 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven]) -> Table:
 
 
 def _threshold_cell(cell: AnswerCell, size_unit: SizeUnit) -> Cell:
-    """Return the cell of a break-even with its interval. Its brief text is the break-even or its interval
-    alone."""
+    """Return the cell of a break-even with its interval, which the brief text leaves out."""
     full = threshold_cell(cell, both_text(cell, size_unit))
     return msgspec.structs.replace(full, brief=cell_text(cell, size_unit))
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
-    """Return the code that is the fastest on the CPU, by op, such as `CPU, the fastest at each size: numba;
-    add, dot: numba or PyTorch`. The code of most ops comes first, without op names. Return an empty text if all
-    ops have the same code."""
+    """Return the code that is the fastest on the CPU, by op, or an empty text if it is the same for all."""
     groups: dict[str, list[str]] = {}
     for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
         bases = [point.baseline for curve in rows for point in curve.points]
@@ -426,9 +416,8 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with the number of calls that repay a copy. Its tables show what a transfer, a call
-    and the CPU cost, and what loading the weights costs. Unless the options ask for every size, only ops and
-    sizes at which the number of calls decides are shown."""
+    """Return the section with the number of calls that repay a copy, and with the costs of loading weights.
+    Unless the options ask for every size, it has only ops and sizes at which the number of calls decides."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
@@ -485,8 +474,8 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 def calls_text(result: Amortization) -> str:
     """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, or `12 [9, ..]` with an open end.
-    `> 10` means that 10 calls were measured and are too few, and `never` that no number suffices. If the number
-    is unknown, return the reason."""
+    `> 10` means that 10 calls are too few, and `never` that no number suffices. An unknown number is replaced
+    by the reason."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

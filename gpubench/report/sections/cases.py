@@ -76,8 +76,7 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 @section("raw", order=200, usual=False, help="Every case with its id")
 def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section that lists every case that has a time, with its interval and id. If a device could
-    choose among kernels, the kernel is listed, too."""
+    """Return the section that lists every case that has a time, with its interval and id."""
     unit = options.time_unit
     chosen = any(result.kernel for result in analysis.cases)
     columns = heads(
@@ -143,8 +142,8 @@ _SIZE = re.compile(r"/n=(\d+)")
 
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the cases without a time, by reason. Failures come first, then cases without an
-    estimate, skips, and cases that were not reached. Cases that were only to be checked are left out."""
+    """Return the section of the cases without a time, by reason, failures first. Cases that were only to be
+    checked are left out."""
     groups = group_by(
         (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
     )
@@ -154,16 +153,15 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key of the line that a case belongs to. One line has all skips of one backend and reason, or
-    all other cases with the same reason and message on one device (without a message: on one backend)."""
+    """Return the key of the line that a case belongs to."""
+    # Skips share a line by backend, other cases by device and message.
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
 
 @section("warnings", order=180, help="What limits the numbers, with advice")
 def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the warnings with their cases and advice. A full report has a table with more case
-    ids."""
+    """Return the section of the warnings with their cases and advice. A full report has them in a table."""
     warnings = merge_findings(findings(analysis))
     if options.full:
         columns = heads("warning", "meaning and advice")
@@ -192,8 +190,7 @@ def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
 
 
 def _joined_text(rows: Sequence[ReportWarning]) -> str:
-    """Return the message of merged warnings, such as `14 ops are measured up to smaller sizes ...: copy/float32
-    up to n = 8388608, ...`."""
+    """Return the message of merged warnings, such as `14 ops are measured up to smaller sizes ...`."""
     if rows[0].code == _PLAIN:
         before, colon, _ = rows[0].message.partition(": ")
         return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
@@ -207,8 +204,8 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """Return the first `shown` ids and the number of further ids. Ids that differ only in size are written as
-    one (`n=64..4096`)."""
+    """Return the first `shown` ids and the number of further ids. Ids that differ only in size are one:
+    `n=64..4096`."""
     sizes: dict[str, list[int]] = {}
     for case_id in ids:
         match = _SIZE.search(case_id)
@@ -245,8 +242,7 @@ def _warning_text(finding: ReportWarning) -> str:
 
 
 def _warning_lines(finding: ReportWarning) -> list[str]:
-    """Return a line with the warning and its advice, and a second line with a case if the warning concerns
-    cases."""
+    """Return a line with the warning and its advice, and a second line if it concerns cases."""
     count = f" ({_count(finding.ids)})" if finding.ids else ""
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
     lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
@@ -262,8 +258,7 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 @section("noise", order=170, usual=False, help="How far times scatter")
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section that shows how much times scatter, with a row for each device and length of
-    launches."""
+    """Return the section on how much times scatter, with a row for each device and length of launches."""
     scatters = components(analysis.run)
     columns = heads(
         "device", "launches", number("cases", 1), number("in a block"),
@@ -319,8 +314,7 @@ def gate_text(gate: ReportGate | Gate) -> str:
 
 
 def gate_name(gate: ReportGate | Gate) -> str:
-    """Return the gate as the user wrote it, such as `min-speedup matmul=5` or `noisy`, without what cannot be
-    shown."""
+    """Return the gate as the user wrote it, such as `min-speedup matmul=5` or `noisy`."""
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 

@@ -47,8 +47,8 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 @section("claims", order=30, together=True)
 def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with a row for each claim. The first file that measured a claim judges it. Return None
-    without claims."""
+    """Return the section with a row for each claim, or None without claims. The first file that measured a
+    claim judges it."""
     answers = []
     for of_claim in zip(*map(claims, analyses), strict=True):
         measured = (i for i, claim in enumerate(of_claim) if claim.verdict != "not measured")
@@ -161,8 +161,8 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 
 def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
-    """Return the measured value of a claim with its interval and the situation in which it was measured, such
-    as `GPU 54x [48, 62] queued`. The brief text has no interval."""
+    """Return the measured value of a claim with its interval and situation, such as `GPU 54x [48, 62]
+    queued`."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         where = mark(claim.measured.label) + where
@@ -174,16 +174,15 @@ def _measured_cell(claim: ClaimResult, unit: str) -> Cell:
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases `ids`, such as `waited` or `copied`, or `mixed` for several, after a
-    blank. CPU cases are ignored, because their data is always on the host; without others, the text is
-    empty."""
+    """Return the situation of the cases `ids` after a blank: ` waited`, ` copied`, ` mixed`, or an empty
+    text."""
+    # The data of a CPU case is always on the host.
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases behind the numbers of the table. CPU cases and copied calls are left out, because the
-    table has its own words for them."""
+    """Return the cases behind the numbers of the table, for whose situations it has no words of its own."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 

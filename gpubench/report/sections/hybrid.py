@@ -59,8 +59,8 @@ REASONS: dict[HybridReason, str] = {
 
 @section("hybrid", order=90, help="Where splitting an op, or assigning stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each split: its time, its gain and the ideal gain. Return None if there
-    is no split."""
+    """Return the section with a row for each split: its time, its gain and the ideal gain. Returns None without
+    splits."""
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
@@ -115,16 +115,16 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence for each op and dtype with a recommended split or stage assignment. It is about the one
-    with the largest gain."""
+    """Return a sentence for each op and dtype on its recommended split or stage assignment with the largest
+    gain."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return the end of the answer's first sentence: the split or stage assignment with the largest gain.
-    Return an empty text if none is recommended. `entries` are the rows and `regimes` the regimes of the
-    sentence, whose op, size and situation are not repeated."""
+    """Return the end of the answer's first sentence: the split or stage assignment with the largest gain. It is
+    empty if none is recommended. `entries` and `regimes` are those of the sentence, which are not named
+    again."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""
@@ -163,8 +163,8 @@ CAPTION = (
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return the chart of the time over the GPU's share, with one line for each device and regime. It shows the
-    largest size of each series."""
+    """Return the chart of the time over the GPU's share at the largest size, a line for each device and
+    regime."""
     sweeps = [split for split in hybrids(analysis) if split.curve]
     shown = at_largest(sweeps, lambda split: series_name(split.case.case), lambda split: split.case.case.n)
     rows = charts.by_series(
@@ -204,12 +204,11 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
 
 
 def _mark(split: Hybrid, seconds: float) -> ChartRow:
-    """Return the data row of the chosen share in the chart. `seconds` is the time of the split at this share.
-    The time of the faster side alone, also in the row, is `seconds` times the gain."""
+    """Return the data row of the chosen share in the chart, where the split takes `seconds`."""
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {
         "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),
-        "better": short(seconds * split.gain),
+        "better": short(seconds * split.gain),  # the time of the better side alone
         "text": f"{share_text(split.gpu_share)} on the GPU: {ratio_text(split.interval)}, {why}",
     }  # fmt: skip
 

@@ -56,9 +56,8 @@ def letter(index: int) -> str:
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`. If
-    machines have equal descriptions, the time of day and a part of the fingerprint are added to tell them
-    apart."""
+    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`.
+    Equal descriptions get the time of day and a part of the fingerprint."""
     words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
     texts = []
     for i, (text, side) in enumerate(zip(words, sides, strict=True)):
@@ -77,8 +76,8 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple for a
-    single machine, and if no machine has compared a GPU with its CPU."""
+    """Return a sentence that says on how many machines the GPU wins every op. The result is empty for a single
+    machine, and if no machine has compared a GPU with its CPU."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -99,8 +98,7 @@ def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")
 def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Return the section with the machines side by side. Return None for a single machine, and if there is no
-    table."""
+    """Return the section with the machines side by side, or None for a single machine or without a table."""
     sides = machine_runs(analyses)
     if len(sides) < 2:
         return None
@@ -117,8 +115,7 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
 
 
 def _break_evens(sides: Sequence[MachineRuns]) -> Table:
-    """Return a table of the sizes from which the GPU pays. It has a row for each series and regime, and a
-    column for each machine. Rows in which no machine has a verdict are left out."""
+    """Return a table of the sizes from which the GPU pays, with a column for each machine."""
     rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
     for i, side in enumerate(sides):
         for entry in side.newest.break_even:
@@ -126,6 +123,7 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
     body = []
     for ((op, dtype, params), data), by_machine in rows.items():
         curves = [earliest(by_machine.get(i, ())) for i in range(len(sides))]
+        # Rows in which no machine has a verdict say nothing.
         if any(entry is not None and (entry.verdict != "undecided" or entry.bracketed) for entry in curves):
             texts = [threshold_text(entry) if entry else "-" for entry in curves]
             body.append(cells(with_params(op, dict(params)), dtype, data, *texts))
@@ -134,8 +132,7 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
-    """Return a table of the times at the largest size that all machines measured. After the time of a GPU, the
-    winner against the CPU of the same machine and its factor stand in brackets."""
+    """Return a table of the times at the largest size that all machines measured."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [
@@ -191,8 +188,7 @@ def history_section(analyses: Sequence[Analysis], options: RenderOptions) -> Sec
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    """Return a table with a row for each case of a machine. Cases with a sure change come first, the largest
-    change first."""
+    """Return a table with a row for each case of a machine, the largest sure change first."""
     steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
@@ -223,16 +219,15 @@ def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
 
 
 def _step_text(side: MachineRuns, step: StepChange) -> str:
-    """Return a change as text, such as `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: the date and the label of the
-    first run after the change, and the ratio."""
+    """Return a change as text with the first run after it: `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`."""
     run = side.runs[step.run].run
     label = f" {shorten(run.label, 12)}" if run.label else ""
     return f"{run.started_at[:10]}{label}: {ratio_text(Interval(step.low, step.ratio, step.high, 'sessions'))}"
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return times as bars, one character each. The heights run from the smallest to the largest time. All bars
-    have the same height if all times are within 5 %. A blank stands for None."""
+    """Return times as bars, one character each, from the smallest to the largest time. A blank stands for None.
+    All bars have the same height if all times are within 5 %."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -278,8 +273,8 @@ class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return the chart of a machine's history. Return None for a single run, or if no case has two times.
-    `name` is the letter of the machine."""
+    """Return the chart of a machine's history, or None for a single run, or if no case has two times. `name` is
+    the letter of the machine."""
     rows = histories(side) if len(side.runs) > 1 else ()
     if not rows:
         return None
@@ -302,10 +297,9 @@ def _factors(times: Sequence[float | None]) -> list[float | None]:
 
 
 def _places(dates: Sequence[str]) -> list[float]:
-    """Return the position of each run on the time axis, from 0 (oldest) to 1. The positions are evenly spaced
-    if a date cannot be read or all dates are equal."""
+    """Return the position of each run on the time axis, from 0 (oldest) to 1."""
     seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
-    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
+    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:  # unreadable or equal dates
         return [i / (len(dates) - 1) for i in range(len(dates))]
     return [(time - seconds[0]) / (seconds[-1] - seconds[0]) for time in seconds]
 

@@ -48,8 +48,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> str:
-        """The gain at the largest size, as text. It is `wrong` if the result was wrong there, `failed` if the
-        measurement failed, and `-` if there is no gain."""
+        """The gain at the largest size as text, or `wrong`, `failed` or `-` if there is none."""
         cell = None if self.strip is None else self.strip.cell
         if cell is not None and cell.kind in ("wrong", "failed"):
             return cell.kind
@@ -76,8 +75,7 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
-    """Return the map of a run for `backend`, or for its fastest GPU backend if that is None. Return None if no
-    GPU was compared with a CPU."""
+    """Return the map of a run for `backend` (None: its fastest GPU backend), or None if no GPU was compared."""
     ratios = fastest_map(analysis) if backend is None else ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
@@ -93,17 +91,14 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return the rows of the panels, by the name of the situation. There is a panel for each of `regimes`.
-
-    A side is a pair: the name that is shown beside its strips, and the key of its strips in `MapLane.strips`. A
-    lane has a row for each of `sides` that measured its op in one of the regimes.
-    """
+    """Return the rows of the panels, one panel for each of `regimes`, by the name of the situation."""
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
         with_params(names[lane.row.op], lane.row.params) + (f" {lane.row.dtype}" if dtypes else "")
         for lane in lanes
     ]
+    # A side is the name beside its strips, and their key. A lane has a row for each side that measured its op.
     return {
         situation_text(regime): tuple(
             MapRow(lane=lane, op=printable(label), side=name, strip=lane.strips.get((side, regime)))
@@ -116,9 +111,8 @@ def _panels(
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
-    """Return the maps of several machines as one map. Every lane has a strip for each machine. `names` holds
-    texts such as `A: AMD EPYC 7763`, in the order of `analyses`. Return None if fewer than two machines have a
-    map."""
+    """Return the maps of several machines as one map, in which every lane has a strip for each machine. `names`
+    holds texts such as `A: AMD EPYC 7763`. Returns None if fewer than two machines have a map."""
     maps = [fastest_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
@@ -142,8 +136,7 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
-    """Join the lanes of an op on several machines into one lane. `sides` holds tuples (machine name, id of the
-    shown device, lane)."""
+    """Join the lanes of an op on several machines; `sides` are (machine name, id of the shown device, lane)."""
     return MapLane(
         row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
         strips={
@@ -164,10 +157,9 @@ class MapPart(NamedTuple):
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
-    """Return the strip in `count` parts, which are equally long on the log axis `ends`. An axis of a single
-    size gives one part."""
+    """Return the strip in `count` parts, which are equally long on the log axis `ends`."""
     low, high = ends.low, ends.high
-    if high <= low:
+    if high <= low:  # an axis of a single size
         low, high, count = low * 0.96, high * 1.04, 1
     step = (high / low) ** (1 / count)
     parts = []
@@ -183,22 +175,22 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Return pairs (position, text) for the labels on the axis of the map. They are both ends, and powers of
-    eight that lie at least `room` apart. Positions and `room` are shares of the axis. The last label is written
-    to the left of its end, so it needs more room. An axis of a single size has one label, in the middle."""
+    """Return pairs (position, text) for the labels on the axis: both ends, and powers of eight between them.
+    Labels lie at least `room` apart. Positions and `room` are shares of the axis."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
         return [(0.5, named[0][1])]
     for power in range(math.ceil(math.log2(low) / 3), math.floor(math.log2(high) / 3) + 1):
         place = ends.position(8.0**power)
+        # The last label stands to the left of its end, so it needs more room.
         if place - named[-1][0] >= room and 1 - place >= room * 1.7:
             named.append((place, size_text(8**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
 
 
 def axis_text(rows: Iterable[MapRow]) -> str:
-    """Return the unit of the sizes on the axis. If ops count sizes differently, the text names both units."""
+    """Return the unit of the sizes on the axis, or both units if ops count sizes differently."""
     plain = [entry.lane.row.size_unit == "plain" for entry in rows]
     return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
@@ -233,8 +225,8 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
 
 
 def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """Return the panels as lines of text of at most `width` columns. They are side by side, or below each other
-    if that would leave each lane too few cells. `ascii_only` replaces the blocks by ASCII characters."""
+    """Return the panels as lines of text of at most `width` columns. Panels are side by side, or below each
+    other if lanes would be too short. `ascii_only` replaces the blocks by ASCII."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
@@ -268,8 +260,7 @@ def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list
 
 
 def strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
-    """Return the cells of a strip. The axis is divided into `count` parts of one character each. Neighbouring
-    characters of the same colour form one cell."""
+    """Return a strip as `count` characters. Neighbouring characters of the same colour form one cell."""
     signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
     runs = itertools.groupby(signs, key=lambda sign: sign[1])
     return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
@@ -287,8 +278,7 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Wrap the text into lines of at most `width` columns. Two blanks separate groups of words, and a line ends
-    only between groups."""
+    """Wrap the text into lines of at most `width` columns, at double blanks alone."""
     lines = [""]
     for group in text.split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
@@ -307,9 +297,8 @@ def _in_ascii(line: Line) -> Line:
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
-    """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS
-    0.3.34)`. It names only one side if `device_ids` is empty or no CPU has a time. `short` leaves out
-    versions."""
+    """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`. It names one
+    side alone if `device_ids` is empty or no CPU has a time. `short` leaves out versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
     ]
@@ -320,8 +309,8 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
 
 
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
-    """Return a text that says where a picture comes from: dtypes, date, version, label and host. An example is
-    `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
+    """Return a text with the dtypes, date, version, label and host of a picture. An example is `float32 ·
+    2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shorten(run.label, 30)] if run.label else []
@@ -350,8 +339,8 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
-    """Return a Vega-Lite spec for each panel, to be drawn inside a table. The panel itself has no names and
-    gains, because the rows of the table show them."""
+    """Return a Vega-Lite spec for each panel, to be drawn inside a table, whose rows have the names and
+    gains."""
     return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
@@ -368,9 +357,7 @@ def map_picture(view: MapView) -> ChartRow:
 def _panel(
     situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
 ) -> ChartRow:
-    """Return the spec of one panel. If `situation` is not empty, the panel has a title, names and gains.
-    `legend` is the length of the colour legend, or None for no legend. `step` is the height of a strip in
-    points; None means a height by the number of strips in a lane."""
+    """Return the spec of one panel, with a title, names and gains if `situation` is not empty."""
     step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
@@ -426,8 +413,7 @@ def _layer(rows: Sequence[ChartRow], mark: ChartRow, *encodings: ChartRow) -> Ch
 
 
 def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
-    """Return the y encoding of the lanes `names`. `label` is the Vega expression for the texts on its axis, and
-    `orient` the side of the axis."""
+    """Return the y encoding of the lanes `names`, with `label` as the Vega expression for their texts."""
     axis = {
         "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
         "labelPadding": 8,
@@ -436,8 +422,7 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
 
 
 def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
-    """Return the encoding of the axis of sizes below the lanes. If there is a single size, it is in the middle.
-    If `titled` is True, the axis has the unit of the sizes as its title."""
+    """Return the encoding of the axis of sizes below the lanes."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
@@ -454,8 +439,7 @@ def _size(ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow
 
 
 def _color(length: Any) -> ChartRow:
-    """Return the encoding of the tint, from the CPU's to the GPU's colour, with a legend if `length` is set.
-    The theme chooses the colours."""
+    """Return the encoding of the tint, from the CPU's to the GPU's colour, with a legend of this `length`."""
     look = {
         "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],

@@ -56,9 +56,8 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section of the roofline. It shows every size if the options ask for it or if the run measured
-    only peaks. Otherwise it shows the largest size of each op, dtype, device and implementation, without cases
-    whose peak was measured at small sizes only."""
+    """Return the section of the roofline, with every size if the options ask for it or the run measured only
+    peaks. Otherwise it has the largest sizes, without cases whose peak was measured at small sizes only."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -90,8 +89,7 @@ def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
 
 
 def rate(point: PeakShare) -> str:
-    """Return the rate of a case as text, in the unit of the peak that limits it, such as `4.05 TB/s` or
-    `51.2 TFLOP/s`."""
+    """Return the rate of a case as text, in the unit of the peak that limits it, such as `4.05 TB/s`."""
     compute = point.bound == "compute" or (point.bound is None and computes(point.case))
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
@@ -103,8 +101,7 @@ def implementation_text(point: CaseResult) -> str:
 
 
 def peak_texts(peak: Peaks) -> tuple[str, str, str]:
-    """Return the memory peak, the compute peak and the ridge as texts, with `-` for a value that was not
-    measured."""
+    """Return the memory peak, the compute peak and the ridge as texts, with `-` for what was not measured."""
     memory = "-" if peak.bytes_per_s is None else format_rate(peak.bytes_per_s, "B/s")
     compute = "-" if peak.flops_per_s is None else format_rate(peak.flops_per_s, "FLOP/s")
     return memory, compute, "-" if peak.ridge is None else f"{peak.ridge:.3g}"
@@ -165,10 +162,10 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
 
 
 def _traffic(peak: Peaks) -> str:
-    """Return the memory traffic per second of the copy that reached the memory peak, as text. On a CPU the
-    traffic includes the reads of cache lines that are about to be written."""
+    """Return the memory traffic per second of the copy that reached the memory peak, as text."""
     if peak.copy is None or peak.bytes_per_s is None:
         return "-"
+    # A CPU reads the cache lines that it is about to write.
     return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
 
 
@@ -249,7 +246,7 @@ _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     """Return the chart of the roofline, with a picture for each dtype. In a picture, each op on each device is
-    a point below the peaks of the device, at its largest size. Ops without FLOPs have no point."""
+    a point at its largest size. Ops without FLOPs have no point."""
     fastest = {point.id for point in chart_cases(analysis)}
     rows: ChartRows = {}
     marks: ChartRows = {}
@@ -293,8 +290,8 @@ def _point(point: PeakShare) -> ChartRow:
 
 
 def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of the line that shows the peaks of a device, between the intensities (FLOP per byte)
-    `first` and `last`. A peak that was not measured sets no limit."""
+    """Return the corners of a device's line of peaks, from `first` to `last` FLOP per byte."""
+    # A peak that was not measured sets no limit.
     memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:
         return []

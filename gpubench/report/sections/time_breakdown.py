@@ -1,6 +1,5 @@
-"""The section about calls that copy both ways: the parts of their time, and their gain if they run as a
-pipeline. The section also has the overheads. Terminals show the largest sizes, and a full report shows all
-sizes."""
+"""The section about calls that copy both ways: the parts of their time, their gain as a pipeline, and
+overheads. Terminals show the largest sizes, and a full report shows all sizes."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Return the section with up to three tables: time breakdowns, pipelines, and the costs of devices other
-    than kernels. A time breakdown is that of the fastest implementation of a workload on a device. Unless the
-    options ask for every size, the tables show only some sizes."""
+    """Return the section with up to three tables: time breakdowns, pipelines, and overheads. A time breakdown
+    is that of the fastest implementation of a workload on a device. Unless the options ask for every size, the
+    tables show only some sizes."""
     unit = options.time_unit
     everything = [
         result.case
@@ -78,8 +77,7 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOptions) -> Table:
-    """Return the table of time breakdowns, with a row for each case. If all rows have the same dtype or device,
-    it is in the title."""
+    """Return the table of time breakdowns, with a row for each case."""
     unit = options.time_unit
     dtypes, devices, title = shared_text(analysis, [result.case for result in rows])
     pairs = [(result, result.time_breakdown) for result in rows if result.time_breakdown is not None]
@@ -118,8 +116,7 @@ _ROW = (
 
 
 def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
-    """Return a table with a row for each pipeline. Unless the options ask for every size, it has only the
-    largest size of each series and device."""
+    """Return a table with a row for each pipeline."""
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
@@ -186,8 +183,7 @@ _SOME = "The smallest, the largest and a middle size; all sizes: --sections brea
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the cost of an empty launch on each device. The result is empty if only CPUs were
-    measured."""
+    """Return a sentence with the cost of an empty launch on each device, if a GPU was measured."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     empty = overheads(analysis).empty
     if all(kinds.get(name) == "cpu" for name in empty):
@@ -197,8 +193,8 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 
 def overheads_table(analysis: Analysis, options: RenderOptions) -> Table | None:
-    """Return a table with a row for each device, call, size and implementation. Unless the options ask for every
-    size, it has three sizes of each call. Return None if no overhead was measured."""
+    """Return a table with a row for each device, call, size and implementation, or None without overheads.
+    Unless the options ask for every size, it has three sizes of each call."""
     everything, unit = overheads(analysis).rows, options.time_unit
     if not everything:
         return None
@@ -241,7 +237,7 @@ def what(result: CaseResult) -> str:
 
 
 def rate(result: CaseResult) -> str:
-    """Return the rate of a transfer in bytes per second as text. Return `-` for a call that moves no data."""
+    """Return the rate of a transfer in bytes per second as text, or `-` for a call that moves no data."""
     if result.case.op not in _MOVES or result.time is None:
         return "-"
     return format_rate(result.case.params["n"] / result.time.estimate, "B/s")
@@ -249,8 +245,7 @@ def rate(result: CaseResult) -> str:
 
 def pool_share(pool: PoolOverhead) -> str:
     """Return the time of a pool allocation as a share of the op's time, such as `3.0%` or `less than 0.1%`. If
-    calls were also timed that are each waited for, the share of such a call comes first: `1.2% (3.0% of
-    launches in a row)`."""
+    single calls were timed, too, their share comes first: `1.2% (3.0% of launches in a row)`."""
     share = _share(pool.share)
     return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
 
@@ -260,8 +255,7 @@ def _share(share: float) -> str:
 
 
 def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[int]]:
-    """Return the sizes that are shown, by op and device: the smallest, the largest, and the one nearest to
-    _SHOWN_BYTES."""
+    """Return, by op and device, the smallest size, the largest, and the one nearest to _SHOWN_BYTES."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for result in everything:
         sizes.setdefault((result.case.op, result.case.device_id), []).append(result.case.params["n"])

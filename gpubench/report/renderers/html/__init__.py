@@ -71,8 +71,8 @@ _GROUPS = {
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one page for all runs. The same files and the same installed extras give the same bytes. A page
-    that would have MAX_BYTES or more drops kinds of content, up to three, and may still be larger then."""
+    """Return one page for all runs. The same files and the same installed extras give the same bytes. A page of
+    MAX_BYTES or more drops up to three kinds of content, and may still be larger then."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
@@ -95,8 +95,8 @@ def draw(documents: Sequence[TextDocument], title: str) -> str:
 
 
 def notebook(analysis: Analysis) -> str:
-    """Return the answer as HTML for a notebook. Its style does not affect the notebook. The lanes of the map
-    are SVG if the drawing libraries work."""
+    """Return the answer as HTML for a notebook, whose own style stays as it is. The lanes of the map are SVG if
+    the drawing libraries work."""
     (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
     panels = view["panels"]
     specs = [panel["spec"] | {"width": LANE, "config": theme()} for panel in panels]
@@ -108,8 +108,7 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs. If it is too large, it drops first the result files, then the long tables, then
-    all GPU backends except the fastest. Answers, maps and charts always remain."""
+    """The page of some runs, which drops content if it is too large."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -126,8 +125,10 @@ class _Page:
         self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self, lightness: int) -> str:
-        """Return the HTML of the page. `lightness` says how many kinds of content it drops, from 0 to 3."""
+        """Return the HTML of the page without the first `lightness` kinds of content that can be dropped (0 to
+        3)."""
         articles = self.articles
+        # The template drops the result files first, then the long tables.
         if lightness > 2:
             articles = [article | {"views": article["views"][:1]} for article in articles]
         views = (view for article in articles for view in article["views"])
@@ -144,7 +145,7 @@ class _Page:
         )  # fmt: skip
 
     def _together(self) -> Content | None:
-        """Return the part about all files together. Return None for a single file."""
+        """Return the part about all files together, or None for a single file."""
         if len(self.analyses) < 2:
             return None
         sides = machine_runs(self.analyses)
@@ -201,18 +202,16 @@ class _Page:
 
 
 def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
-    """Yield the sections of a report with their ids. An id is `prefix` and the key of the section. If the key
-    occurs several times, a number follows it from the second time on."""
+    """Yield the sections of a report, each with its key after `prefix` as its id."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
-        number = f"-{seen[part.key]}" if seen[part.key] > 1 else ""
+        number = f"-{seen[part.key]}" if seen[part.key] > 1 else ""  # a key may occur several times
         yield msgspec.structs.replace(part, id=f"{prefix}{part.key}{number}", tables=_join(part))
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section. If there are more than FEW_TABLES and all have titles, join them to one
-    table, whose first column has the titles."""
+    """Return the tables of a section, joined to one if there are more than FEW_TABLES with titles."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -231,8 +230,7 @@ def _join(part: Section) -> tuple[Table, ...]:
 
 
 def _groups(sections: Sequence[Section], prefix: str, headings: Sequence[str]) -> Iterator[Content]:
-    """Yield those groups that have sections. The group Environment also has `headings`, the lines about the run
-    and the machine."""
+    """Yield those groups that have sections, Environment with `headings` about the run and the machine."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
         members = [part for part in sections if homes.get(part.key, "More") == title]
@@ -250,8 +248,7 @@ def _without_long_tables(part: Section) -> Section:
 
 
 def _warnings_text(sections: Sequence[Section]) -> str:
-    """Return a sentence with the number of warnings, for the top of the page. Return an empty text if there are
-    no warnings."""
+    """Return a sentence with the number of warnings, or an empty text without warnings."""
     count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
     words = "1 warning limits" if count == 1 else f"{count} warnings limit"
     return f"{words} what these numbers say" if count else ""
@@ -262,8 +259,7 @@ def _warnings_text(sections: Sequence[Section]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Return the template of the page. It escapes text from outside and removes characters that cannot be
-    shown."""
+    """Return the template of the page, which escapes text from outside."""
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -301,10 +297,9 @@ def _drawing(lines: Sequence[Line]) -> str:
 
 
 def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return the cells of a table row as HTML, with the first cell as the heading of the row. If `columns` is
-    empty, all cells are numbers, and none is a heading."""
+    """Return the cells of a table row as HTML, with the first one as heading if there are `columns`."""
     parts = []
-    for i, cell in enumerate(line):
+    for i, cell in enumerate(line):  # without columns, all cells are numbers
         text = cell.text
         tag, scope = ("th", ' scope="row"') if columns and not i and text else ("td", "")
         kinds = ["n"] if not columns or columns[i].right else []
@@ -320,30 +315,26 @@ def _breakable(text: str) -> Markup:
 
 
 def _pack(part: str | bytes) -> Markup:
-    """Return the content of a data block, compressed and in base64. The script of the page finds the block by
-    its id."""
+    """Return the content of a data block, compressed and in base64."""
     content = part if isinstance(part, bytes) else str(part).encode()
     return Markup(base64.b64encode(gzip.compress(content, mtime=0)).decode())
 
 
 @functools.cache
 def _library() -> str:
-    """Return the script that draws charts, with its license. Raises GpubenchError if the library cannot
-    draw."""
+    """Return the script that draws charts, with its license, or raise GpubenchError."""
     return f"/*\n{_file('vega.LICENSE')}*/\n{page_script()}"
 
 
 @functools.cache
 def _pack_library() -> Markup:
-    """Return the packed script that draws charts. The result is cached, because packing takes as long as the
-    rest of the page."""
+    """Return the packed script that draws charts, cached, as packing takes as long as the rest of the page."""
     return _pack(_library())
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return `text` without escaping, for an HTML element `tag` (`script` or `style`): browsers do not unescape
-    its content. Raises ValueError if the text could end or change the element, or if a page in ASCII could not
-    contain it."""
+    """Return `text` without escaping, for an HTML element `tag`: `script` or `style`, whose content browsers do
+    not unescape. Raises ValueError if the text could end or change the element, or is not ASCII."""
     if f"</{tag}" in text.lower() or "<!--" in text or not text.isascii():
         raise ValueError(f"the text would not stay as it is in its {tag} element")
     return Markup(text)
@@ -354,6 +345,5 @@ def _file(name: str) -> str:
 
 
 def _digest(text: str) -> Markup:
-    """Return the digest of a script for the content security policy of the page, which allows only scripts with
-    a listed digest."""
+    """Return the digest by which the page's content security policy allows a script."""
     return Markup("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")

@@ -51,12 +51,9 @@ _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
 
 def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool) -> list[Content]:
-    """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer
-    without a backend.
-
-    `prefix` is the prefix of the anchors. If `maps` is True, the answers have their maps, with the specs for
-    drawing them if `draws` is True.
-    """
+    """Return the answer for each GPU backend, the fastest first, or one without a backend if no GPU was
+    compared. `prefix` is the prefix of the anchors. If `maps` is True, the answers have their maps, with the
+    specs for drawing them if `draws` is True."""
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
     answers = []
@@ -69,8 +66,7 @@ def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: boo
 
 
 def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawing: MapView | None) -> Content:
-    """Return the answer for one GPU backend, without the panels of its map. `drawing` is the map of this
-    backend, if there is one."""
+    """Return the answer for one GPU backend, without the panels of its map `drawing`."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     screen = make_screen(analysis, options, alone=False, backend=backend)
     shown = drawing and not answered.named and len(answered.rows) > 1
@@ -93,8 +89,7 @@ def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawi
 
 
 def _panels(view: MapView, name: str, *, draws: bool) -> Iterator[Content]:
-    """Yield the map and the table of each situation. `name` is the prefix of their anchors. The map has its
-    spec if `draws` is True."""
+    """Yield the map and the table of each situation, with anchors that begin with `name`."""
     specs = lane_specs(view) if draws else [None] * len(view.panels)
     for regime, (title, rows), spec in zip(view.ends.situations, view.panels.items(), specs, strict=True):
         situation = short_text(regime)
@@ -131,8 +126,7 @@ def _lane_row(entry: MapRow, view: MapView) -> Content:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return, by op (with its dtype if there are several), the row, the cell and the gain on the first GPU. Ops
-    without a gain in this regime are left out."""
+    """Return, by op, the row, the cell and the gain on the first GPU."""
     return {
         label: (entry, cell, cell.gain)
         for entry, label in zip(answered.rows, series_labels(answered.rows), strict=True)
@@ -170,8 +164,8 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
 
 
 def _between(gains: Sequence[Gain]) -> str:
-    """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`. Whichever side
-    wins, a factor is at least 1."""
+    """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`."""
+    # At least 1, whichever side wins.
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
