@@ -43,7 +43,7 @@ def used_sessions(run: Run) -> frozenset[int] | None:
     all count."""
     if not run.sessions:
         return None
-    return frozenset(session.index for session in run.sessions if not session.superseded)
+    return frozenset(session.index for session in run.counting)
 
 
 def count_sessions(run: Run) -> int:

@@ -96,7 +96,9 @@ WARNINGS: dict[str, Entry] = {
     "too-short": Entry("a sample lasts less than 1 ms", "use larger --sizes"),
     "first-slow": Entry("the first sample is an outlier", "outliers are kept; --rigorous takes more samples"),
     "drift": Entry("values rise or fall with time", "let the machine settle and take more --sessions"),
-    "contended": Entry("other processes took more than 5 % of the CPU", "close other programs and run again"),
+    "contended": Entry(
+        "other programs took more than 5 % of the CPUs, or the hypervisor that share of the CPU time asked for",
+        "close other programs, on a virtual machine wait for quieter neighbours, and run again"),
     "throttled": Entry("the device was throttled; no headline", "improve cooling or power, or lower --max-time"),
     "power-cap": Entry(
         "the software power limit lowered the clock, as it does on large GPUs under a matrix product",

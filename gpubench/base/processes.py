@@ -440,11 +440,11 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The shares of the usable CPUs' time, from 0 to 1. A share is None if it is unknown, or too small for the
-    time over which it was measured."""
+    """The shares of the usable CPUs that others took, from 0 to 1. A share is None if it is unknown, or too small
+    for the time over which it was measured."""
 
-    foreign: float | None  # taken by other processes
-    steal: float | None  # taken by the hypervisor
+    foreign: float | None  # the share of all time that other processes took
+    steal: float | None  # the share of the time asked for that the hypervisor took
 
 
 def read_cpu_times() -> CpuTimes | None:
@@ -506,12 +506,9 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     LONG_ENOUGH_S, and twice that at half the time. Both shares are None if a reading is missing.
     """
     shares = load_in_ticks(before, after)
-    if before is None or after is None or shares == Share(None, None):
+    if before is None or after is None or not 0 < after.at_s - before.at_s < LONG_ENOUGH_S:
         return shares
-    elapsed_s = after.at_s - before.at_s
-    if elapsed_s >= LONG_ENOUGH_S:
-        return shares
-    least = BUSY_SHARE * LONG_ENOUGH_S / elapsed_s
+    least = BUSY_SHARE * LONG_ENOUGH_S / (after.at_s - before.at_s)
     return Share(*(share if share is not None and share > least else None for share in shares))
 
 
@@ -523,8 +520,10 @@ def load_in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     total_s = after.total_s - before.total_s
     if total_s <= 0 or after.at_s <= before.at_s:  # counters that stand still, as some sandboxes have them
         return Share(None, None)
-    foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
-    return Share(_share(foreign_s, total_s), _share(after.steal_s - before.steal_s, total_s))
+    busy_s, stolen_s = after.busy_s - before.busy_s, after.steal_s - before.steal_s
+    # Only a CPU that works can be taken away. A share of all time would hide that parallel work was held up.
+    asked_s = max(busy_s + stolen_s, after.at_s - before.at_s)
+    return Share(_share(busy_s - (after.ours_s - before.ours_s), total_s), _share(stolen_s, asked_s))
 
 
 def _share(seconds: float, total_s: float) -> float:

@@ -254,9 +254,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 def _disturbance(run: Run) -> float:
     """Return the mean of ln(factor)² over the sessions that count. A session's factor is the most by which
     other programs may have lengthened its times: 1 unless the session is contended."""
-    used = [session for session in run.sessions if not session.superseded]
-    shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
-    return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
+    shares = [min(session.disturbance, MOST_TAKEN) for session in run.counting if session.contended]
+    return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(run.counting))
 
 
 def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) -> DeviceChange:

@@ -339,13 +339,13 @@ def _searching(run: Run) -> bool:
     ]
     once = all(len(sessions) <= 1 for sessions in begun)
     busy = {session for sessions in begun for _, session in sessions}
-    counting = {session.index for session in run.sessions if not session.superseded}
+    counting = {session.index for session in run.counting}
     return once and (len(counting) <= 1 or counting <= busy)
 
 
 def _drop_last_session(run: Run) -> Run:
     """Return the run without the last session's measurements of unfinished workloads."""
-    last = max((session.index for session in run.sessions if not session.superseded), default=0)
+    last = max((session.index for session in run.counting), default=0)
     least = run.settings.min_samples
     unfinished = {
         outcome.case.workload

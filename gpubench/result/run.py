@@ -97,7 +97,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     superseded: bool = False  # whether reports ignore it: a quieter repetition counts, or nothing is left of it
     repeats: int | None = None  # the index of the disturbed session that this one repeats, if any
     foreign_cpu_share: float | None = None  # the share of the CPUs' time that other processes took
-    steal_share: float | None = None  # the share of the CPUs' time that the hypervisor took
+    steal_share: float | None = None  # the share of the CPU time asked for that the hypervisor took
     workers: list[WorkerRecord] = []  # one record for each device
     peaks: list[Peak] = []  # the measured peaks
     telemetry: list[Telemetry] = []  # clocks and temperatures, sampled beside the blocks
@@ -580,6 +580,11 @@ class Run(Record, frozen=True, kw_only=True):
     def page_locked(self) -> bool:
         """Whether the arrays that GPUs copy are page-locked. False without a GPU."""
         return self.settings.page_locked is True and any(device.kind != "cpu" for device in self.devices)
+
+    @property
+    def counting(self) -> list[SessionRecord]:
+        """The sessions that count: all that are not superseded."""
+        return [session for session in self.sessions if not session.superseded]
 
     @property
     def origins(self) -> list[str]:

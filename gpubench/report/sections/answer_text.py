@@ -29,7 +29,7 @@ from gpubench.analysis.thresholds import (
     size_unit_of,
     why_text,
 )
-from gpubench.base import BUSY_SHARE, group_by
+from gpubench.base import group_by
 from gpubench.base.streams import cut_middle, printable
 from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
@@ -468,10 +468,14 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
     """Return a sentence on noise if an unstable case has one of the times in `seconds`, else an empty text."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
-    if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
-        return ""
-    sessions = [session for session in analysis.run.sessions if not session.superseded]
-    share = max([0.0, *(session.foreign_cpu_share or 0.0 for session in sessions)])
-    if share <= BUSY_SHARE:
-        return " Noisy: run it again on an idle machine."
-    return f" Noisy: other programs use {share * 100:.0f} % of the CPUs."
+    noisy = any(case.time is not None and case.time.estimate in seconds for case in unstable)
+    return " Noisy: run it again on an idle machine." if noisy else ""
+
+
+def disturbed_text(run: Run) -> list[str]:
+    """Return one sentence if every session that counts lost much CPU time to others, else none."""
+    least = min(run.counting, key=lambda session: session.disturbance, default=None)
+    if least is None or not least.contended:
+        return []
+    who = "the hypervisor" if least.disturbance == least.steal_share else "other programs"
+    return [f"CPU times are too long: {who} took {round(least.disturbance * 100)} % of the CPU."]

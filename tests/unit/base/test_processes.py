@@ -23,10 +23,12 @@ def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
 
 @pytest.mark.parametrize(("after", "share"), [
     (later(), (0.0, 0.0)), (later(ours=20.0), (0.0, 0.0)), (later(ours=10.0, theirs=1.0), (0.05, 0.0)), (later(theirs=20.0), (1.0, 0.0)),
-    (later(stolen=2.0), (0.0, 0.1)), (later(ours=1.0, theirs=-0.5), (0.0, 0.0)),  # ticks of 10 ms, counted apart
+    (later(ours=1.0, theirs=-0.5), (0.0, 0.0)),  # ticks of 10 ms, counted apart
+    # What is stolen is a share of what was asked for, at least of one CPU's time: idle CPUs hide nothing.
+    (later(ours=18.0, stolen=2.0), (0.0, 0.1)), (later(cpus=32, ours=18.0, stolen=2.0), (0.0, 0.1)), (later(cpus=32, stolen=1.0), (0.0, 0.1)),
     # A short session tells what is plain: one stood in for longer ones on a machine that was busy all the time.
-    (later(2.0, theirs=0.1), (0.025, 0.0)), (later(1.0, theirs=0.21), (0.105, None)), (later(1.0, stolen=1.6), (None, 0.8)),
-    (later(0.5, stolen=0.21), (None, 0.21)), (later(0.2, theirs=0.3), (0.75, None)),
+    (later(2.0, theirs=0.1), (0.025, 0.0)), (later(1.0, theirs=0.21), (0.105, None)), (later(1.0, ours=0.4, stolen=1.6), (None, 0.8)),
+    (later(0.5, stolen=0.21), (None, 0.42)), (later(0.2, theirs=0.3), (0.75, None)),
 ])  # fmt: skip
 def test_what_is_not_ours_is_foreign(after, share):
     assert processes.load_between(START, after) == pytest.approx(share)

@@ -151,18 +151,29 @@ def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-@pytest.mark.parametrize(("share", "end"), [
-    (0.42, " Noisy: other programs use 42 % of the CPUs."), (0.0, " Noisy: run it again on an idle machine."), (None, ""),
-])  # fmt: skip
-def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, share, end):
-    wild = {} if share is None else {"factors": (0.5, 1.0, 1.0, 1.6)}
+@pytest.mark.parametrize("end", [" Noisy: run it again on an idle machine.", ""])
+def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, end):
+    wild = {"factors": (0.5, 1.0, 1.0, 1.6)} if end else {}
     fast = op_case("add", 1024, WAITED, "cupy:0") if gpu else op_case("add", 1024, implementation="tuned")
     rows = [measured(op_case("add", 1024), 1e-3, sessions=5), measured(fast, 1e-4, sessions=5, **wild)]
-    run = answer_run(rows, named={"add": [1024]})
-    run = replace(run, sessions=[replace(session, foreign_cpu_share=share) for session in run.sessions])
-    (first, *_) = answer_sentences(analyse_runs([run])[0])
+    (first, *_) = answer_sentences(analyse_runs([answer_run(rows, named={"add": [1024]})])[0])
     assert re.search(r"10x\b", first)
     assert first.endswith(end or "10x.")
+
+
+@pytest.mark.parametrize(("foreign", "steal", "line"), [
+    ((0.42, 0.42), (0.0, 0.0), "CPU times are too long: other programs took 42 % of the CPU."), ((0.42, 0.05), (0.0, 0.0), ""),
+    ((0.0, 0.01), (0.07, 0.2), "CPU times are too long: the hypervisor took 7 % of the CPU."), ((None,) * 2, (None,) * 2, ""),
+])  # fmt: skip
+def test_a_run_whose_sessions_all_lost_cpu_time_says_so(foreign, steal, line):
+    run = answer_run(op_rows("add", {WAITED: {1024: 0.5, 4096: 2.0}}))
+    base = run.sessions[0]
+    sessions = [
+        replace(base, index=i, superseded=i == 2, foreign_cpu_share=part, steal_share=stolen)
+        for i, (part, stolen) in enumerate(zip((*foreign, 0.0), (*steal, 0.0), strict=True))
+    ]
+    drawn = drawn_lines(analyse(replace(run, sessions=sessions)))
+    assert [text for text in drawn if "too long" in text] == ([line] if line else [])
 
 
 def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
