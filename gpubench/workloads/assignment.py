@@ -58,15 +58,15 @@ class Predicted(NamedTuple):
 
 
 def single_sides(on_host: Sequence[bool]) -> dict[str, str]:
-    """Return two stage assignments, by the name of the side: `cpu` with every stage on the CPU, and `gpu` with
-    every stage on the GPU except those that only the host can run. `on_host` tells which stages these are."""
+    """Return two stage assignments by the name of their side: `cpu` has every stage on the CPU, and `gpu` on
+    the GPU. `on_host` tells which stages only the host can run; these are on the CPU in both."""
     return {"cpu": CPU * len(on_host), "gpu": "".join(CPU if host else GPU for host in on_host)}
 
 
 class _Step(NamedTuple):
-    """One stage on the CPU or on the GPU. Two bits of an integer stand for each value: one is set if the CPU's
-    copy is valid, the other if the GPU's copy is."""
+    """One stage on the CPU or on the GPU."""
 
+    # Bits of an integer stand for the valid copies: of each value one bit for the CPU's and one for the GPU's.
     seconds: float  # seconds of the stage here
     # for each value that the stage reads: this side's bit, both bits, and the seconds of a copy to this side
     reads: tuple[tuple[int, int, float], ...]
@@ -75,8 +75,7 @@ class _Step(NamedTuple):
 
 
 class StageChain:
-    """The costs of all stages in a form for trying many stage assignments quickly. Values that are on both
-    sides from the start and that no stage writes are left out."""
+    """The costs of all stages, in a form for trying many stage assignments quickly."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
@@ -173,14 +172,10 @@ def nearest(costs: AssignmentCosts) -> list[Predicted]:
 
 
 def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> list[Predicted]:
-    """Return the fastest stage assignments that take at most `limit_s` seconds, at most MOST, fastest first.
-
-    A state is the set of valid copies together with the side that ran the last stage. For every state the
-    search keeps the MOST fastest ways to reach it, because no other way to that state can be among the fastest
-    overall. It drops ways that exceed `limit_s` even without copies. If `widest` is given, it keeps at most
-    that many states after each stage, and then the result need not be the best.
-    """
+    """Return the fastest stage assignments that take at most `limit_s` seconds, at most MOST, fastest first."""
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
+    # A state is the set of valid copies and the side that ran the last stage. For each state the MOST fastest
+    # ways to it are kept: no other way can be among the fastest overall.
     ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
     for number, live in enumerate(chain.live):
         after: dict[tuple[int, str], list[Predicted]] = {}
@@ -194,6 +189,7 @@ def _search(chain: StageChain, limit_s: float, widest: int | None = None) -> lis
                     if prefix.seconds + own_s <= latest_s
                 )
         ways = {state: heapq.nsmallest(MOST, prefixes) for state, prefixes in after.items() if prefixes}
+        # The result is then not always the best.
         if widest is not None and len(ways) > widest:
             cheapest = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
             ways = {state: ways[state] for state in cheapest}
@@ -213,9 +209,9 @@ LEAST = 0.1
 
 def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
     """Return `steps_s`, the seconds of a chain's steps, reduced so that they add up to `whole_s`, the seconds
-    of the same chain without clock readings. A clock reading costs the same after every step, so the same
-    number of seconds is taken off each step, but no step becomes negative. The rest is then scaled so that its
-    sum is `whole_s`."""
+    of the same chain without clock readings. Each step loses the same number of seconds, but none becomes
+    negative; the rest is scaled."""
+    # A clock reading costs the same after every step.
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]
     total = sum(rest)
@@ -223,12 +219,12 @@ def fit_to_sum(steps_s: Sequence[float], whole_s: float) -> list[float]:
 
 
 def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
-    """Return the seconds of each stage on the CPU, and the seconds of each stage on the GPU, in two lists. The
-    second list has None for a stage that only the host runs. The CPU's stages add up to the time of its chain.
-    If the GPU has a clock of its own, its stages add up to the time of its chain minus the time of an empty
-    launch. This sum is at least `LEAST` times the sum of the measured stages."""
+    """Return two lists: the seconds of each stage on the CPU, and on the GPU (None for a stage that only the
+    host runs). Each list adds up to the time of its chain; on a GPU with a clock of its own, an empty launch is
+    subtracted."""
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]
+    # Never less than `LEAST` times what was measured of the stages.
     left_s = max(median(assignment_times.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))
     gpu_s = iter(fit_to_sum(on_gpu, left_s))
     return (

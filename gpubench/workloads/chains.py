@@ -43,9 +43,7 @@ def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
 
 
 def runs_by_stage(session: Session, op: Op, case: Case) -> bool:
-    """Tell whether the case runs the stages of its op one by one. Only tuned cases on a single device do. A
-    library case runs one expression for the whole op, and the ranks of a device group have stages of their
-    own."""
+    """Tell whether the case runs the stages of its op one by one. Only tuned cases on a single device do."""
     return bool(op.stages) and case.implementation == "tuned" and not isinstance(session, DeviceGroup)
 
 
@@ -70,9 +68,8 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Choose the kernel of every stage, from memory or by trials. The stages before the last one that needs
-        trials run, so that the trials use real inputs. Raises TrialsNeeded if trials are needed but
-        forbidden."""
+        """Choose the kernel of every stage, from memory or by trials on real inputs. Raises TrialsNeeded if
+        trials are needed but forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)
@@ -90,8 +87,7 @@ class Chain:
         self._choose(last, values)
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
-        """Return the indices of the stages whose kernel has to be found by trials. Of stages with the same case
-        only the first is listed."""
+        """Return the indices of the stages whose kernel is still to be found, one for each case."""
         first: dict[str, int] = {}
         for number, (_, op, case) in enumerate(self._stage_cases):
             if op.host is None:
@@ -122,7 +118,7 @@ class Chain:
         return self._launches[key][0]
 
     def _build(self) -> None:
-        """Build the kernels of all stages, several of them concurrently. Raises BuildError."""
+        """Build the kernels of all stages, several of them concurrently."""
         own = {case.id: (op, case) for _, op, case in self._stage_cases if op.host is None}
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))
@@ -167,14 +163,14 @@ class Chain:
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
         """Check each stage against a float64 reference, computed from the values that the device gave to that
-        stage. A state is read as it is after the last stage, so each stage is judged only by the part that it
-        adds. If a check fails, raise the error that `fail` returns for this check and a text with the stage's
+        stage. If a check fails, raise the error that `fail` returns for this check and a text with the stage's
         name."""
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
         # Weights are converted to float64 only once, because every turn of a repeat reads them.
         weights = {operand.name for operand in self._op.inputs if operand.role == "weight"}
         wide: dict[str, Array] = {}
+        # A state is read as it is after the last stage, so each stage is judged only by the part that it adds.
         for stage, op, _ in self._stage_cases:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
                 if name not in fetched and operand.role == "host":
@@ -216,19 +212,9 @@ _TIMES = (
 
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Time the stages of a case in rounds. Returns None if the case has no stages or the session cannot time
-    them. `session_index` is stored with the times.
-
-    A round times the chain with a clock reading after each stage, the same chain with one clock reading and
-    with none, an empty launch, and each stage alone. The times of one round are taken close together, so that
-    their medians add up. The first round is discarded if there is another. No round begins after `limit_s`
-    seconds, except that the first few may take twice as long.
-
-    If the clock is the host's, readings cost nothing, and the chain with readings is also used as the whole
-    call, because two calls on a CPU may differ by half. A short stage alone and a short call of the plain chain
-    run twice, and the second time counts: the operands are then in the caches, as for any case with resident
-    data.
-    """
+    """Time the stages of a case in rounds, of which none begins after `limit_s` seconds, or twice that for the
+    first few. The parts of a round are timed close together, so that their medians add up. Returns None if the
+    case has no stages or the session cannot time them."""
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
     if chain is None or not isinstance(session, TimesStages):
@@ -239,6 +225,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     plain = _on_device(session, steps)
     times: dict[str, list[Any]] = {name: [] for name in _TIMES}
     began, call_s = time.perf_counter(), 0.0
+    # A round times the chain with a clock reading after each stage, with one reading and with none, an empty
+    # launch, and each stage alone.
     while len(times["span_s"]) <= ROUNDS:
         if call_s < LONG_S:
             wall_s(session, timer.launch, 1)  # otherwise only the plain chain would have one just before it
@@ -251,6 +239,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
             by_step = zip(steps, reading.steps_s, strict=True)
             hosts_s = sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
             times["stamping_s"].append(reading.span_s - hosts_s - once.span_s)
+        # Readings of the host's clock cost nothing, and two calls on a CPU may differ by half, so this chain is
+        # the whole call.
         call_s = reading.span_s if reading.clock == "host" else _warm(session, timer.launch)[1]
         issued_s, empty_s = _warm(session, empty)
         times["wall_s"].append(call_s)
@@ -264,6 +254,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         if spent_s > limit_s and (len(times["span_s"]) > LEAST_ROUNDS or spent_s > 2 * limit_s):
             break
     assert reading is not None, "there was a round"
+    # The first round is discarded if there is another.
     lists = {name: values[1:] or values for name, values in times.items()}
     lists |= {name: _by_name(names, lists[name]) for name in ("chain_s", "alone_s")}
     tokens = {part: count(timer.case.params) for part, count in workspace.op.tokens.items()}
@@ -273,9 +264,9 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
-    """Return the seconds of a call without its wait and the seconds with it. A short call runs twice, and the
-    second time counts, because the first call after other work may take longer."""
+    """Return the seconds of a call without its wait, and with it."""
     first = _time_call(session, launch)
+    # The first call after other work may take longer; a short one runs again, with its operands in the caches.
     return first if first[1] >= LONG_S else _time_call(session, launch)
 
 
@@ -288,8 +279,7 @@ def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
-    """Return the device's stages as a single step: a chain without clock readings between them. The host's
-    stages have already run by then."""
+    """Return the device's stages as one step: a chain without clock readings between them."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
     assert isinstance(session, Chains)
     output = own[-1][1]
@@ -297,12 +287,11 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
-    """Return the seconds of each step when it runs by itself. A short step runs twice, and only the second time
-    is used. `in_chain_s` holds the seconds of each step in the chain; it is returned if the session cannot time
-    the steps."""
+    """Return the seconds of each step by itself, or in the chain if the session cannot time it."""
     alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
+        # Of a short step only the second run is used.
         times = [1 if seconds >= LONG_S else 2 for seconds in in_chain_s[group]]
         reading = session.stage_times(
             [step for step, count in zip(steps[group], times, strict=True) for _ in range(count)]
@@ -314,8 +303,7 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return a list for each distinct name, with the seconds in every round. The seconds of stages that share a
-    name, such as those of a loop, are added up."""
+    """Return the seconds in each round of all stages of one name, added up, by distinct names."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)

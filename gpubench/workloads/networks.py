@@ -78,8 +78,7 @@ ONLY = Turn()
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
     """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` holds the names of
-    a norm's weights. The norm is computed in the same stage as queries, keys and values. `turn` gives the
-    suffixes of all names and the number of tokens."""
+    a norm's weights. `turn` gives the suffixes of all names and the number of tokens."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -152,8 +151,8 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """Return a function that takes the params of the network and returns those of an m x n weight gradient. The
-    gradient is a matrix product that sums over the rows of the batch."""
+    """Return a function from the network's params to those of an m x n weight gradient, a matrix product."""
+    # The product sums over the rows of the batch.
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 
 
@@ -293,13 +292,14 @@ GPT_WEIGHTS: dict[str, Values] = {
 
 
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
-    """Return how far the logit of each written token lies below the largest logit, relative to the largest
-    absolute logit. The logits come from one pass over the prompt and the tokens that the device wrote. A wrong
-    token in the prompt, or a token that does not exist, gives infinity."""
+    """Return how far the logit of each written token lies below the largest one, as a part of the largest
+    absolute logit."""
     by_name = dict(zip(GPT_WEIGHTS, weights, strict=True))
+    # A wrong token in the prompt, or one that does not exist, gives infinity.
     shortfall = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
     shortfall[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
     ids = xp.clip(got, 0, bpe.ENTRIES - 1)
+    # One pass over the prompt and the tokens that the device wrote.
     x = by_name["table"][ids[:-1]] + by_name["positions"][: len(ids) - 1]
     layer_of = transformer_block.at({"n": len(x), **params}).reference
     assert layer_of is not None

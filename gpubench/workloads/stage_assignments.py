@@ -91,8 +91,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
 
 @derive_once
 def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
-    """Return an `Assignment` for each case of the analysis that has a stage assignment and a time, and whose
-    two sides were timed alone beside it."""
+    """Return an `Assignment` for each case that has a stage assignment and a time. Cases without a time of each
+    side alone are left out."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(assignment for assignment in rows if assignment is not None)
 
@@ -106,8 +106,7 @@ def list_mismatches(analysis: Analysis) -> list[str]:
 def _judge(
     run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
 ) -> Assignment | None:
-    """Return the `Assignment` of a case. Returns None for a split, or if no session timed both sides alone.
-    `cases` are all cases of the same workload."""
+    """Return the `Assignment` of a case, or None if it is a split or no session timed both sides alone."""
     main = main_blocks(run, outcome)
     assignment = next(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
@@ -151,8 +150,7 @@ def _judge(
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
-    """Return the time of one side alone. It is `beside`, the time of that side's own stage assignment, or the
-    time of another case on that side that is faster and also leaves its result on the host."""
+    """Return the time of one side alone: `beside`, or that of a faster case on the same side."""
     on_gpu = not result.case.resident
     same = (case for case in cases if (is_cpu(case) if side == "cpu" else on_gpu and is_gpu(case, result)))
     single = fastest_alone(same, beside.sessions)
@@ -185,9 +183,9 @@ _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg
 
 
 def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
-    """Return the seconds of a prediction that belong to no stage, such as those of copies. Return 0 if only a
-    rounding error is left."""
+    """Return the seconds of a prediction that belong to no stage, such as those of copies."""
     rest = 1 - sum(stage.share for stage in stages)
+    # Less is a rounding error.
     return predicted_s * rest if rest > 1e-9 else 0.0
 
 
@@ -203,8 +201,7 @@ def _trials(
 
 
 def _reason_against(contest: Contest, assignment_times: AssignmentTimes | None) -> AssignmentReason | None:
-    """Return the first reason against the stage assignment, or None if it pays. Objections that apply to any
-    comparison come first, then those from the prediction, then those from the measured gain."""
+    """Return the first reason against the stage assignment, or None if it pays."""
     objection = contest.objection()
     if objection is None or objection:
         return objection

@@ -129,15 +129,14 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
 def _recording_s(
     timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
 ) -> float:
-    """Return the seconds that the device waits because the host still records commands. Recording that overlaps
-    with the device's work or with the wait of an empty launch does not count. Return 0 if no call records
-    commands."""
+    """Return the seconds that the device waits because the host still records commands."""
     recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
     first_s = _typical(times.first_recording_s for times in recorded)
     later_s = _typical(times.recording_s for times in recorded) - first_s
     by_stage = zip(timed[0].stages, chain_s, strict=True)
+    # Recording that overlaps with the device's work, or with the wait of an empty launch, does not count.
     device_s = sum(seconds for stage, seconds in by_stage if stage not in hosts)
     return first_s + max(0.0, later_s - device_s - launch_s)
 
@@ -145,13 +144,11 @@ def _recording_s(
 def _without_readings(
     read: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
 ) -> list[float]:
-    """Return the seconds of each stage without the cost of clock readings. `read` holds the seconds with
-    readings, `counts` how often each stage occurs, and `span_s` the span of the plain chain. If the device's
-    stages take longer than is left of this span, the cost of one reading is subtracted from each launch of a
-    stage."""
+    """Return the seconds of each stage without the cost of the clock readings between them."""
     readings = [each for each in read if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
+    # If the device's stages took longer than the plain chain, each launch of a stage loses one reading.
     plain = dict.fromkeys(read, 0.0) | {each: read[each] for each in hosts}
     for each, seconds in zip(readings, fit_to_sum(shares, min(left_s, sum(shares))), strict=True):
         plain[each] += seconds
@@ -159,10 +156,7 @@ def _without_readings(
 
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """Return how often each stage in `names` occurs in the op, and the set of stages that the host runs. A
-    stage that the op no longer has occurs as often as the stage after it: for example, a norm is now computed
-    together with the product after it. If the op is not installed, each stage occurs once and the set is
-    empty."""
+    """Return how often each named stage occurs in the op, and which stages the host runs."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -173,6 +167,8 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
     counts, count = dict.fromkeys(names, 1), 1
     for each in reversed(names):
+        # A stage that the op no longer has counts as the stage after it: a norm is now computed with the
+        # product behind it.
         counts[each] = count = declared.get(each, count)
     return counts, hosts
 
@@ -299,8 +295,7 @@ def _short(breakdown: Stages) -> str:
 
 
 def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
-    """Return the cells of one line of a table: its time in the chain, its time alone if `alone` is set, and its
-    share of the whole."""
+    """Return the cells of a table's line: its time in the chain, alone if wanted, and its share."""
     seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
     entry = next((stage for stage in breakdown.stages if stage.stage == label), None)
@@ -336,9 +331,8 @@ CAPTION = (
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Return a chart with a stacked bar for each device and size. The parts of a bar are its stages, in the
-    order in which they run. Stages of the same name in two parts of an op, such as `prefill.heads` and
-    `decode.heads`, share a colour."""
+    """Return a chart with a stacked bar for each device and size, whose parts are the stages in order. Stages
+    of the same name in two parts of an op, such as `prefill.heads` and `decode.heads`, share a colour."""
     encoding = {
         "x": charts.quantity(
             "value", aggregate="sum", title="time of one call", stack="zero",

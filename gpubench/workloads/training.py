@@ -60,8 +60,7 @@ Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
 def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
-    """Return the stage that updates a weight, or one of its moments, in one pass. `reads` and `write` name the
-    stage's values, and `{w}` in them stands for the name of the weight."""
+    """Return the stage that updates a weight, or one of its moments; `{w}` in names stands for the weight."""
 
     def own(params: Params) -> Params:
         extents = shape(params)
@@ -92,8 +91,8 @@ def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
 
 
 def _of_step(value: str) -> str:
-    """Return the name that a value has in each step of the loop, with its number as a placeholder. A `+` at the
-    end of `value` marks a value that the next step begins with."""
+    """Return a value's name in each step of the loop, with the step's number as a placeholder."""
+    # A `+` marks a value that the next step begins with.
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
@@ -107,13 +106,13 @@ def _steps(stages: Sequence[Stage], update: Update, weights: Iterable[str]) -> R
 
 
 def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[str, Array]:
-    """Return all values of a training computed in float64, by name. `margin`, in units of relative round-off,
-    shifts the values whose sign decides whether the ReLU passes a gradient. A positive margin lets the gradient
-    of every hidden value near 0 through, and a negative one blocks it."""
+    """Return all values of a training in float64, by name, with the signs of hidden values shifted by `margin`."""
     values = dict(zip((operand.name for operand in op.inputs), arrays, strict=True))
     for stage in op.stages:
         own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
         reads = [values[name] for name in stage.reads]
+        # A positive margin (in relative round-off) passes the gradient of every hidden value near 0, and a
+        # negative one blocks it.
         if stage.op == "linear_grad_relu":
             x, w, b = (values[f"{name}.{stage.turns[0]}"] for name in ("x", "w1", "b1"))
             reads[2] = x @ w + b + margin * (stage.turns[0] + 1) * (norms(xp, x, w) + xp.abs(b))
@@ -122,13 +121,9 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def training_slack(op_name: str, value: str) -> Callable[..., Array]:
-    """Return a function that computes the slack of `value`, a margin that is added to its tolerance.
-
-    The sign of a hidden value near 0 depends on round-off, and the sign decides whether the value's gradient
-    passes. So the function computes two trainings in float64: one passes the gradients of all such values, the
-    other blocks them. The slack of an element is four times the largest distance between the two results within
-    the element's column, since several such values may go different ways.
-    """
+    """Return a function that computes the slack of `value`, a margin that is added to its tolerance. Round-off
+    decides whether the gradients of hidden values near 0 pass. The slack is four times the largest difference
+    in a column between two float64 trainings, with all of these gradients and with none."""
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
@@ -197,9 +192,7 @@ def _training(
     *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
     moments: Mapping[str, Values] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op of three training steps. Each step runs `stages` and then the `update` of every weight.
-    `weights` and `moments` say how their initial values are drawn, by name. `classes` returns the number of
-    labels."""
+    """Return the op of three training steps, each of which runs `stages` and updates every weight."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
         stages=(_steps(stages, update, weights),),
@@ -250,9 +243,7 @@ def _norm(params: Params) -> Params:
 
 
 def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of a matrix product from `k` widths to `m` widths: the gradient of
-    its weights `wNAME`, of its bias `bNAME` and of its input `read`. These stages read `dMADE`, the gradient of
-    the product's result `made`."""
+    """Return the stages for the gradients of a product from `k` to `m` widths: of its weights, bias and input."""
     return (
         Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
               lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),
@@ -263,9 +254,7 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of norm `number`: of its weights `scaleN` and `shiftN`, and of its
-    input `read`. They read `dnN`, the gradient of the norm's result. `residual` names the gradient that reaches
-    `read` past the norm, by the residual connection; it is added to that of `read`."""
+    """Return the stages for the gradients of norm `number`: of its weights, and of its input plus `residual`."""
     normed = f"dn{number}"
     return (
         Stage(

@@ -51,17 +51,14 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return two stage assignments of the op: `cpu`, with all stages on the CPU, and `gpu`, with all stages on
-    the GPU except those that only the host can run."""
+    """Return the two stage assignments of the op as `single_sides` does."""
     return single_sides([kernels.load(stage.op).host is not None for stage in op.stages])
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
     """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments.
-    No round of measurements begins after `limit_s` seconds. A round times both chains with clock readings, a
-    copy of every value in each direction, and an empty launch. The times of a round are taken close together,
-    so that their medians add up. `session_index` is stored with them. Returns None if one of the two sides
-    cannot time its stages."""
+    No round of measurements begins after `limit_s` seconds; times of one round are taken close together, so
+    that their medians add up. Returns None if one of the two sides cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):
@@ -81,6 +78,8 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
     rounds: list[tuple[SideReading, SideReading, list[tuple[float, float]], float]] = []
     began = time.perf_counter()
     while len(rounds) < ROUNDS + WARM_UP:
+        # A round times both chains with clock readings, a copy of every value in each direction, and an empty
+        # launch.
         readings = session.side_times(steps)
         if readings is None:
             return None
@@ -135,8 +134,8 @@ _SPARE, _BOUND = 8, 4
 
 
 class Value:
-    """An operand, or a value between two stages. `places` has the letters of the sides whose copy is valid, and
-    `uploaded` is True as long as no stage has written the value after its upload."""
+    """An operand, or a value between two stages. `places` has the letters of the sides whose copy is valid.
+    `uploaded` is True until a stage writes the value."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -357,9 +356,7 @@ class TwoSideSession(
 
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
         """Return the times of the CPU's chain and of the GPU's chain, or None if one of the two cannot time its
-        stages. The chains are built once for all rounds. Before the stages of a side are timed, its whole chain
-        runs twice, and the second run is timed. Otherwise the side's threads would sleep, and the caches would
-        hold the other side's data."""
+        stages. The chains are built once for all rounds."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
             self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
@@ -372,6 +369,7 @@ class TwoSideSession(
 
     def _read(self, letter: str, steps: protocols.Steps, chain: Launch) -> SideReading | None:
         side = self.side(letter)
+        # The first run is not timed: the side's threads may sleep, and the caches hold the other side's data.
         _, whole_s = clock_calls(side, [partial(side.run, chain)] * 2, side.sync)
         reading = side.stage_times(steps) if isinstance(side, protocols.TimesStages) else None
         return None if reading is None else SideReading(reading, whole_s)

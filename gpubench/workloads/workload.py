@@ -57,12 +57,11 @@ def workload(
     judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
-    """Return the op that runs `stages` in order. A `Repeat` is written out. `inputs` and `weights` say how
-    their values are drawn, `outputs` gives the role of each output, and `state` names the values to which
-    stages add. `judged` gives an output its own tolerance, or a function for a slack that is added to its usual
-    tolerance. `declared` are other fields of the op: name, summary, params, sizes, options, the gradients that
-    ranks average, and `fits`, which returns why some params are not allowed although every stage accepts them.
-    Raises ValueError for stages that do not fit together."""
+    """Return the op that runs `stages` in order, with each `Repeat` written out. `inputs` and `weights` say how
+    their values are drawn; `outputs` and `judged` give the roles and the tolerances of outputs. Raises
+    ValueError for stages that do not fit together."""
+    # `state` names the values to which stages add. `declared` has other fields of the op: `fits` returns why
+    # params that every stage accepts are not allowed all the same.
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
@@ -103,8 +102,8 @@ class _Stages:
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
 
     def blas(self) -> tuple[str, ...]:
-        """Return the backends whose BLAS computes at least one of the stages. One such stage is enough, because
-        beside a matrix product the other stages take little time."""
+        """Return the backends whose BLAS computes at least one of the stages."""
+        # One is enough: beside a matrix product the other stages take little time.
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
@@ -113,8 +112,7 @@ class _Stages:
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise ValueError unless every value has one shape and is written once, before it is read. Only states
-        are added to, host stages come first, each stage names all its operands, and each output is written."""
+        """Raise ValueError unless the stages fit together: values, states, operands and shapes."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -157,7 +155,7 @@ class _Stages:
         return uses
 
     def operand(self, value: str, **declared: Any) -> Operand:
-        """Return the value as an operand of the workload. It has the shape and the dtype of its first use."""
+        """Return the value as an operand of the workload, with the shape and the dtype of its first use."""
         stage, operand = self.first[value]
         return Operand(
             value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
@@ -180,13 +178,8 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Return the `declared` tolerance if there is one. Otherwise return the tolerance of the stage that
-        writes the value, with more round-off units for each stage before it, and with `declared` as the slack
-        if it is a function.
-
-        The scale is the same for the whole value: the larger of that stage's largest scale and the value's
-        largest number. A number that is small only because terms cancel has the error of these larger terms.
-        """
+        """Return the `declared` tolerance, or else that of the stage that writes the value, widened by its
+        depth."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -195,6 +188,8 @@ class _Stages:
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
             want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
+            # One scale for the whole value: a number that is small only because terms cancel has the error of
+            # the larger terms.
             largest = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.tolerance_of(op.outputs[last.writes.index(value)]).scale
@@ -212,8 +207,7 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """Return the values in `names_out`, computed stage by stage from `arrays`, the values in `names`.
-        `formula` returns the function that computes the op of a stage."""
+        """Return the values in `names_out`, computed stage by stage, by `formula`, from `arrays`."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
@@ -241,14 +235,12 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return the reason why some stage cannot have these params, from the first such stage. Return None if
-        all stages can."""
+        """Return the reason of the first stage that cannot have these params, or None if all can."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return the operations per second of library calls that have no fast code, by (backend, dtype), as
-        `Op.slow`. Each is the lowest among the stages."""
+        """Return the lowest rates of slow library calls among the stages, as `Op.slow`."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
@@ -257,8 +249,8 @@ class _Stages:
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
-    """Return zeros on the device of the array `beside`. PyTorch needs an array for this, because it uses host
-    memory by default."""
+    """Return zeros on the device of the array `beside`."""
+    # PyTorch uses host memory by default.
     if hasattr(beside, "new_zeros"):
         return beside.new_zeros(shape, dtype=dtype)
     return xp.zeros(shape, dtype=dtype)
