@@ -74,8 +74,8 @@ class Answers(NamedTuple):
 
 def run_cluster(options: ClusterRunOptions) -> int:
     """Measure on every node, save each result as it arrives, print the report of the fleet, and return the exit
-    code. Raises UsageError, InputError if the file of `--append` is no fleet, RequiredUnavailable if too few
-    nodes can be asked, and a signal's interrupt after the fleet is saved."""
+    code. Raises UsageError, InputError if the file of `--append` is no fleet, and RequiredUnavailable if too
+    few nodes can be asked. A signal's interrupt is raised after the fleet is saved."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
@@ -115,8 +115,8 @@ def run_cluster(options: ClusterRunOptions) -> int:
 
 def detect_cluster(options: ClusterDetectOptions) -> int:
     """Ask every node for its hardware and software, print the inventory of the cluster, and return the exit
-    code. Raises UsageError, RequiredUnavailable if too few nodes can be asked, and a signal's interrupt after
-    the inventory is printed."""
+    code. Raises UsageError, and RequiredUnavailable if too few nodes can be asked. A signal's interrupt is
+    raised after the inventory is printed."""
     _refuse(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     to_terminal = sys.stdout.isatty()
     format = options.format or ("table" if to_terminal else "plain")
@@ -141,8 +141,7 @@ def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
     """Return the inventory of the engine's nodes, and how each node answered. If Ctrl-C ends this early, the
-    second result has the interrupt. The messages of the nodes are kept in a temporary folder and then removed.
-    Raises RequiredUnavailable if too few nodes can be asked."""
+    second result has the interrupt. Raises RequiredUnavailable if too few nodes can be asked."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -156,12 +155,10 @@ def _ask(
     options: ClusterRunOptions | ClusterDetectOptions, driver: FleetDriver, arguments: Callable[[str], Sequence[str]],
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
-    """Run a command on some nodes and return how they answered. `arguments` returns the command line for a
-    node's name. The nodes to ask are those that `--nodes` names. Without this option they are the nodes of
-    `saved`, a saved fleet, that are not in `whole`. Without a saved fleet they are all nodes. Nodes in `whole`
-    are never asked again. Raises RequiredUnavailable if fewer nodes than required are whole or can be asked."""
+    """Run a command on the chosen nodes and return how they answered."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
+    # By `--nodes`; else those of a saved fleet that are not whole; else all. Whole nodes are never asked again.
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
     done = {node.name for node in whole}
     nodes = {name: node for name, node in nodes.items() if name not in done}
@@ -205,9 +202,8 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return the command-line arguments for the run on the node `name`: the options of this run that say what
-    to measure and how, with the node's name as context. Without `--ops`, the nodes measure the ops of `health`.
-    With `--confirm`, `health` takes two sessions unless the user chose their number."""
+    """Return the command-line arguments for the run on the node `name`: this run's options on what to measure
+    and how. Without `--ops`, the nodes measure the ops of `health`, in two sessions with `--confirm`."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
@@ -259,8 +255,7 @@ def fleet_limits(options: Any) -> FleetLimits:
 
 
 def _output(options: ClusterRunOptions) -> str:
-    """Return the path of the fleet's file. By default it is a new file in the results folder. Raises UsageError
-    if the requested file is not a single one, does not end in .json or .json.gz, or cannot be written."""
+    """Return the path of the fleet's file, by default a new one in the results folder."""
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
         if len(paths) != 1 or not store.is_result_name(paths[0]):
@@ -276,8 +271,7 @@ def _output(options: ClusterRunOptions) -> str:
 
 
 def _saved_nodes(path: str | None) -> list[Node] | None:
-    """Return the nodes of the fleet file that `--append` names. Returns None without the option, or if the file
-    does not exist yet. Raises InputError if the file is not a fleet."""
+    """Return the nodes of the fleet that `--append` names, or None if there is no such file yet."""
     if path is None or not os.path.exists(path):
         return None
     fleet = document(path)
@@ -290,9 +284,8 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. If `expect` is
-    given and that many nodes sent a result, busy nodes, unreachable nodes and nodes with too few GPUs do not
-    count."""
+    """Return the exit code for a document of nodes. `ends` say which nodes the deadline ended. If `expect`
+    nodes sent a result, nodes that are busy, unreachable or lack GPUs do not count."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

@@ -58,8 +58,8 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 
 class NodeClocks:
-    """The timeouts of a fleet: one for the whole fleet, and one for each node, which first limits the node's
-    wait in the queue and then its silence. All times are seconds of the same clock."""
+    """The timeouts of a fleet: one for the whole fleet, and one for each node. A node's timeout first limits
+    its wait in the queue and then its silence. All times are seconds of the same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -165,14 +165,13 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Handle the messages that have arrived, then check the timeouts. Return the time at which the messages
-        arrived. The timeouts are checked for that time, so that the driver's own work does not count as a
-        node's silence."""
+        """Handle the messages that have arrived, check the timeouts, and return the time of arrival."""
         try:
             arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         except Exception as error:  # the engine is lost, but not what has arrived
             reason, why = wire.error_reason(error), wire.error_text(error)
             arrivals = [Arrival(node, reason=reason, why=why) for node in self._running]
+        # Timeouts are checked for this time, so that the driver's own work does not count as a node's silence.
         now = self._clock()
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
@@ -195,8 +194,7 @@ class FleetDriver:
             self._end(progress, wire.error_reason(error), wire.error_text(error))
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
-        """Handle one message of a node, or the engine's report that no more will come from it. An invalid
-        message ends only the run of that node."""
+        """Handle one message of a node, or the engine's report that no more will come from it."""
         if arrival.message is None:
             self._end(progress, arrival.reason or "died", arrival.why)
             return
@@ -204,6 +202,7 @@ class FleetDriver:
             if len(arrival.message) > MOST_MESSAGE:
                 raise BadMessage(f"a message of {len(arrival.message)} bytes")
             self._read(progress, arrival.message[:1], arrival.message[1:])
+        # This ends the run of that node alone.
         except (BadMessage, msgspec.DecodeError, UnicodeDecodeError) as error:
             self._end(progress, "failed", f"what it sent cannot be used: {error}")
 
@@ -230,8 +229,7 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Release the node at once, store its result, and record how its run ended. If `--retry-failed` allows
-        another attempt, start the node again instead of recording the end."""
+        """Release the node, store its result, and record how its run ended or start it again."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -286,8 +284,8 @@ def choose_nodes(
     nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
     """Return the nodes to ask by name, and the ends of those that cannot be asked. Each of `words` is a node's
-    name, its host name or the engine's id. If there are none, all nodes are asked. Nodes with fewer than
-    `min_gpus` GPUs cannot be asked; None means that any number will do."""
+    name, its host name or the engine's id; without words all nodes are asked. Nodes with fewer than `min_gpus`
+    GPUs (None: any number) cannot be asked."""
     chosen = {} if words else dict(nodes)
     absent = []
     for word in words:
@@ -307,10 +305,9 @@ def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
-    """Return the fleet's document after its run. `ends` say how the nodes ended that were asked, and `absent`
-    name the nodes that could not be asked. `saved` are the nodes of a saved fleet, whose entries stay unless they
-    were asked again. `expected` is the number of results that make the fleet complete; None means one from each
-    node. `engine` has the engine's name and version."""
+    """Return the fleet's document after its run: the nodes that were asked (`ends`), could not be asked
+    (`absent`), or stay from a `saved` fleet. `expected` results make the fleet complete; None means one from
+    each node. `engine` has the engine's name and version."""
     ends = list(ends)
     again = {end.name for end in ends}
     nodes = [node for node in saved if node.name not in again]
@@ -330,9 +327,7 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """Return the entry of a node in the fleet. It is made from the node's file in the journal. If the node
-    ended in a worse way than the file says, that end is entered, and a node that ran other code loses its
-    result. Without `embeds`, the entry refers to the file."""
+    """Return the entry of a node in the fleet, from its file in the journal and how it ended."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
@@ -359,9 +354,8 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the inventory of a fleet. `ends` say how the nodes answered, and `absent` name the nodes that
-    could not be asked. The machine of each node that answered is read from `journal`. `expected` is the number
-    of answers that make the inventory complete; None means all."""
+    """Return the inventory of a fleet: machines from `journal` of the nodes that answered (`ends`), and the
+    nodes that could not be asked (`absent`). `expected` answers make it complete; None means all."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -433,8 +427,8 @@ class FleetJournal:
         return " ".join(str(event[name])[:200] for name in ("reason", "id") if name in event)
 
     def note_end(self, node: str, reason: str, error: str | None) -> None:
-        """Write to the log how the run of a node ended: `reason` is "ok" or why there is no complete result, and
-        `error` is that in words."""
+        """Write to the log how the run of a node ended. `reason` is "ok" or why there is no complete result,
+        and `error` says that in words."""
         self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:

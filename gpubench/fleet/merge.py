@@ -47,10 +47,9 @@ _NAMED = 5  # the largest number of missing nodes that a message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions if the files are of one machine, device ids mean the same GPUs in all
-    of them, and no nodes are expected. Otherwise write a fleet. Raises InputError for a file that cannot be
-    used, unless nodes are expected, and, after writing, if the fleet is not complete. Raises UsageError for an
-    output that is no result file."""
+    """Write one result with all sessions for files of one machine, otherwise a fleet. Raises InputError for a
+    file that cannot be used, unless nodes are expected, and for an incomplete fleet, once it is written. Raises
+    UsageError for an output that is no result file."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -66,6 +65,7 @@ def join_files(options: MergeOptions) -> None:
         [sources[place] for place in places]
         for places in group_by_machine([source.outline for source in sources])
     ]
+    # One result needs device ids that mean the same GPUs in all files.
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]
         if len(alike(runs)) == 1:
@@ -97,9 +97,7 @@ class _Source(NamedTuple):
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """Write the results of `node` to a folder beside the fleet's file `output`, and return the node with
-    references to these files. If `sources` are a single file, copy the file as it is, because encoding a result
-    takes longer than everything else."""
+    """Write the results of `node` to a folder beside `output`, and return the node with references to them."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -109,6 +107,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     files = []
     for place, run in enumerate(node.runs):
         path = folder / f"{stem}{f'-{place + 1}' if len(node.runs) > 1 else ''}.json.gz"
+        # To copy the file is quick, and to encode a result takes longer than everything else.
         copied = len(sources) == 1 and sources[0].path
         store.replace(path, store.read(copied)[0] if copied else store.dumps(run))
         files.append(digest_file(path))
@@ -116,9 +115,9 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 
 def parse_nodes(text: str | None) -> list[str]:
-    """Return the names in a list separated by commas, without duplicates. If `text` is `@FILE`, return the
-    words in that file. Return no names for None. Raises UsageError if the file cannot be read, and for ranges in
-    brackets, as Slurm writes them."""
+    """Return the names in a list separated by commas, or the words in the file of `@FILE`, without duplicates.
+    None gives no names. Raises UsageError if the file cannot be read, and for ranges in brackets, as Slurm
+    writes them."""
     text = text or ""
     words = split_words(text)
     if text.startswith("@"):
@@ -148,11 +147,8 @@ def _missing(fleet: Fleet) -> str:
 
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
-    """Return all runs in `files`, the failed nodes, and the largest number of nodes that a fleet among the
-    files expects (None without a fleet).
-
-    If `tolerant` is set, a file that cannot be used counts as a failed node. Otherwise InputError is raised.
-    """
+    """Return all runs in `files`, the failed nodes, and the number of nodes that a fleet among the files
+    expects."""
     sources: list[_Source] = []
     failed: list[Node] = []
     expected: int | None = None
@@ -171,15 +167,15 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
-    """Return the runs in one file, its nodes without a run, and the number of nodes that it expects (None if
-    the file is not a fleet). The file of a result is read again when its node is merged. Standard input and
-    fleets are kept in memory."""
+    """Return the runs in one file, its nodes without a run, and how many nodes it expects, if it is a fleet."""
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             if msgspec.json.decode(data, type=Header).name == RESULT_NAME:
                 outline = msgspec.json.decode(data, type=RunOutline)
+                # The file of a result is read again when its node is merged; standard input and fleets are kept
+                # in memory.
                 return [_Source(outline, partial(store.load, file), file)], [], None
     content = document(file)
     if isinstance(content, Run):
@@ -195,8 +191,7 @@ def _keep(run: Run) -> _Source:
 
 
 def _load(group: Sequence[_Source], failed: list[Node] | None) -> list[Run]:
-    """Return the runs of a group. A file that cannot be used is added to `failed`. If that is None, InputError is
-    raised instead."""
+    """Return the runs of a group; files that cannot be used are added to `failed`, or raise without it."""
     runs = []
     for source in group:
         try:
@@ -209,10 +204,10 @@ def _load(group: Sequence[_Source], failed: list[Node] | None) -> list[Run]:
 
 
 def _add_unusable(failed: list[Node], file: str, error: InputError) -> None:
-    """Add a failed node for a file that cannot be used, and print the reason to standard error. Files of one
-    name in several folders get different keys."""
+    """Add a failed node for a file that cannot be used, and print why."""
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = key = Path(file).name
+    # Files of one name in several folders get different keys.
     if any(node.key == name for node in failed):
         key = f"{name} ({len(failed) + 1})"
     why = f"{name}: {error.why or error.message}"
@@ -282,7 +277,7 @@ def report_fleet(
 
 
 def _figures_of(path: str) -> list[Figure]:
-    """Return the figures in a saved fleet, or in the result of a single node. Raises InputError."""
+    """Return the figures in a saved fleet or in the result of a single node."""
     content = document(path)
     assert isinstance(content, Run | Fleet)
     nodes = (
@@ -298,8 +293,7 @@ def _figures_of(path: str) -> list[Figure]:
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
-    """Write one name on each line. `srun --nodelist` and `--exclude` read this format from a file. Do nothing
-    if `path` is None."""
+    """Write one name on each line, as `srun --nodelist` and `--exclude` read it, unless `path` is None."""
     if path is None:
         return
     try:

@@ -74,17 +74,15 @@ def identity() -> NodeIdentity:
 
 
 def messages(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run `gpubench ARGUMENTS` and yield its messages. `run` sends events and a result, and the output of
-    `detect` is its result. When this generator ends, for any reason, the child process is ended, too.
-
-    The child stays in the session of this process, and on Linux the kernel kills it when this thread ends.
-    """
+    """Run `gpubench ARGUMENTS` and yield its messages: the events and the result of `run`, or the output of
+    `detect` as its result. When this generator ends, for any reason, the child process is ended, too."""
     yield HELLO + msgspec.json.encode(identity())
     with tempfile.TemporaryDirectory(prefix="gpubench-") as name:
         runs = arguments[0] == RUN
         result = Path(name) / ("result.json.gz" if runs else "result.json")
         written = ["--format", "jsonl", "-o", str(result)] if runs else ["--format", "json"]
         command = processes.python("gpubench", *arguments, *written)
+        # It stays in the session of this process, and on Linux the kernel kills it when this thread ends.
         child = processes.Child(command, environment(os.environ), own_session=False, framed=False)
         try:
             output: list[bytes] = []
@@ -105,9 +103,7 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield the messages of a child process while it runs: its output, what it adds to its `.part` file, and a
-    heartbeat after HEARTBEAT_S seconds without another message. Each line of output is an event. If `keep` is
-    given, it is called with each line, and no line becomes an event."""
+    """Yield the messages of a child while it runs: events, additions to its `.part` file, and heartbeats."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -116,6 +112,7 @@ def _while_running(
         if line is None:
             return
         now = time.monotonic()
+        # The output of `detect` is no event.
         if keep is not None:
             keep(line)
         elif text := line.strip():
@@ -202,11 +199,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 class Engine(Protocol):
     """The contract of an engine, which starts tasks on nodes and delivers their messages. A node has at most
-    one task at a time.
-
-    Only `poll` may wait, and no longer than `timeout_s` seconds. `cancel` forgets the task even if the task
-    goes on.
-    """
+    one task at a time. Only `poll` may wait, and no longer than `timeout_s` seconds."""
 
     name: str
     version: str
@@ -221,7 +214,7 @@ class Engine(Protocol):
         """Return the messages that have arrived. Wait for the first one. The list is empty if none came."""
 
     def cancel(self, node: str) -> None:
-        """End and forget the task of the node with this id. Do nothing if it has none."""
+        """End the task of the node with this id and forget it, even if it goes on. Do nothing if there is none."""
 
     def close(self) -> None:
         """End all tasks and leave the cluster."""
@@ -280,8 +273,7 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init` that start a private Ray. Also make a folder with a new token for
-        it, and set Ray's environment variables; `close` undoes both."""
+        """Return the arguments of `ray.init` for a private Ray, after setting its variables and a new token."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -291,6 +283,7 @@ class RayEngine:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_BACKEND_LOG_LEVEL": "error",
         }  # fmt: skip
+        # `close` undoes all of this.
         names = (*settings, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
         before = {name: os.environ.pop(name) for name in names if name in os.environ}
         self._ours.callback(os.environ.update, before)  # the last callback runs first

@@ -64,12 +64,9 @@ Numbers = Mapping[int, int]  # maps a run's session to the merged run's
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """Return one run with the sessions of all `runs`, numbered by their start. `runs` must not be empty. A single run
-    is returned unchanged.
-
-    Raises InputError if a run is given twice. Raises it also if the runs differ in machine, devices, software
-    or protocol, or in the definition of an op.
-    """
+    """Return one run with the sessions of all `runs` (at least one), numbered by their start. Raises InputError
+    if a run is given twice, or if the runs differ in machine, devices, software, protocol or the definition of
+    an op."""
     refuse_twice(runs)
     _require_alike(runs)
     if len(runs) == 1:
@@ -181,8 +178,7 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return the union of values of one type. Lists are joined without duplicates, and mappings are merged key
-    by key. For other types, return the first value."""
+    """Return the union of lists without duplicates or of mappings key by key, else the first value."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -197,8 +193,7 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return the value, if all of `values` are equal. For mappings, return the entries that all of them share.
-    Otherwise return None."""
+    """Return the value or, for mappings, the entries that all of `values` share, else None."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -230,8 +225,7 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds between `started_at` and `finished_at` in which none of the runs was running, for runs
-    that do not overlap. Return UNSET if the duration of a run is not known."""
+    """Return the seconds in which none of the runs was running, or UNSET if a duration is unknown."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
@@ -241,12 +235,7 @@ def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> 
 
 
 def _outcomes(runs: Sequence[Run]) -> list[Outcome]:
-    """Return the outcome of each case once, in the order in which the runs list the cases.
-
-    A case that was wrong in one run is wrong, and a later session does not make up for that. Any other failure
-    in a run affects only the sessions of that run. A case that one run skipped or did not reach counts as
-    measured if another run measured it.
-    """
+    """Return the outcome of each case once, in the order in which the runs list the cases."""
     by_id = group_by((outcome for run in runs for outcome in run.outcomes), lambda outcome: outcome.id)
     return [_outcome(outcomes) for outcomes in by_id.values()]
 
@@ -254,6 +243,8 @@ def _outcomes(runs: Sequence[Run]) -> list[Outcome]:
 def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
     for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.reason == WrongResult.reason:
+            # A case that was wrong in one run is wrong, whatever later sessions say. Other failures affect
+            # their own sessions, and a case that any run measured counts as measured.
             return outcome
     measured = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
@@ -267,8 +258,7 @@ def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _measurement(parts: Sequence[Measurement]) -> Measurement:
-    """Return one measurement with the rows of all `parts`, the names of all kernels that the device used, and
-    the check with the largest error. Raises InputError if the parts cannot be merged."""
+    """Return one measurement with the rows of all `parts`, all their kernels, and the worst check."""
     _require_same_case(parts)
     kernels = {name for part in parts if part.kernel for name in part.kernel.split(_KERNELS)}
     rows: dict[str, Any] = {
@@ -287,8 +277,7 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _require_alike(runs: Sequence[Run]) -> None:
-    """Raise InputError if two runs differ in a field of their fingerprints or in a setting that affects times.
-    The error names the field. A field of a fingerprint that one of them does not know does not count."""
+    """Raise InputError, which names the field, if two runs differ in machine, device, software or protocol."""
     fields = [
         (scope, name, run, value)
         for scope in ("machine", "device", "software")
@@ -439,8 +428,7 @@ def digest_file(path: Path) -> NodeFile:
 
 
 def _inside(folder: Path, file: NodeFile) -> Path:
-    """Return the path of the file. Raises InputError if the file is outside `folder` or has changed since the
-    fleet was written."""
+    """Return the path of the file, or raise InputError if it is outside `folder` or has changed."""
     path, inner = folder / file.path, PurePosixPath(file.path)
     code, why = "bad-document", "it changed since the fleet was merged"
     try:
@@ -455,8 +443,8 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 
 def load_fleet(data: bytes, source: str) -> Fleet:
-    """Return the fleet that the bytes in `data` encode. `source` is the name of the file in errors. Raises
-    InputError if they are not a valid fleet. Results in files beside the fleet are not read."""
+    """Return the fleet that the bytes in `data` encode, without results in other files. `source` is the name of
+    the file in errors. Raises InputError if the bytes are not a valid fleet."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)
@@ -468,10 +456,9 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. The fleet is complete
-    if at least `expected` nodes have a result, and if each label in `names` and of a failed node is that of a
-    node with a result. If `expected` is None, all given or named nodes must have a result. A complete fleet
-    omits the failed nodes."""
+    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. It is complete if it
+    has `expected` results (None: one of each node), among them one for each label in `names` and of `failed`. A
+    complete fleet omits the failed nodes."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [
@@ -490,9 +477,8 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node for the runs of one machine. Runs in which a device id means the same GPU are merged (see
-    `alike`): the newest such group becomes `result`, the older ones `others`. `reason` is `partial` if `result`
-    is not complete or has failures. Raises InputError if the runs of a group cannot be merged."""
+    """Return the node for the runs of one machine. Runs in which a device id means the same GPU are merged: the
+    newest group becomes `result`, older ones `others`. Raises InputError if a group cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []
@@ -509,8 +495,8 @@ def node_of(runs: Sequence[Run]) -> Node:
 
 
 def alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs of one machine in groups, the newest group last. Within a group, the oldest run comes
-    first and a device id means the same GPU in every run."""
+    """Return the runs of one machine in groups, within which a device id means the same GPU. The newest group
+    is last, and within a group the oldest run is first."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
         group = next((group for group in groups if all(_are_alike(run, other) for other in group)), None)

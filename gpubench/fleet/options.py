@@ -79,9 +79,9 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Print the report of a fleet as a whole and return the exit code. `files` has pairs of a path and a
-        document. Return None without printing in three cases: `files` are not a single fleet, an option is
-        about single nodes or cases, or the format is not one for whole documents."""
+        """Print the report of a single fleet and return the exit code; `files` has pairs of a path and a
+        document. Return None without printing if they are no single fleet, or if an option or the format is
+        about single nodes or cases."""
         from gpubench.report.renderers import DOCUMENT_FORMATS
 
         of_nodes = (
@@ -97,8 +97,8 @@ class FleetReportOptions(ReportOptions):
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
         """Return the runs of the node that `--node` names, or None without that option. `files` has pairs of a
-        path and a document. Raises UsageError if an option applies only to a whole fleet or if there is no such
-        node, and InputError if the node brought no result."""
+        path and a document. Raises UsageError for an unknown node or an option for a whole fleet, and
+        InputError for a node without a result."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
             "--fail-on slow-gpu": SLOW_GPU in split_words(self.fail_on),

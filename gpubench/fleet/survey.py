@@ -36,8 +36,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
     """Return the software whose versions differ between nodes. `versions` has pairs of a node's name and its
-    versions by software. The usual version is the most frequent one; of equally frequent versions it is the
-    first in sorted order."""
+    versions by software. The usual version is the most frequent one, and among equally frequent ones the first
+    in sorted order."""
     nodes: dict[str, dict[str, list[str]]] = {}
     for node, software in versions:
         for what, version in software.items():
@@ -165,9 +165,9 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_keys(run: Run, node: str, newest: Run | None = None) -> dict[str, str]:
-    """Return the keys in the fleet of the GPUs that a run of the node saw, by their ids in the run. A key is the
-    GPU's UUID, which results hold as a digest. Without a UUID, it is the node's name and the id that the GPU
-    has in the node's `newest` run, because an address may change. None means that `run` is the newest."""
+    """Return the keys in the fleet of a run's GPUs, by their ids in the run. A key is the GPU's UUID as results
+    hold it, or else the node's name and the id in its `newest` run (None: this run)."""
+    # An address may change from run to run.
     same = pair_gpus((newest or run).machine.gpus, run.machine.gpus)
     gpus = {gpu.id: same.get(gpu.id, gpu) for gpu in run.machine.gpus}
     return {id: str(gpu.uuid.value or f"{node}/{gpu.id}") for id, gpu in gpus.items()}
@@ -226,8 +226,8 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
-    """Return the reason why a figure does not count, or None if it counts. A failed case also has a reason.
-    Otherwise GPUs that all failed at a case would be taken for alike."""
+    """Return the reason why a figure does not count, or None if it counts."""
+    # A failed case has one, too: GPUs that all failed at it would be taken for alike.
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -248,8 +248,8 @@ def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
     """Compare the GPUs of a fleet, case by case, with their peers. `tolerance` is the shortfall, from 0 to 1,
-    up to which no GPU is slow. If `known_good`, the figures of a saved fleet, is given, each GPU and each group
-    is also compared with these figures. Only this can show that a whole fleet is slow."""
+    up to which no GPU is slow. With `known_good`, the figures of a saved fleet, a fleet that is slow as a whole
+    is found, too."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -274,16 +274,12 @@ def compare_gpus(
 
 
 def _age(figure: Figure) -> tuple[str, ...]:
-    """Return the sort key of a figure, by which newer figures come later. Of several figures of a GPU, the last
-    one counts."""
+    """Return the sort key of a figure, by which newer figures come later."""
     return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures that are compared with each other, by group, driver and size. Figures with a reason
-    not to count are left out. Each GPU is in a group once, with its newest figure. Searches may end at
-    different sizes, so a group has only the size that most of its GPUs have, or the largest such size. With
-    `drivers` False, the driver is "" and GPUs with different drivers share a group."""
+    """Return the figures that are compared with each other, by group, driver ("" without `drivers`) and size."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -291,6 +287,7 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
             sizes.setdefault(name, {}).setdefault(figure.size, {})[figure.gpu] = figure
     groups = {}
     for (group, driver), by_size in sizes.items():
+        # Searches may end at different sizes: the size that most GPUs have counts, or the largest of several.
         size = max(by_size, key=lambda n: (len(by_size[n]), n))
         groups[group, driver, size] = list(by_size[size].values())
     return groups
@@ -299,14 +296,12 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the peer group of these figures, and verdicts on some of its GPUs. A GPU falls short of its peers
-    if its rate is lower by more than `tolerance` and by more than `k` times the group's spread. If so many GPUs
-    fall short that the group is not uniform, none of them gets a verdict. A GPU that falls short of its own
-    saved figure in `before` by more than `tolerance` gets one in any case."""
+    """Return the peer group of these figures, and verdicts on the GPUs that fall short."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
     threshold = max(tolerance, k * sigma) if len(group) >= FEWEST_PEERS else None
+    # By more than `tolerance`, and by more than `k` times the group's spread.
     short = [figure for figure in group if threshold is not None and 1 - figure.rate / middle > threshold]
     uniform = is_uniform(len(short), len(group))
     chance = 0.0 if threshold is None or sigma == 0 else 1 - NormalDist().cdf(threshold / sigma)
@@ -318,7 +313,9 @@ def _judge(
         uneven=len(group) > 1 and (max(rates) - min(rates)) / middle > _UNEVEN,
         known_good_change=middle / median(list(own.values())) - 1 if own else None,
     )  # fmt: skip
+    # If too many fall short, the group is not uniform, and none of them gets a verdict.
     slow = [_verdict(figure, middle, threshold or 0.0, len(group)) for figure in short if uniform]
+    # A GPU that falls short of its own saved figure gets a verdict in any case.
     slow += [
         _verdict(figure, own[figure.gpu], tolerance, 1, known_good=True)
         for figure in group
@@ -425,10 +422,9 @@ def survey_fleet(
     nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
-    """Return the report of the nodes. `nodes` may be an iterator: each node is dropped after its figures are
-    read. `expected` is the number of nodes that there should be; None means as many as are given. `tolerance`
-    is the shortfall, from 0 to 1, up to which no GPU is slow. `known_good` has the figures of a saved fleet to
-    compare with."""
+    """Return the report of the nodes, each of which is dropped after its figures are read. `expected` is the
+    number of nodes that there should be (None: as many as are given). `tolerance` and `known_good` are as in
+    `compare_gpus`."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
     without: list[NotCompared] = []
@@ -540,9 +536,8 @@ def list_node(
     name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
-    """Return the entry of a node in the inventory. It lists the `machine` of the node, or the `reason` why the
-    node did not answer, which `why` explains. `gpubench` is the version of the code that the node runs; None
-    means unknown."""
+    """Return the entry of a node in the inventory: its `machine`, or the `reason` why it did not answer, which
+    `why` explains. `gpubench` is the version of the code on the node, or None if unknown."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))

@@ -53,9 +53,7 @@ def inventory_headline(inventory: Inventory) -> str:
 
 
 def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *more: str) -> str:
-    """Return the first line: `counts`, the absent nodes by reason (`2 hung (gpu-07, gpu-09)`), the number
-    `unknown` of nodes without an entry, and the texts of `more`. Empty texts are left out. `absent` has pairs
-    of a reason and a name."""
+    """Return the first line: `counts`, the absent nodes by reason, the nodes without an entry, and `more`."""
     by_word = group_by(absent, lambda node: node[0])
     parts = [f"Fleet: {counts}"]
     parts += [
@@ -95,8 +93,7 @@ def _document(key: str, first_line: str, *sections: Section | None) -> TextDocum
 def _listing(
     key: str, title: str, columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], *lines: str, legend: str = ""
 ) -> Section | None:  # fmt: skip
-    """Return a section with a table of the first MOST_ROWS rows. Below it are the number of the rows that are
-    left out, and `legend`. `lines` stand above it. Return None if there are no rows."""
+    """Return a section with a table of the first MOST_ROWS rows, or None if there are no rows."""
     if not rows:
         return None
     notes = "; ".join([*_more(rows), *filter(None, [legend])])
