@@ -147,7 +147,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of cases with each verdict. Muted cases are only counted in `muted`."""
+    """The number of cases with each verdict. Muted cases are counted in `muted` alone."""
 
     faster: int = 0  # cases that are surely faster
     slower: int = 0  # cases that are surely slower
@@ -215,16 +215,16 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:
-        """Tell whether the comparison ends with an error if this gate can never fail. This is so if the user
-        requested the gate. With `insist`, it is also so for the gate `slower`, unless `advisory` is set."""
+        """Return whether the comparison ends with an error if this gate can never fail. It does if the user
+        requested the gate. With `insist`, it does for `slower`, too, unless `advisory` is set."""
         if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
             return True
         return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
-        """Return the threshold of a case: changes up to this share count as none. A threshold that the user
-        gave applies first. Otherwise the default applies, or the measured threshold if that is larger.
-        `interleaved` tells whether the two files took turns."""
+        """Return the threshold of a case: changes up to this share count as none. The user's threshold applies
+        first, then the larger of the default and the measured one. `interleaved` tells whether the two files
+        took turns."""
         usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
             usual = max(usual, self.noise.shares.get(case.id, 0.0))
@@ -232,5 +232,5 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return next(chosen, usual)
 
     def ignores(self, case: Case) -> bool:
-        """Tell whether all gates ignore this case."""
+        """Return whether all gates ignore this case."""
         return any(selects(case) for selects in self.ignored)

@@ -46,13 +46,11 @@ class SessionValues(NamedTuple):
 
     @property
     def p(self) -> tuple[float, float]:
-        """The p-values of a rank test, as a pair: for the hypothesis that new is slower, and for the hypothesis
-        that new is faster."""
+        """The p-values of a rank test, as a pair: that new is slower, and that new is faster."""
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
-        """Return (low, estimate, high) of the ratio new / base. The interval from low to high has the level 1 -
-        `alpha`."""
+        """Return (low, estimate, high) of the ratio new / base. The interval has the level 1 - `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
     def logs(self) -> tuple[list[float], list[float]]:
@@ -61,12 +59,12 @@ class SessionValues(NamedTuple):
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:
-        """Tell whether new and base differ by more than the factor `limit`, in either direction. The rank test
-        at CONTRADICTION_ALPHA must also show that this is more than chance."""
+        """Return whether new and base differ by more than the factor `limit`, in either direction. The rank
+        test at CONTRADICTION_ALPHA must also show that this is more than chance."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
-        """Tell whether `effect`, a function of the ratio, stays at or below `limit` at both ends of the ratio's
+        """Return whether `effect`, a function of the ratio, is at most `limit` at both ends of the ratio's
         interval."""
         low, _, high = self.shift(SAME_ALPHA)
         return max(effect(low), effect(high)) <= limit
@@ -85,9 +83,9 @@ class CaseValues(NamedTuple):
 
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
-        """Return the statistics of a case for each session. The medians use all blocks. The low and slow ends
-        use only the `first` used samples of each session. (The minimum of more samples is lower even if nothing
-        has changed.) `clocks` holds clock readings in hertz, by session."""
+        """Return the statistics of a case for each session. `clocks` holds clock readings in hertz, by session.
+        The medians use all blocks. The low and slow ends use the `first` used samples of each session."""
+        # The minimum of more samples is lower even if nothing has changed.
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -158,24 +156,20 @@ def fewest_samples(*cases: CaseResult) -> int:
 
 
 def labels(*cases: CaseResult) -> tuple[Label, ...]:
-    """Return the labels that at least one of the cases has, gravest first. All findings of a case are used, not
-    only its gravest one."""
+    """Return the labels that at least one of the cases has, gravest first, from all of their findings."""
     return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
 def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
-    """Tell whether some samples would make at least one of these cases SLOWER at the level `alpha`."""
+    """Return whether some samples would make at least one of these cases SLOWER at the level `alpha`."""
     factor = len(_groups(family))
     return any(factor * _least_p(pair) <= alpha for pair in family if not pair.throttled)
 
 
 def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
     """Return the verdict on each pair, in the order of `pairs`. `alpha` is the significance level, and `new` is
-    the index of the new file.
-
-    A muted pair is judged, too, but it is not counted among the cases that are tested together. A verdict does
-    not depend on the order of the pairs or of the sessions.
-    """
+    the index of the new file. Muted pairs are not counted among the cases that are tested together. A verdict
+    does not depend on the order of the pairs or of the sessions."""
     family = [pair for pair in pairs if pair.testable and not pair.muted]
     adjusted, reach = _adjust(family), _reach(pairs, alpha)
     return tuple(
@@ -205,15 +199,14 @@ LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor that widens the intervals of the cases with few sessions. It makes all of these
-    intervals valid at the same time (Bonferroni). The factor is larger if at least LEAST_SCATTER cases scatter
-    around 1 more than their intervals allow: then the priors are too narrow for this machine. Return 1 if no
-    unmuted case has few sessions."""
+    """Return the factor that makes the intervals of all cases with few sessions valid at the same time."""
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
         return 1.0
+    # If cases scatter around 1 more than their intervals allow, the priors are too narrow for this machine.
     far = [abs(math.log(pair.ratio.estimate)) / (_half(pair) / stats.Z) for pair in few]
     scatter = stats.median(far) * stats.MAD_SIGMA if len(few) >= LEAST_SCATTER else 1.0
+    # Bonferroni: alpha is divided by the number of cases.
     return max(1.0, scatter) * stats.prior_quantile(1 - alpha / 2 / len(few)) / stats.prior_quantile(0.975)
 
 
@@ -222,13 +215,10 @@ def _half(pair: CasePair) -> float:
 
 
 def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
-    """Return the verdict fields of a case that has too few sessions for a rank test. The verdict is SLOWER or
-    FASTER if the interval, widened by `reach`, lies beyond the threshold, else UNSURE. A case with a contended
-    session or a throttled device is always UNSURE, because the prior in the interval does not cover such
-    disturbances."""
+    """Return the verdict fields of a case that has too few sessions for a rank test."""
     reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
-    if reason == "few-sessions":
+    if reason == "few-sessions":  # the prior in the interval covers no other disturbance
         limit, half = math.log1p(pair.threshold), _half(pair) * reach
         middle = math.log(pair.ratio.estimate)
         verdict = "SLOWER" if middle - half > limit else "FASTER" if middle + half < -limit else "UNSURE"
@@ -236,13 +226,10 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
-    """Return the mean change of the cases of each device, sorted by device. Muted and throttled cases are left
-    out. Each op is one observation. `runs` holds the base and the new run.
-
-    A shift that all cases of a session share cannot be measured with few sessions. So the interval includes the
-    usual size of such a shift, from the prior. Other programs widen the interval, too: if they took a share of
-    the CPUs, a call takes up to 1 / (1 - share) times as long.
-    """
+    """Return the mean change of the cases of each device, sorted by device. Each op is one observation. Muted
+    and throttled cases are left out. `runs` are the base and the new run. The interval includes the usual size
+    of a shift that all cases of a session share, and what other programs may have added."""
+    # Few sessions cannot measure a shift that all cases of a session share.
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
         (pair for pair in pairs if not pair.muted and not pair.throttled),
@@ -252,8 +239,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 
 
 def _disturbance(run: Run) -> float:
-    """Return the mean of ln(factor)² over the sessions that count. A session's factor is the most by which
-    other programs may have lengthened its times: 1 unless the session is contended."""
+    """Return the mean of ln(factor)² over the sessions that count."""
+    # A call takes up to 1 / (1 - share) times as long if other programs take that share of the CPUs.
     shares = [min(session.disturbance, MOST_TAKEN) for session in run.counting if session.contended]
     return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(run.counting))
 
@@ -282,7 +269,7 @@ POWER, TRIMMING = 0.80, 1.05
 
 def spread(pair: CasePair) -> float | None:
     """Return the standard deviation of ln(low end) between the sessions of one side, pooled over both sides.
-    Return None if there are too few sessions."""
+    Returns None if there are too few sessions."""
     sides = pair.low.logs()
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
@@ -293,17 +280,14 @@ def spread(pair: CasePair) -> float | None:
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
-    """Return the smallest change, as a share, that is called SLOWER with probability POWER. The spread and the
-    numbers of sessions are taken to stay the same. `family` is the number of cases that are tested together.
-
-    The larger of two limits counts. The first is that of Student's t test of two means at the level `alpha` /
-    `family`, which is close to the joint permutation test. The second is the threshold, which the measured
-    ratio has to exceed. Returns None if the case has too few sessions or was throttled.
-    """
+    """Return the smallest change, as a share, that is called SLOWER with probability POWER. Returns None if no
+    test applies. Student's t test of two means at the level `alpha` / `family` gives one limit, the threshold
+    another, and the larger counts. `family` is the number of cases that are tested together."""
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
         return None
     own, others = pair.sessions
+    # The spread and the numbers of sessions are taken to stay the same.
     error = deviation * math.sqrt(1 / own + 1 / others) * TRIMMING
     beyond = stats.student_quantile(POWER, own + others - 4)
     tested = error * (stats.student_quantile(1 - alpha / family, own + others - 4) + beyond)
@@ -311,15 +295,13 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 
 
 def _least_p(pair: CasePair) -> float:
-    """Return the smallest p-value that the test can give with these numbers of sessions: 1 / the number of
-    permutations that it uses."""
+    """Return the smallest p-value that the test can give with these numbers of sessions."""
     own, others = pair.sessions
     return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
-    """Divide the family into groups of cases that have the same sessions. The test permutes whole sessions, so
-    it needs the same sessions in all cases of a group."""
+    """Divide the family into groups of cases that have the same sessions, which the permutations need."""
     groups = group_by(
         sorted(family, key=lambda pair: pair.id),
         lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
@@ -328,8 +310,7 @@ def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
 
 
 def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
-    """Return a pair of p-values for each case, by case id: for the hypothesis that the case is slower, and for
-    the hypothesis that it is faster. They are adjusted for the number of cases in the family."""
+    """Return two p-values (slower, faster) by case id, adjusted for the number of cases in the family."""
     groups, adjusted = _groups(family), {}
     for group in groups:
         base, new = zip(*(pair.low.logs() for pair in group), strict=True)
@@ -340,8 +321,7 @@ def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
 
 
 def _test(pair: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
-    """Return the verdict fields of a case that has enough sessions for the tests. `adjusted` holds its adjusted
-    p-values, or None if the case is in no family."""
+    """Return the verdict fields of a case that has enough sessions for the tests."""
     inner, p = pair.low.shift(SAME_ALPHA), pair.low.p
     largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
     verdict, reason = _verdict(pair, inner, largest, alpha)
@@ -376,14 +356,12 @@ def _verdict(
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
-    """Return how many sessions each side needs so that the interval is narrow enough for a sure verdict.
-    `inner` is the present interval as (low, ratio, high); its width falls with the square root of the number of
-    sessions. Returns None if the ratio lies at the threshold, or if more than MOST_SESSIONS sessions would be
-    needed."""
+    """Return how many sessions each side needs for a sure verdict, or None if no such number helps."""
     sessions, (low, ratio, high) = min(pair.sessions), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
     if distance <= 0:
         return None
+    # The width of the interval falls with the square root of the number of sessions.
     needed = max(sessions + 1, math.ceil(sessions * (math.log(high / low) / 2 / distance) ** 2))
     return needed if needed <= MOST_SESSIONS else None
 
@@ -407,13 +385,10 @@ def find_steps(
     histories: Mapping[str, Sequence[float | None]], threshold: float
 ) -> dict[str, list[StepChange]]:
     """Return the lasting changes ("steps") of each case over the runs of one machine, by case, oldest first.
-    Cases without a step are left out. `histories` holds, by case, the seconds in each run, oldest first (None:
-    no time).
 
-    The test is that of `judge`, with a run in place of a session: the same permutations test all cases
-    together. A step may lie between any two runs, so the level ALPHA is divided by the number of these places
-    (Bonferroni). A step changes the time by more than the factor 1 + `threshold` and has at least STEP_LEAST
-    runs on either side. Only the newest MOST_RUNS runs of a case are searched.
+    `histories` holds, by case, the seconds in each run, oldest first (None: no time). A step changes the time
+    by more than the factor 1 + `threshold`. The test is that of `judge`, with a run in place of a session, for
+    the newest MOST_RUNS runs.
     """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
@@ -423,6 +398,7 @@ def find_steps(
         recent = runs[-MOST_RUNS:]
         seconds = {name: [histories[name][i] or 0.0 for i in recent] for name in names}
         places = range(STEP_LEAST, len(recent) - STEP_LEAST + 1)
+        # Bonferroni: a step may lie at any of these places.
         level = stats.ALPHA / len(groups) / max(1, len(places))
         candidates = [place for i in places for place in _steps_at(seconds, i, threshold, level)]
         for _, name, step in sorted(candidates, reverse=True):
@@ -435,9 +411,7 @@ def find_steps(
 def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
 ) -> list[tuple[float, str, StepChange]]:
-    """Return the cases whose time changed between the runs `place` - 1 and `place`, as tuples (fit, case,
-    step). `seconds` holds the time of each case in each run. `fit` is larger if this place divides the nearby
-    runs better into two levels."""
+    """Return the cases that changed between the runs `place` - 1 and `place`, as (fit, case, step)."""
     count = len(next(iter(seconds.values())))
     first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
     last = min(count, first + 2 * STEP_REACH)
@@ -451,6 +425,7 @@ def _steps_at(
     if not moved:
         return []
     base, new = zip(*(side.logs() for side in sides.values()), strict=True)
+    # The fit is larger if this place divides the runs better into two levels.
     return [
         (_division(side), name, StepChange(place, side.ratio, *side.shift(stats.ALPHA)[::2]))
         for (name, side), p in zip(sides.items(), max_t(base, new), strict=True)
@@ -459,10 +434,10 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance between the mean logarithms of the two sides, scaled: its square is the decrease of
-    the sum of squared deviations if each side has a mean of its own instead of one common mean."""
+    """Return the distance between the mean logarithms of the two sides, scaled by their numbers of runs."""
     base, new = side.logs()
     distance = abs(fmean(new) - fmean(base))
+    # Its square is the decrease of the squared deviations if each side has a mean of its own.
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
 
 
@@ -474,15 +449,9 @@ QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return a pair of adjusted p-values for each case of a family: for the hypothesis that `new` is larger,
-    and for the hypothesis that `new` is smaller. `base` and `new` hold, for each case, the logarithm of the
-    time in each session. All cases have the same sessions, at least three a side.
-
-    The correction is a joint permutation test (Westfall and Young 1993). A permutation assigns whole sessions
-    to the sides anew. A case's p-value is the share of permutations in which the largest T of all cases reaches
-    the case's own T (`_trimmed_t`). If there are more than MAX_RELABELLINGS permutations, a fixed sample of
-    them is used.
-    """
+    """Return two adjusted p-values for each case of a family: that `new` is larger, and that it is smaller.
+    `base` and `new` hold, for each case, the logarithm of the time in each session, the same sessions for all,
+    at least three a side. The correction is a joint permutation test (Westfall and Young 1993)."""
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
         + [(values, True) for values in zip(*new, strict=True)]
@@ -504,6 +473,7 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
         largest = list(map(max, largest, t))
         smallest = list(map(min, smallest, t))
         seen.append(t[0])
+    # The share of permutations in which the largest T of all cases reaches the case's own T.
     close = 1e-9
     return [
         (
@@ -515,12 +485,10 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
 
 
 def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the ways to divide `count` sessions into (base, new), each as indexes. `observed` holds the
-    indexes of the new side as measured; this division comes first. If there are more than MAX_RELABELLINGS
-    ways, return a fixed sample of them."""
+    """Return the ways to divide `count` sessions into (base, new), as indexes, the way as measured first."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
-    if math.comb(count, k) > MAX_RELABELLINGS:
+    if math.comb(count, k) > MAX_RELABELLINGS:  # a fixed sample of them
         import random
 
         draw = random.Random(k * count)  # the same for every family, so that equal files give equal answers
@@ -539,10 +507,8 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
-    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION. The
-    largest value of each side is left out of both. `new_squares` and `base_squares` are the sums of the squares
-    of all values of a side."""
-    top_new, top_base = max(new), max(base)
+    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION."""
+    top_new, top_base = max(new), max(base)  # left out of the means and of the deviation
     mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)
     of_new = new_squares - top_new * top_new - (len(new) - 1) * mean_new * mean_new
     of_base = base_squares - top_base * top_base - (len(base) - 1) * mean_base * mean_base

@@ -73,10 +73,9 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Pair the cases of `new` with those of `base`, and collect the cases that only one of them has. Cases that
-    have samples on neither side are left out, and so are those of `_own_sizes`: only one side has them, at a
-    size that its run chose by itself. `index` is the position of `new` among the new files. `alike` tells
-    whether both runs have the same protocol, and `takes_turns` whether their sessions alternate."""
+    """Pair the cases of `new`, the new file number `index`, with those of `base`, and collect the cases of one
+    side alone. Cases without samples are left out, and so are those of `_own_sizes`. `alike` tells whether both
+    runs have the same protocol, and `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -120,10 +119,9 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the ids of the cases of `side` that must not count as missing in `other`. These are cases at sizes
-    that the run of `side` chose by itself and that `other` did not choose or had no time for. `other` must have
-    measured the same op on the same device at another size."""
+    """Return the ids of the cases of `side` at sizes that its run alone chose or reached."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
+    # They must not count as missing, if `other` has measured the op on the device at another size.
     return {
         case_id
         for case_id, case in side.rows.items()
@@ -134,8 +132,7 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return the case `case_id` of new file `index` with the reason why a file has no number for it. `case` is the
-    case in that file, or None. If `muted` is true, gates ignore it."""
+    """Return the case `case_id` of new file `index` with the reason why a file has no number for it."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""
@@ -143,16 +140,14 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
 
 
 def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return `["implausible"]` if one of the two cases is labelled so, or if their times differ by more than
-    the factor BILLION. Return an empty list otherwise."""
+    """Return `["implausible"]` if a case is labelled so or the times differ too much, else an empty list."""
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
     return ["implausible"] if false else []
 
 
 def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
-    """Return the result for a case that cannot be compared, with the `reason`. The time of a side without an
-    estimate is None."""
+    """Return the result for a case that cannot be compared, with the `reason`."""
     sides = [case] if other is None else [case, other]
     base_s, new_s, *_ = (*(side.time.estimate if side.time else None for side in sides), None)
     return JudgedCase(
@@ -162,7 +157,7 @@ def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str,
 
 
 def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
-    """Return the statistics of a case for the tests. The low and slow ends use only the `first` samples of each
+    """Return the statistics of a case for the tests. The low and slow ends use the `first` samples of each
     session."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
@@ -177,12 +172,9 @@ LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are in
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two runs as a whole: machine, devices, cards, software and protocol. A fact
-    about the machine or the devices that only one run knows is left out. `index` is the index of the new file.
-
-    Another card of the same model under the same id is a difference of the card, because rented machines have
-    another one each time.
-    """
+    """Return the differences between two runs as a whole: machine, devices, cards, software and protocol. A
+    fact about the machine or the devices that only one run knows is left out. Another card of the same model is
+    a difference of the card alone. `index` is the index of the new file."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -211,8 +203,8 @@ def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tupl
 
 
 def _is_idle(package: Difference, devices: Collection[str]) -> bool:
-    """Tell whether a package exists on one side only and drives no device on either side. Such a package is not
-    reported as a difference, because a run with `--like` need not have it."""
+    """Return whether a package exists on one side only and drives no device on either side."""
+    # A run with `--like` need not have such a package.
     driven = any(package.field in device.split(":") for device in devices)
     return None in (package.base, package.value) and ":" not in package.field and not driven
 
@@ -220,9 +212,8 @@ def _is_idle(package: Difference, devices: Collection[str]) -> bool:
 def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
-    """Return the differences of one case in the definition of its op, the threads of its device, its kernel and
-    its results. `before` and `after` are the case in the base and in the new file. An unknown number of threads
-    is no difference. `index` is the index of the new file."""
+    """Return the differences of one case in its op's definition, its threads, its kernel and its results.
+    `before` and `after` are the case in the base and in the new file. `index` is the index of the new file."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
@@ -247,11 +238,11 @@ RESULTS_OF = "results of "  # begins the field of such a difference
 
 
 def _result_difference(before: Measurement, after: Measurement, index: int) -> Iterable[Difference]:
-    """Yield a difference if the results of a user's function differ by more than rounding. The value of the
-    difference is the largest deviation divided by the root mean square of the results."""
+    """Yield a difference if the results of a user's function differ by more than rounding."""
     old, new = before.answer, after.answer
     if old is UNSET or new is UNSET or not (old or new):
         return
+    # The root mean square, of which the largest deviation is a share.
     size = math.sqrt(math.fsum(value**2 for value in (*old, *new)) / max(1, len(old) + len(new)))
     off = max((abs(a - b) for a, b in zip(old, new, strict=False)), default=0.0) / (size or 1.0)
     if off > ROUNDING or len(old) != len(new):
@@ -261,9 +252,9 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 
 def take_turns(base: Run, new: Run) -> bool:
-    """Tell whether the sessions of the two runs took turns: at most LONGEST_STRETCH sessions of one run follow
-    each other. A session and its repeats count as one. Return False if a start time cannot be read, and for no
-    more than LONGEST_STRETCH sessions in all."""
+    """Return whether the sessions of the two runs took turns: at most LONGEST_STRETCH of one run follow each
+    other. A session and its repeats count as one. Runs with unreadable start times or too few sessions took no
+    turns."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -289,8 +280,8 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the numbers of threads of the workers of a device, as text, such as `2` or `1, 2`. Only sessions
-    that count are considered. Return None if no worker states a number."""
+    """Return the numbers of threads of a device's workers as text, such as `1, 2`, or None if they are
+    unknown."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -302,16 +293,16 @@ def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError if `differences` say that the files named `base` and `new` are from different machines,
-    unless the options allow this. The error names the properties that differ, and `hint` is its remedy."""
+    """Raise InputError if the files named `base` and `new` are from different machines, unless the options
+    allow this. The error names the properties that differ, and `hint` is its remedy."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
-    """Raise InputError if the measured thresholds are from another machine or have no case in common with the
-    base. Do nothing without measured thresholds."""
+    """Raise InputError if measured thresholds are from another machine or have no case in common with the
+    base."""
     (name, run), noise = base, options.noise
     if noise is None:
         return
@@ -329,9 +320,8 @@ def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
     """Raise InputError if the file named `new` has no case that can be compared with the file named `base`. A
-    file in which common cases failed is accepted, because the comparison reports them. `cases` holds the judged
-    and the refused cases of `part`, and `differences` those of the files and of their cases."""
-    if any(case.verdict != "not-comparable" for case in cases) or part.failed:
+    file in which common cases failed is accepted. `cases` are the judged and the refused cases of `part`."""
+    if any(case.verdict != "not-comparable" for case in cases) or part.failed:  # the comparison reports these
         return
     if any(case.k_new for case in cases):
         reasons = [difference for difference in differences if difference.scope in NOT_COMPARABLE]

@@ -99,14 +99,14 @@ class _Whole(NamedTuple):
         return {case.id: case.case for case in rows if not self.options.ignores(case.case)}
 
     def names(self, concerned: Sequence[_Against]) -> str:
-        """Return the names of the new files in `concerned`. Return an empty text if these are all new files."""
+        """Return the names of the new files in `concerned`, or an empty text if these are all new files."""
         return ", ".join(new.name for new in concerned) if len(concerned) < len(self.news) else ""
 
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
-    """Compare each new file with `base`, case by case. Raises InputError if a file, or the measured thresholds,
-    are from another machine, unless the options allow this. Raises InputError, too, if a new file has no case
-    that can be compared with the base, or the thresholds have no case in common with it."""
+    """Compare each new file with `base`, case by case. Raises InputError if files or measured thresholds are
+    from different machines, unless the options allow this. Raises InputError, too, if they have no case in
+    common that can be compared."""
     name, run = base
     own = side(run)
     require_fitting(options, base)
@@ -179,9 +179,7 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
-    """Return the gate on the ratio base / new. It fails if the whole interval of a selected case lies below the
-    demanded ratio. It also fails if a selected case lacks a ratio in one of the new files. It is impossible if
-    `demand` selects no case."""
+    """Return the gate on the ratio base / new, which is impossible if `demand` selects no case."""
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
     compared = [
@@ -199,8 +197,8 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
 
 
 def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
-    """Return the exit code. It is 4 if a gate that must count (`CompareOptions.must_count`) could never have
-    failed, 3 if a gate failed, else 0. If the option `advisory` is set, a failed gate gives 0."""
+    """Return the exit code: 4 if a gate that must count could never have failed, 3 if a gate failed, else 0.
+    With the option `advisory`, a failed gate gives 0."""
     if any(gate.impossible and options.must_count(gate.name) for gate in gates):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in gates)
@@ -266,13 +264,13 @@ _REMEDIES: dict[frozenset[str | None], str] = {
 def _notice(
     code: WarningCode, message: str = "", hint: str | None = None, severity: Severity = "warning"
 ) -> Notice:
-    """Return a notice. An empty `message` or no `hint` stands for the standard text of the code."""
+    """Return a notice, with the standard text of the code in place of an empty `message` or no `hint`."""
     usual, remedy = WARNINGS[code]
     return Notice(code=code, severity=severity, message=message or usual, hint=hint or remedy)
 
 
 def _counts(whole: _Whole) -> VerdictCounts:
-    """Count the cases by verdict. Muted cases are counted apart."""
+    """Count the cases by verdict, and the muted ones apart."""
     count = Counter(case.verdict for case in whole.heard)
     kinds: tuple[Absent, ...] = ("missing", "failed", "added")
     absent = {kind: [case.muted for case in whole.absent(kind)] for kind in kinds}
@@ -299,8 +297,7 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """The apparent changes of unchanged work on a machine. The sessions of one run are assigned to two sides,
-    in every permutation, and each side is judged as if it were a run.
-    """
+    in every permutation, and each side is judged as if it were a run."""
 
     name: Literal["gpubench-noise"] = "gpubench-noise"  # the name of the document's format
     schema_version: int = VERSION  # the version of the document's format
@@ -329,16 +326,15 @@ class Permutation(NamedTuple):
 
 
 def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return every stretch of k consecutive pairs of sessions. A pair is two consecutive sessions, and a last
-    session without a partner is left out. `sessions` must be in order of time."""
+    """Return every stretch of k consecutive pairs of sessions. A pair is two consecutive sessions. `sessions`
+    must be in order of time. A last session without a partner is left out."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     return [tuple(pairs[i : i + k]) for i in range(len(pairs) - k + 1)]
 
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
-    """Yield the ways to divide the sessions in `pairs` between two sides, so that each side gets one session of
-    each pair. Swapping the sides gives no new way. If there are more than MOST_HALVES ways, a fixed sample is
-    yielded."""
+    """Yield the ways to divide the sessions in `pairs` between two sides, one session of each pair to each
+    side. Swapping the sides gives no new way. More than MOST_HALVES ways are replaced by a fixed sample."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -364,12 +360,9 @@ class _Seen(NamedTuple):
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
-    """Return the false alarms and the spread of `run`. Consecutive sessions form pairs, and each side gets
-    `sessions` sessions. `alpha` is the significance level of the tests.
-
-    A longer run gives more permutations: one set for each stretch of `sessions` pairs. Raises InputError if the
-    run has too few sessions, or if no case was measured in enough of them.
-    """
+    """Return the false alarms and the spread of `run`, with `sessions` sessions a side. Each stretch of
+    `sessions` pairs of consecutive sessions gives a set of permutations. `alpha` is the significance level of
+    the tests. Raises InputError if no case was measured in enough sessions."""
     own = side(run)
     order = _in_time(run)
     if len(order) < 2 * sessions:
@@ -397,8 +390,7 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
 
 
 def _in_time(run: Run) -> list[int]:
-    """Return the index of one session for each session of the plan, oldest first: of a session and its repeats,
-    the least disturbed one."""
+    """Return the sessions that count, by index, oldest first."""
     chosen = observations(run)
     used = [session for session in run.sessions if session.index in chosen]
     return [session.index for session in sorted(used, key=lambda session: (session.started_at, session.index))]
@@ -407,8 +399,7 @@ def _in_time(run: Run) -> list[int]:
 def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """Return two dicts of results by case id: for the sessions divided as in `sides`, and for the two sides
-    exchanged."""
+    """Return the results by case id for the sessions divided as in `sides`, and for the sides exchanged."""
     pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases
@@ -442,9 +433,8 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which at least one case is SLOWER. `views` holds, for each
-    permutation, the results by case id. If a case has an entry in `thresholds`, it must also have become slower
-    by more than this share."""
+    """Return the share of permutations in which at least one case is SLOWER, beyond its entry in
+    `thresholds`."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views
