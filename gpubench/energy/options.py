@@ -18,8 +18,8 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings of the run that wings add, with `energy` set to True if it was requested. Raises
-        UsageError if it was requested without sizes, unless a file of `--append` or `--like` has them."""
+        """Return the settings that wings add, with `energy` set to True if it was requested. Raises UsageError
+        if it was requested without sizes, unless a file of `--append` or `--like` has them."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
@@ -38,8 +38,8 @@ class EnergyGoal(AdviseOptions):
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Return the advice. If the goal is energy, return that for the device with the least energy instead.
-        Raises UsageError for an unknown goal."""
+        """Return the advice, or that for the device with the least energy if the goal is energy. Raises
+        UsageError for an unknown goal."""
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":

@@ -67,7 +67,7 @@ _MEANING = (
 
 @section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
 def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Return the section with a row for each op, size, dtype and situation. Returns None if the run has no
+    """Return the section with a row for each op, size, dtype and situation, or None if the run has no
     energy."""
     results = energies(analysis)
     if not results:
@@ -86,8 +86,8 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    """Return a table with a line for each op, size, dtype and situation, where each side has the implementation
-    of least energy. Variants, such as products in TF32, are left out."""
+    """Return a table with a line for each op, size, dtype and situation, by each side's least energy."""
+    # A variant, such as a product in TF32, is no implementation to choose.
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
     results = [energy for energy in results if energy.id in cases]
     on_cpu = group_by(
@@ -156,9 +156,9 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the device with the least energy, by the first of `runs` that measured the energy
-    of this call. The device is None if the energy of fewer than two devices is known, or if a side (CPU or GPU)
-    was measured without a result."""
+    """Return the advice for the device with the least energy, by the first of `runs` that measured this call's
+    energy. The device is None if fewer than two energies are known, or if a side (CPU or GPU) was measured
+    without a result."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}
@@ -186,15 +186,14 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return the energy windows of the call that `advice` is about, each with its case, by device id. A CPU has
-    only cases in the regime `resident`. They count in every situation, because their data is in host memory.
-    Variants are left out."""
+    """Return the energy windows of the call that `advice` is about, with their cases, by device id."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)
         for outcome in run.outcomes
         if isinstance(outcome, Measurement) and (window := outcome.newest_energy)
         if (outcome.case.op, outcome.case.dtype, outcome.case.params) == (advice.op, advice.dtype, params)
+        # The regime of a CPU, whose data is in host memory in every situation.
         and outcome.case.regime_id in (RESIDENT, advice.regime)
         and outcome.case.variant is None
     )

@@ -29,8 +29,8 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the energy counters of all packages of the CPU. If there are none, or if one cannot be read,
-    return the reason as a text. `root` is the folder in which `/sys` lies."""
+    """Return the energy counters of all packages of the CPU, or the reason why they cannot all be read. `root`
+    is the folder in which `/sys` lies."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -49,8 +49,8 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return a list with the energy counter of the AMD GPU at the PCI address `pci`. If it has none, or if
-    `pci` is None, return the reason as a text. `root` is the folder in which `/sys` lies."""
+    """Return a list with the energy counter of the AMD GPU at the PCI address `pci`, or the reason why it has
+    none. `root` is the folder in which `/sys` lies."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -71,9 +71,8 @@ class MeanPower(NamedTuple):
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
-    """Return the mean power from readings (seconds, joules) of a counter. A step is a change of the counter.
-    Time and energy are both measured from the first step to the last one, because between its steps a counter
-    tells nothing. Returns None if the counter took fewer than two steps or decreased."""
+    """Return the mean power from readings (seconds, joules) of a counter, from its first step to its last one.
+    A step is a change of the counter. Returns None if the counter took fewer than two steps or decreased."""
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]
     if len(steps) < 2 or any(later[1] < earlier[1] for earlier, later in pairwise(readings)):
         return None
@@ -95,8 +94,7 @@ UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
-    """The companion that measures the energy of each case once, in the first session that measures the
-    case."""
+    """The companion that measures the energy of each case once, in the first session that measures the case."""
 
     root = Path("/")
     _monitor: Monitor | None = None
@@ -104,7 +102,7 @@ class EnergyCompanion(Companion):
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
         """Run each timed case again while the energy counter of its device is read, and record the energy.
-        Cases that have an energy already are left out. Do nothing if the run does not measure energy."""
+        Cases that have an energy already are left out. Does nothing if the run does not measure energy."""
         if not self.spec.settings.energy:
             return
         for run in runs:
@@ -156,8 +154,7 @@ class EnergyCompanion(Companion):
         )  # fmt: skip
 
     def _read(self, device_id: str, seconds: float) -> list[Reading]:
-        """Read the counters of the device for `seconds` seconds in which nothing is launched, and return the
-        readings."""
+        """Return the readings of the device's counters in `seconds` seconds without a launch."""
         assert self._monitor is not None
         self._monitor.watch(device_id, every_s=READ_EVERY_S)
         time.sleep(seconds)
@@ -182,9 +179,7 @@ class EnergyCompanion(Companion):
         return monitor
 
     def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
-        """Return the counter files of a device, or a text with the reason why it has none, together with the
-        kind of counter (`rapl`, `hwmon` or `nvml`). Return two empty texts for a GPU that is not AMD's, because
-        NVML reads its counter if there is one."""
+        """Return the counter files of a device, or the reason why it has none, and the kind of counter."""
         if device.kind == "cpu":
             return package_counters(self.root), "rapl"
         if device.kind == "software":
@@ -193,7 +188,7 @@ class EnergyCompanion(Companion):
             return "several devices share its work", "nvml"
         if device.identity is not None and device.identity.vendor_id == AMD:
             return board_counters(self.root, device.identity.pci), "hwmon"
-        return "", ""
+        return "", ""  # NVML reads its counter if there is one
 
 
 def _power(readings: Sequence[Reading]) -> MeanPower | None:
