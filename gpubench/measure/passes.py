@@ -234,7 +234,7 @@ class Passes:
         return outcome is not None and not is_out_of_time(outcome)
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
-        """Yield the steps that measure each rung once, and leave `reserve_s` seconds for later steps."""
+        """Yield the steps that measure each rung once, as far as there is time besides `reserve_s` seconds."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
                 n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
@@ -316,7 +316,7 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """Yield the steps of the best wishes, then those of the check sizes."""
+        """Yield the steps of the best wishes while there is time, then those of the check sizes."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()

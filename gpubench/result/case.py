@@ -87,8 +87,8 @@ CellKey = tuple[SeriesKey, str, str]  # a series, and the ids of a device and a 
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row of a result. It says what is measured: an op with its params and dtype, computed by one
-    implementation on one device, in one regime."""
+    """One row of a result: an op with its params and dtype, computed by one implementation on one device, in
+    one regime."""
 
     op: str  # the name of the op
     group: str  # the group of the op
@@ -111,14 +111,14 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def workload(self) -> str:
-        """The id of the workload, such as `matmul/n=1024/float32`. The inputs are drawn with it as the seed, so
-        every backend gets the same bytes."""
+        """The id of the workload, such as `matmul/n=1024/float32`. It seeds the inputs, so every backend gets
+        the same bytes."""
         return workload_key(self.op, self.params, self.dtype)
 
     @property
     def series(self) -> SeriesKey:
-        """The op, the dtype and the params other than the size. They are the same for all cases on a curve over
-        the size."""
+        """The op, the dtype and the params other than the size, which all cases on a curve over the size
+        share."""
         return self.op, self.dtype, beside_size(self.params)
 
     @property
@@ -138,8 +138,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def precision(self) -> str:
-        """The number format whose rounding error the correctness gate allows: `tf32` for the variant of that
-        name, else the dtype."""
+        """The number format whose rounding error the correctness gate allows: `tf32` for that variant, else the
+        dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property
@@ -181,7 +181,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def inner_device(device_id: str) -> str | None:
-    """Return the id of the device that a composed device combines with the CPU. Return None for any other
+    """Return the id of the device that a composed device combines with the CPU, or None for any other
     device."""
     backend, _, inner = device_id.partition(":")
     return inner if backend in COMPOSED else None
@@ -208,9 +208,9 @@ def group_id(backend: str, ranks: Sequence[int]) -> str:
 
 
 def group_ranks(device_id: str) -> tuple[int, ...]:
-    """Return the numbers of the GPUs in a device group, in the order of its ranks. An id such as
-    `group:NAME:4`, with a single number, means the GPUs 0 to 3. An id with another word in that place, or with
-    far too many GPUs, means the GPUs 0 and 1. Return an empty tuple for an id that is not a device group."""
+    """Return the numbers of the GPUs in a device group, in the order of its ranks. Other ids give an empty
+    tuple. `group:NAME:4`, with a single number, means the GPUs 0 to 3. An id that cannot be read means the GPUs
+    0 and 1."""
     own, _, rest = device_id.partition(":")
     if own != DEVICE_GROUP:
         return ()
@@ -227,8 +227,8 @@ def group_ranks(device_id: str) -> tuple[int, ...]:
 
 
 def group_sizes(count: int) -> list[int]:
-    """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself. Empty for less
-    than two GPUs."""
+    """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself. Fewer than two
+    GPUs have none."""
     doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
     return [*doubled, *([count] if count > 2 and count not in doubled else [])]
 
@@ -239,13 +239,13 @@ def regime_name(regime: str, calls: int | None) -> str:
 
 
 def copies(regime: str) -> bool:
-    """Tell whether calls of the regime with this id copy between host and device."""
+    """Return whether calls of the regime with this id copy between host and device."""
     return regime.startswith(("transfer-", STREAMED))
 
 
 def calls_behind(regime: str, copy: int | None = None) -> int | None:
-    """Return the field `calls` of a case in this regime: for transfer-once `copy`, the number of calls that
-    share a copy; STREAMED_CALLS for streamed; None for other regimes."""
+    """Return the field `calls` of a case in this regime: `copy` for transfer-once, STREAMED_CALLS for streamed,
+    else None."""
     return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
 
 
@@ -264,8 +264,7 @@ def beside_size(params: Params) -> tuple[tuple[str, int], ...]:
 
 
 def workload_key(op: str, params: Params, dtype: str) -> str:
-    """Return the id of a workload: `op/n=size[,param=value...]/dtype`, with n first and the other params
-    sorted."""
+    """Return the id of a workload: `op/n=size[,param=value...]/dtype`, with the other params sorted."""
     rest = "".join(f",{name}={value}" for name, value in beside_size(params))
     return f"{op}/n={params['n']}{rest}/{dtype}"
 
@@ -346,12 +345,8 @@ def _regimes(case: Case) -> tuple[str, ...]:
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
-    """Return a function that tells whether a selector of `keep` selects the case and no selector of `skip`
-    does.
-
-    An empty `keep` selects every case. Return None if both are empty, which means every case. Raises UsageError
-    for a text that is not a selector.
-    """
+    """Return a function that tells whether a selector of `keep`, but none of `skip`, selects a case. An empty
+    `keep` selects every case. If both are empty, the result is None. Raises UsageError for a bad selector."""
     if not keep and not skip:
         return None
     tests = [selector(text) for text in keep]

@@ -37,7 +37,7 @@ _PLACEHOLDER = re.compile(
 
 
 def is_placeholder(text: str) -> bool:
-    """Tell whether a text is a placeholder instead of a name or an id."""
+    """Return whether a text is a placeholder instead of a name or an id."""
     return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
@@ -62,8 +62,8 @@ def measured_gpus(devices: Iterable[Device]) -> list[str]:
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. The GPUs of `there` whose ids are in `measured` must also be in `here`; if none has
-    such an id, all of them must. A missing GPU is a difference only if the GPUs of `here` are known."""
+    """Compare two machines. The GPUs of `there` whose ids are in `measured`, or all if there are none, must be
+    here. A missing GPU is a difference only if the GPUs of `here` are known."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -115,7 +115,7 @@ def foreign_gpus(here: Run, there: Run) -> Iterator[ForeignField]:
 
 
 def same_text(field: str, here: str, there: str) -> bool:
-    """Tell whether two texts of a fingerprint's field may describe the same thing. Names may be spelled
+    """Return whether two texts of a fingerprint's field may describe the same thing. Names may be spelled
     otherwise, and a size of memory may be unknown or differ by TOLERANCE."""
     if not (here.endswith(" bytes") or field == "memory_gib"):
         return _same_name(here, there)
@@ -129,16 +129,15 @@ def same_text(field: str, here: str, there: str) -> bool:
 
 
 def uuid_digest(text: str) -> str:
-    """Return a digest of a GPU's uuid, written as `GPU-...`. Equal uuids have equal digests, but the digest
-    does not reveal the uuid of the hardware. Results contain only digests."""
+    """Return a digest of a GPU's uuid, written as `GPU-...`, which does not reveal the uuid. Equal uuids have
+    equal digests. Results contain only digests."""
     prefix, _, rest = text.partition("-")
     return f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}"
 
 
 def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
     """Return for each GPU of `there`, by its id, the GPU of `here` that may be the same. GPUs without a match
-    are left out, and each GPU of `here` is used at most once. GPUs are matched by their uuids, or by the other
-    known facts if a uuid is unknown."""
+    are left out. GPUs are matched by their uuids, or by the other known facts if a uuid is unknown."""
     ranked = sorted(
         # Of equal cards without a uuid the address tells which is which; it may change with the slot.
         (relation, other.id != gpu.id, other.bdf.value != gpu.bdf.value, i, j)
@@ -157,8 +156,7 @@ _UUID, _IDS, _UNKNOWN, _OTHER = range(4)
 
 
 def _relation(here: Gpu, there: Gpu) -> int:
-    """Return how two GPUs are related. `_UUID` or `_IDS` means that their uuids or ids show them to be the
-    same. `_OTHER` means that some fact differs, and `_UNKNOWN` that no fact decides it."""
+    """Return whether two GPUs are the same by uuid or by ids, are different, or cannot be told apart."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (
@@ -214,8 +212,7 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
 
 
 def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:
-    """Return the values of both sides. Return None if a side does not know its value; a placeholder counts as
-    unknown."""
+    """Return the values of both sides, or None if a side has no value or a placeholder."""
     values = (here.value, there.value)
     unknown = any(value is None or (isinstance(value, str) and is_placeholder(value)) for value in values)
     return None if unknown else values
@@ -227,8 +224,8 @@ def _both_names(here: Fact[str], there: Fact[str]) -> tuple[str, str] | None:
 
 
 def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
-    """Return the part numbers of the kinds of cores on both sides. A 64-bit Arm kernel reports them instead of
-    a CPU model. Return None if a side does not know its part numbers."""
+    """Return the part numbers of the kinds of cores on both sides, or None if a side has none."""
+    # A 64-bit Arm kernel reports them instead of a CPU model.
     texts = [
         ",".join(sorted({kind.part for kind in cpu.kinds.value or () if kind.part})) for cpu in (here, there)
     ]
@@ -247,7 +244,7 @@ def _near(a: float, b: float) -> bool:
 
 
 def _driver_words(here: Gpu, there: Gpu) -> str:
-    """Describe how the drivers of one GPU differ. Return "" if no known fact differs."""
+    """Return how the drivers of one GPU differ, as text, or "" if no known fact differs."""
     for fact_here, fact_there in (
         (here.driver.name, there.driver.name),
         (here.driver.version, there.driver.version),
@@ -259,7 +256,7 @@ def _driver_words(here: Gpu, there: Gpu) -> str:
 
 
 def _gpu_words(gpu: Gpu) -> str:
-    """Return a text such as `NVIDIA H200 (10de:2335, GPU-46eaa005)`. Unknown parts are left out."""
+    """Return a text such as `NVIDIA H200 (10de:2335, GPU-46eaa005)`, without unknown parts."""
     ids = ":".join(str(fact.value) for fact in (gpu.vendor_id, gpu.device_id) if fact.value)
     marks = ", ".join(filter(None, (ids, (gpu.uuid.value or "")[:12])))
     return " ".join(filter(None, (gpu.name.value or gpu.id, f"({marks})" if marks else "")))

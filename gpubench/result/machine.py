@@ -455,6 +455,6 @@ WRITE_ALLOCATE = 1.5
 
 
 def cpu_cache_bytes(machine: Machine) -> int | None:
-    """Return the size of the CPU's largest cache level in bytes, all instances together. Return None if
-    detection found no cache."""
+    """Return the size of the CPU's largest cache level in bytes, all instances together, or None if it is
+    unknown."""
     return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

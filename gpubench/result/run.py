@@ -231,8 +231,8 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """The time breakdown of one case in one session, in seconds. The parts are either steps of timed calls, and
-    `result_s` has values, or timed alone, with a wait before and after each, and `download_s` has values."""
+    """The time breakdown of one case in one session, in seconds. The parts are steps of timed calls if
+    `result_s` has values. If `download_s` has values, each was timed alone."""
 
     session: int  # the index of the session
     compile_s: float | None = None  # the compilation, paid once
@@ -414,8 +414,8 @@ class RunWarning(Record, frozen=True, kw_only=True):
 def warning(
     code: WarningCode, message: str = "", hint: str = "", *, severity: Severity = "warning"
 ) -> RunWarning:
-    """Return a warning about the whole run. If `message` or `hint` is empty, the standard text of the code is
-    used."""
+    """Return a warning about the whole run, with the standard text of the code for an empty `message` or
+    `hint`."""
     sentence, remedy = WARNINGS[code]
     return RunWarning(code=code, severity=severity, message=message or sentence, hint=hint or remedy)
 
@@ -465,7 +465,7 @@ class Settings(Record, frozen=True, kw_only=True):
     page_locked: bool | UnsetType = UNSET  # whether the arrays of a GPU's caller are page-locked
 
     def scales(self, how: Scaling) -> bool:
-        """Tell whether this kind of scaling is measured."""
+        """Return whether this kind of scaling is measured."""
         return self.scaling in (how, "both")
 
 

@@ -469,7 +469,7 @@ class OpenDevice:
         return self.kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return the seconds of each part of a split or a device group, `count` times."""
+        """Return the seconds of each part of a split or a device group, up to `count` times."""
         if not count:
             return {}
         self._announce("parts")

@@ -31,7 +31,7 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 
 
 def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limit_s: float) -> Times:
-    """Return the seconds of each part of `count` calls, after `warm_up` calls that do not count."""
+    """Return the seconds of each part of up to `count` calls, after `warm_up` calls that do not count."""
     parts: Times = {}
     began = time.perf_counter()
     for number in range(count + warm_up):

@@ -136,7 +136,7 @@ def one_op_table(entry: AnswerRow) -> Table:
 
 
 def _top_text(n: int, size_unit: SizeUnit) -> str:
-    """Return the largest size with its name, such as `n = 16 M` or `side = 4096`."""
+    """Return a size with its name, such as `n = 16 M` or `side = 4096`."""
     return f"side = {n}" if size_unit == "side" else f"n = {size_text(n, size_unit)}"
 
 

@@ -278,7 +278,7 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Wrap the text into lines of at most `width` columns, at double blanks alone."""
+    """Wrap the text at its double blanks, for lines of `width` columns."""
     lines = [""]
     for group in text.split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group

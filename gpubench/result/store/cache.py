@@ -58,8 +58,7 @@ class SealedFiles:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Store `data` as the file `name` in the first folder that accepts it. If none does, nothing is stored.
-        Never raises."""
+        """Store `data` as the file `name` in the first folder that accepts it, if any does. Never raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 path = _path(folder, name)
@@ -79,8 +78,8 @@ class SealedFiles:
 
 
 def user_cache() -> SealedFiles:
-    """Return this user's cache. The folder of `fall_back_to` comes second and takes files that the first folder
-    does not accept."""
+    """Return this user's cache. The folder of `fall_back_to` takes files that the first folder does not
+    accept."""
     return SealedFiles(*_user_folder(), *_fallback)
 
 
@@ -126,20 +125,19 @@ def _user_folder() -> list[Path]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Tell whether the folder accepts new files. The folder need not exist yet."""
+    """Return whether the folder accepts new files, also if it does not exist yet."""
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Return the reason why another user may have written a file or folder, or "" if no other user can have. A
-    sticky folder such as /tmp is not doubted: others may add files there but not change ours, and each file is
-    checked by itself."""
+    """Return the reason why another user may have written a file or folder, or ""."""
     if not hasattr(os, "geteuid"):  # Windows: the folder lies in the user's profile
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return "it belongs to another user"
+    # In a folder such as /tmp others may add files but not change ours, and each file is checked by itself.
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     return "other users may write to it" if status.st_mode & _OTHERS_WRITE and not sticky else ""
 
@@ -149,8 +147,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _unseal(name: str, path: Path) -> bytes:
-    """Return the content of a sealed file. Raises PermissionError if another user may have written the file,
-    and ValueError if it is damaged or too large."""
+    """Return the content of a sealed file, or raise OSError or ValueError if it must not be used."""
     with disk.open_regular(path) as file:
         status = os.fstat(file.fileno())
         doubt = _doubt(os.stat(path.parent)) or _doubt(status)
@@ -170,11 +167,11 @@ def _digest(name: str, data: bytes) -> str:
 
 
 def _make(folder: Path) -> None:
-    """Create the folder and its parents, writable only by their owner, whatever the umask is."""
+    """Create the folder and its parents, writable only by their owner."""
     if not folder.is_dir():
         _make(folder.parent)
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(0o755)
+            folder.mkdir(0o755)  # a umask can only take rights away
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:

@@ -76,8 +76,7 @@ _LONG_INTEGER = re.compile(rb",0{%d}" % _MOST_DIGITS)
 
 @contextlib.contextmanager
 def enough_memory(source: str) -> Iterator[None]:
-    """Raise an InputError that names the memory limit if the code in the context runs out of memory while it
-    reads `source`."""
+    """Raise an InputError that names the memory limit if reading `source` in the context runs out of memory."""
     try:
         yield
     except MemoryError:
@@ -144,20 +143,19 @@ def toml(data: bytes) -> dict[str, Any]:
 
 
 def _require_depth(brackets: bytes, source: str) -> None:
-    """Raise InputError if the JSON text has too many lists and objects, or too deep ones. `brackets` are its
-    brackets alone. Each round of the loop removes the innermost pairs."""
+    """Raise InputError if the JSON text with these `brackets` has too many or too deep lists and objects."""
     require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return
-        brackets = _EMPTY.sub(b"", brackets)
+        brackets = _EMPTY.sub(b"", brackets)  # the innermost pairs
     if b"[]" in brackets or b"{}" in brackets:
         _refuse_json(source, f"its lists and objects stand more than {MAX_DEPTH} deep inside each other")
 
 
 def _require_numbers(text: bytes, source: str) -> None:
-    """Raise InputError for a number out of bounds in the JSON `text`, whose strings have been removed. Ordinary
-    numbers are skipped quickly, and only suspicious ones are examined."""
+    """Raise InputError for a number out of bounds in the JSON `text`, whose strings have been removed."""
+    # Only numbers that look suspicious in this shape are examined, which is fast.
     shape = text.translate(_SHAPE)
     for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
         require(source, f"integers of {_MOST_DIGITS} digits", i, MAX_LARGE_INTEGERS)
@@ -199,21 +197,20 @@ class Header(msgspec.Struct):
 
 
 def dumps(document: msgspec.Struct) -> bytes:
-    """Return a document as one line of JSON with a newline. Floats are rounded to SIGNIFICANT_DIGITS digits.
-    The same document always gives the same bytes. Raises ValueError, which names the field, for NaN and
-    infinity."""
+    """Return a document as one line of JSON with a newline. The same document gives the same bytes. Floats have
+    SIGNIFICANT_DIGITS digits. Raises ValueError, which names the field, for NaN and infinity."""
     return inert_json(encode(document)) + b"\n"
 
 
 def encode(value: msgspec.Struct, path: str = "") -> bytes:
-    """Return the JSON of a part of a document, with rounded floats. `path` is the place of the part in the
-    document, for error messages. Raises ValueError for NaN and infinity."""
+    """Return the JSON of a part of a document, with rounded floats. `path` is the part's place, for error
+    messages. Raises ValueError for NaN and infinity."""
     return msgspec.json.encode(_round(msgspec.to_builtins(value), path))
 
 
 def loads(data: bytes, source: str) -> Run:
-    """Return the Run in the JSON `data`. `source` is the name of its file in errors. Raises InputError if the data is
-    no valid result."""
+    """Return the Run in the JSON `data`. `source` is the name of its file in errors. Raises InputError if the
+    data is no valid result."""
     return check_run(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
 
 
@@ -227,9 +224,9 @@ def check_run(run: Run, source: str) -> Run:
 
 
 def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
-    """Return the document in the JSON `data` as a `kind`. `name` is the name of its format. Versions older than
-    `newest` are upgraded. Raises InputError if the data is empty, too large or no JSON. Raises it also if the
-    data is not a valid document of this format, or has a version that is not read."""
+    """Return the document in the JSON `data` as a `kind`, upgraded from versions older than `newest`. `name` is
+    the name of its format, and `source` that of its file in errors. Raises InputError if the data is no such
+    document, too large, or of a version that is not read."""
     if not (begin := data.lstrip()[:1]):
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
@@ -308,8 +305,7 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Tell whether every list in `times` has one entry for each stage, and whether each entry has times. Only
-    the list that is also passed as `empty` may have entries without times."""
+    """Return whether each of `times` has a filled entry for each stage; those of `empty` need not be filled."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -323,7 +319,7 @@ def _show(value: Any) -> str:
 
 
 def _round(value: Any, path: str) -> Any:
-    """Return `value` with floats rounded; `path` is its place. Raises ValueError for NaN and infinity."""
+    """Return `value` with floats rounded, or raise ValueError, which names `path`, for NaN and infinity."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
@@ -366,8 +362,7 @@ def schema(name: str, kind: Any) -> dict[str, Any]:
 
 @functools.cache
 def _field_notes(module: str) -> dict[str, dict[str, str]]:
-    """Return the comments above and after the fields in a module: by class, then by field. The result is empty
-    if the module has no source text."""
+    """Return the comments above and after the fields in a module, by class and field."""
     import inspect  # no other command needs it
 
     try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
@@ -416,14 +411,14 @@ class PartLine(msgspec.Struct, omit_defaults=True):
 
 
 def part_of(path: str | Path) -> Path:
-    """Return the path of the `.part` file beside the result `path`. If `path` is a link, the file is beside the
-    link's target."""
+    """Return the path of the `.part` file beside the result `path`, or beside its target if `path` is a
+    link."""
     target = Path(os.path.realpath(path))
     return target.with_name(target.name + PART_SUFFIX)
 
 
 def is_part(data: bytes) -> bool:
-    """Tell whether `data` is a `.part` file of gpubench. The beginning of the file is enough."""
+    """Return whether `data` is a `.part` file of gpubench. The beginning of the file is enough."""
     return data.startswith(_BEGIN)
 
 
@@ -465,9 +460,7 @@ def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
 
 
 def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
-    """Return the outcome of `line`, as a mapping from field to JSON. Its lists extend the lists of the earlier
-    outcome `before` in place, because copying them would cost quadratic time over many lines. Raises InputError
-    if the line keeps more of a list than there is."""
+    """Return the outcome of `line` as a mapping from field to JSON, with the kept items of `before`."""
     fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
         if name not in fields:
@@ -475,15 +468,14 @@ def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]
         items = before.get(name, [])
         if not 0 <= standing <= len(items):
             _refuse_part(source, f"a line builds on {standing} {name}, and {len(items)} are there")
-        del items[standing:]
+        del items[standing:]  # in place: copies would cost quadratic time over many lines
         items += msgspec.json.decode(fields[name], type=list[Raw])
         fields[name] = items
     return fields
 
 
 def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
-    """Yield the lines before the first damaged one. A power failure damages the end of a file. Raises
-    InputError if readable lines follow a damaged one."""
+    """Yield the lines before the first damaged one, as a power failure damages the end of a file."""
     spoiled = None
     for number, text in enumerate(lines, 2):
         try:
@@ -509,8 +501,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Upgrade a result to version 3. The blocks of a search for a break-even are removed, and so are cases that
-    have no other blocks. Settings without `protocol` get protocol 1."""
+    """Upgrade a result to version 3. The blocks of a search are removed, and cases that have no other blocks.
+    Settings without `protocol` get protocol 1."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {**data, "outcomes": [outcome for outcome in outcomes if outcome is not None], "settings": settings}

@@ -37,8 +37,8 @@ _GONE = ("the working folder is no longer there", "change to a folder that exist
 
 
 def save(run: Run, path: str | Path) -> None:
-    """Write the JSON of `run` to the file `path`, compressed if the name ends in `.gz`. An existing file is
-    replaced (`disk.write_whole`). Raises GpubenchError if the file cannot be written."""
+    """Write the JSON of `run` to the file `path`, compressed if the name ends in `.gz`, in place of an existing
+    file. Raises GpubenchError if the file cannot be written."""
     replace(path, dumps(run))
 
 
@@ -56,7 +56,7 @@ def replace(path: str | Path, data: bytes) -> None:
 
 
 def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
-    """Return the error which says that a result could not be saved to `path`. `error` becomes its cause."""
+    """Return the error that a result could not be saved to `path`, with `error` as its cause."""
     refused = GpubenchError(
         "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
         hint=disk.remedy(error, "choose another place with --output")
@@ -67,7 +67,7 @@ def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
 
 def check_part(path: str | Path) -> None:
     """Check before measuring that a `.part` file can be written beside the result `path`. Raises UsageError if
-    it cannot be written."""
+    not."""
     beside = document.part_of(path)
     if not os.path.lexists(beside):
         return
@@ -98,11 +98,8 @@ def load(path: str | Path) -> Run:
 
 def read(path: str | Path) -> tuple[bytes, str]:
     """Return the document in the file `path` as JSON, and the name of the file for messages. `-` is standard
-    input.
-
-    A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError if
-    the file cannot be read, is damaged or is too large.
-    """
+    input. A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError if the
+    file cannot be read, is damaged or is too large."""
     source = "standard input" if str(path) == "-" else str(path)
     with document.enough_memory(source):
         try:
@@ -128,9 +125,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 
 def check_writable(path: str | Path, *sources: str) -> None:
-    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot be saved, or if it
-    is one of `sources`, the files that are read, in whatever spelling. The check leaves no file behind. `-`,
-    standard output, is always accepted."""
+    """Check before measuring that the file `path` can be saved, without leaving a file. Raises UsageError if
+    not. `path` must not be one of `sources`, the files that are read. `-`, standard output, is accepted."""
     if str(path) == "-":
         return
     try:
@@ -161,8 +157,7 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
 
 
 def _folder_obstacle(folder: Path) -> tuple[str, str]:
-    """Return the reason why `folder` cannot be created or written to, and the remedy. Both are empty if there
-    is no obstacle."""
+    """Return the reason why `folder` cannot be created or written to, and the remedy, or two empty texts."""
     try:
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -186,11 +181,7 @@ def _folder_obstacle(folder: Path) -> tuple[str, str]:
 
 
 def _obstacle(path: str | Path) -> tuple[str, str]:
-    """Return the reason why the file `path` cannot be replaced, and the remedy. Both are empty if there is no
-    obstacle.
-
-    Raises OSError if `path` is relative and the working folder is gone.
-    """
+    """Return the reason why the file `path` cannot be replaced, and the remedy, or two empty texts."""
     target = Path(os.path.realpath(path))
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -234,8 +225,8 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the bytes of a file, up to MAX_BYTES + 1. A result of that length tells the caller that the file
-    is too large. The file is read in pieces, so a small file needs little memory."""
+    """Return the bytes of a file, up to MAX_BYTES + 1, which tells the caller that it is too large."""
+    # In pieces, so that a small file needs little memory.
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
@@ -301,15 +292,14 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run that could not be saved at the requested place. The user's data folder is tried first, then a
-    new temporary folder. Return the path, or None if both fail. A folder that was created in vain is
-    removed."""
+    """Save a run that could not be saved at the requested place, and return the path, or None if that fails,
+    too. The user's data folder is tried first, then a new temporary folder."""
     for folder in _rescue_folders(environ):
         try:
             path = result_path(folder, run)
             save(run, path)
             return path
-        except (OSError, GpubenchError):
+        except (OSError, GpubenchError):  # remove what was created in vain
             for place in (folder / machine_name(run.machine), folder):
                 with contextlib.suppress(OSError):
                     place.rmdir()
@@ -327,13 +317,9 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """Return the newest result with samples in `folders` and their direct subfolders. `.part` files are
-    results, too (`newest_first`). A file that cannot be read counts as one with samples.
-
-    If no result has samples, return the newest of all. Return None if there are no results. The time of a
-    result is the one in its file name, because a checkout changes the times of files. If gpubench did not make
-    the name, the time of the file counts.
-    """
+    """Return the newest result with samples in `folders` and their direct subfolders, else the newest of all,
+    or None. The time of a result is the one in its file name, or else the time of the file. `.part` files are
+    results, too. A file that cannot be read counts as one with samples."""
     from gpubench.result.store.journal import measured_something
 
     paths = newest_first(folders)
@@ -341,29 +327,29 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """Return the paths of all results in `folders` and their direct subfolders, newest first, by the time that
-    `newest` explains. A `.part` file with data that the result beside it lacks is included. If it continues
-    that result, it is in the place of the result."""
+    """Return the paths of all results in `folders` and their direct subfolders, newest first, by the time of
+    `newest`. A `.part` file with data that the result beside it lacks is included. If it continues that result,
+    it takes the result's place."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
 
 def is_result_name(path: str | Path) -> bool:
-    """Tell whether the name is that of a result: it ends in .json or .json.gz, in upper or lower case."""
+    """Return whether the name is that of a result: it ends in .json or .json.gz, in upper or lower case."""
     return str(path).lower().endswith(RESULT_SUFFIXES)
 
 
 def result_path(results_dir: str | Path, run: Run) -> Path:
-    """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError
-    if the folder cannot be created."""
+    """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError if the
+    folder cannot be created."""
     folder = Path(results_dir) / machine_name(run.machine)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / result_name(run)
 
 
 def check_result_path(results_dir: str | Path, run: Run) -> None:
-    """Check before measuring that a file can be saved to the folder in which `result_path` places the run's
-    result. Raises UsageError if it cannot. Nothing is created."""
+    """Check before measuring that a file can be saved where `result_path` places the run's result. Raises
+    UsageError if it cannot. Nothing is created."""
     check_folder(Path(results_dir) / machine_name(run.machine))
 
 
@@ -374,9 +360,9 @@ def result_name(run: Run) -> str:
 
 
 def machine_name(machine: Machine) -> str:
-    """Return a folder name for a machine, such as `intel-xeon-processor-16-cpus-nvidia-h200`: the CPU model (`cpu`
-    if unknown), the number of usable CPUs, if known, and the model of the first GPU (`no-gpu` if unknown or
-    absent). It holds nothing that changes from boot to boot."""
+    """Return a folder name for a machine, such as `intel-xeon-processor-16-cpus-nvidia-h200`. It has the CPU
+    model, the number of usable CPUs and the model of the first GPU, as far as they are known. It holds nothing
+    that changes from boot to boot."""
     gpu = machine.gpus[0].name.value if machine.gpus else None
     cpus = machine.cpu.available.value
     words = [machine.cpu.model.value or "cpu", *([f"{cpus} cpus"] if cpus else []), gpu or "no-gpu"]
@@ -385,12 +371,8 @@ def machine_name(machine: Machine) -> str:
 
 
 def _results(folder: Path) -> list[Path]:
-    """Return the results in `folder` and its direct subfolders, with the `.part` files of runs that are under
-    way or were killed.
-
-    A `.part` file that continues the result beside it replaces that result. If the result contains the `.part`
-    file, the latter is left out. A `.part` file of another run is listed beside the result.
-    """
+    """Return the results in `folder` and its direct subfolders, with the `.part` files that add data to
+    them."""
     from gpubench.result.store.journal import part_relation
 
     paths = {
@@ -401,6 +383,7 @@ def _results(folder: Path) -> list[Path]:
     }
     for part in [path for path in paths if path.suffix == PART_SUFFIX]:
         whole = part.with_suffix("")
+        # A file that continues a result replaces it, and one of another run stands beside it.
         if whole in paths and (relation := part_relation(whole)) != "apart":
             paths.discard(whole if relation == "ahead" else part)
     return sorted(paths)
@@ -422,11 +405,9 @@ _HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
 
 
 def load_head(path: Path) -> Run | None:
-    """Return the run in the file `path` without its sessions and outcomes, or the whole run if these are not at
-    the end.
-
-    Return None if the file cannot be read or is no result. A head is not checked as `load` checks a run.
-    """
+    """Return the run in the file `path` without its sessions and outcomes, or whole if these are not at the
+    end. Returns None if the file cannot be read or is no result. A head is not checked as `load` checks a
+    run."""
     try:
         data = _beginning(path)
         if data is not None:
@@ -440,8 +421,7 @@ def load_head(path: Path) -> Run | None:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return the document up to its sessions as valid JSON. Return None if the document has another form, or if
-    this part is larger than _MOST_HEAD bytes."""
+    """Return the document up to its sessions as valid JSON, or None if it has another form or a large head."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

@@ -32,11 +32,9 @@ MOST_TIMES, LEAST_BYTES = 3, 2**20
 
 
 class Journal:
-    """A writer that appends each change of a run to the `.part` file at `path`. The file is flushed to the disk
-    every `FLUSH_S` seconds.
-
-    The telemetry of a session grows with every reading, so it is written only when the next session has begun.
-    """
+    """A writer that appends each change of a run to the `.part` file at `path`, flushed every `FLUSH_S`
+    seconds. The telemetry of a session grows with every reading, so it is written only when the next session
+    has begun."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,8 +46,8 @@ class Journal:
         self._outcomes: dict[str, Outcome] = {}
 
     def write(self, run: Run) -> None:
-        """Append the changes of `run` since the last call. Raises OSError; the next call then also writes the
-        missed changes. Raises ValueError for NaN and infinity."""
+        """Append the changes of `run` since the last call. Raises OSError, and ValueError for NaN and infinity.
+        After an OSError, the next call also writes the missed changes."""
         head = msgspec.structs.replace(run, sessions=[], outcomes=[])
         last = run.sessions[-1].index if run.sessions else 0
         sessions = {
@@ -86,8 +84,7 @@ class Journal:
             self._file = None
 
     def remove(self) -> None:
-        """Stop writing and remove the file, if this journal has written it, because the result is saved
-        elsewhere. Never raises."""
+        """Stop writing, and remove the file if this journal has written it. Never raises."""
         self.close()
         if self._length:  # else what lies there is not of this run
             with contextlib.suppress(OSError):
@@ -95,8 +92,7 @@ class Journal:
             self._length = 0
 
     def _append(self, data: bytes) -> None:
-        """Append all of `data`, or nothing if writing fails, because an incomplete line would damage the lines
-        after it. Raises OSError."""
+        """Append all of `data`, or nothing if writing fails."""
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
             disk.write_whole(self.path, FIRST_LINE + data)
@@ -117,7 +113,7 @@ class Journal:
                 disk.sync(self._file)
                 self._flushed = time.monotonic()
         except OSError:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # an incomplete line would damage the lines after it
                 os.ftruncate(self._file, self._length)
             raise
 
@@ -164,16 +160,16 @@ class NoLocks(OSError):
 
 
 class Lock:
-    """A lock that is held through the lock file `path`. Releasing the lock removes the file. A file that a
-    killed process left behind is used again."""
+    """A lock that is held through the lock file `path`, which releasing removes. A file that a killed process
+    left behind is used again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Take the lock if it is free, without waiting, and tell whether this process has it. Return False if
-        another process holds it. Raises OSError, including NoLocks."""
+        """Take the lock if it is free, without waiting. Returns False if another process holds it. Raises
+        OSError, including NoLocks."""
         while self._file is None:
             file = _open_lock(self.path)
             try:
@@ -196,8 +192,8 @@ class Lock:
                 self.path.unlink()
 
     def sign(self, holder: Holder) -> None:
-        """Write the holder into the lock file, for processes that wait. Do nothing if this process does not
-        have the lock. Raises OSError."""
+        """Write the holder into the lock file, for processes that wait. Raises OSError. Does nothing if this
+        process does not have the lock."""
         if self._file is None:
             return
         os.ftruncate(self._file, 0)
@@ -238,13 +234,11 @@ def lock_result(
     waits: Callable[[str], None] = lambda holder: None,
     warn: Callable[[str], None] = lambda why: None,
 ) -> Lock:
-    """Lock the result `path`. `command` is this process's command line, which other processes show. If the
-    result is locked, wait for at most `timeout_s` seconds and call `waits` once with a description of the
-    holder.
+    """Lock the result `path`. `command` is this process's command line, which other processes show.
 
-    Raises InputError if another process keeps the lock, and UsageError if an existing lock file cannot be
-    opened. If the file system has no locks, `warn` is called with the reason, and the returned lock is not held.
-    It is not held either if no lock file can be created.
+    If the result is locked, call `waits` with a description of the holder, and wait for at most `timeout_s`
+    seconds. Without locks, `warn` is called with the reason, and the lock is not held. Raises InputError if
+    another process keeps the lock, and UsageError if an existing lock file cannot be opened.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
@@ -298,13 +292,12 @@ def _host() -> str:
 
 
 def _open_lock(path: Path) -> int:
-    """Open the lock file, and create it if it does not exist. A lock file of another user may be read-only, and
-    in a folder such as /tmp it may refuse to be opened with the flag for creation. It is then opened without
-    that flag, and without the right to write if necessary. Raises OSError."""
+    """Open the lock file, and create it if it does not exist."""
     flags = getattr(os, "O_NOFOLLOW", 0)
     try:
         return disk.open_descriptor(path, flags | os.O_RDWR | os.O_CREAT)
     except PermissionError:
+        # That of another user may be read-only, and in /tmp may refuse the flag for creation.
         for access in (os.O_RDWR, os.O_RDONLY):
             with contextlib.suppress(PermissionError, FileNotFoundError):
                 return disk.open_descriptor(path, flags | access)
@@ -312,7 +305,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Tell whether the open file is the file at `path`."""
+    """Return whether the open file is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -320,8 +313,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file without waiting. Return whether this process has the lock now; it does not if another
-    process holds it. Raises OSError."""
+    """Lock an open file without waiting, and return whether this process has the lock now."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -367,9 +359,8 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def part_to_resume(path: str | Path) -> Path | None:
-    """Return the `.part` file from which the run of the result `path` can go on. It must continue this result,
-    unless there is no result yet. Return None if there is no such file. Raises InputError if the result or the
-    file cannot be read."""
+    """Return the `.part` file from which the run of the result `path` can go on, or None. It must continue the
+    result, if there is one. Raises InputError if the result or the file cannot be read."""
     part = part_of(path)
     if not os.path.isfile(part):
         return None
@@ -377,9 +368,9 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return the relation of the `.part` file to the result `path` beside it: "ahead" if it continues the
-    result, "behind" if the result contains it or it is gone, and "apart" otherwise, also if one of the two
-    cannot be read."""
+    """Return the relation of the `.part` file to the result `path` beside it. It is "ahead" if it continues the
+    result, and "behind" if the result contains it or it is gone. Otherwise, also if one cannot be read, it is
+    "apart"."""
     try:
         return _relation(path, part_of(path))
     except FileNotFoundError:  # the run has ended since the file was found
@@ -389,11 +380,9 @@ def part_relation(path: str | Path) -> Relation:
 
 
 def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
-    """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its data.
-
-    `resumed` tells whether the run continues the existing data or begins anew. Return the new path, which
-    `--append` accepts, or None if nothing would be lost. Raises OSError.
-    """
+    """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its data. Raises
+    OSError. `resumed` tells whether the run continues the existing data or begins anew. Returns the new path,
+    which `--append` accepts, or None if nothing would be lost."""
     part = part_of(path)
     try:
         if not os.path.isfile(part) or not part.stat().st_size:
@@ -416,8 +405,8 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
 
 
 def measured_something(path: Path) -> bool:
-    """Tell whether a result contains samples. Return True for an unreadable file as well, so that it is read
-    later and the reason is reported then."""
+    """Return whether a result contains samples. An unreadable file counts as one, so that reading it reports
+    why."""
     try:
         return bool(_progress(path).blocks)
     except InputError:
@@ -437,7 +426,7 @@ def _relation(path: str | Path, part: Path) -> Relation:
 
 
 def _progress(path: str | Path) -> _Progress:
-    """Return the progress of the run in the file `path`. Raises InputError if the file cannot be read."""
+    """Return the progress of the run in the file `path`, or raise InputError."""
     data, source = read(path)
     with enough_memory(source):
         try:
@@ -451,7 +440,7 @@ def _short(run_id: str) -> str:
 
 
 def _free_name(part: Path, word: str) -> Path:
-    """Return `r.WORD.json.part` for `r.json.part`. A number is added if that name is taken."""
+    """Return `r.WORD.json.part` for `r.json.part`, with a number if that name is taken."""
     whole = part.name.removesuffix(PART_SUFFIX)
     # The result may be a link to a file of any name.
     suffixes = (whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
