@@ -147,7 +147,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of cases with each verdict. Muted cases are counted in `muted` alone."""
+    """The number of cases with each verdict. Muted cases are only counted in `muted`."""
 
     faster: int = 0  # cases that are surely faster
     slower: int = 0  # cases that are surely slower

@@ -73,9 +73,9 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Pair the cases of `new`, the new file number `index`, with those of `base`, and collect the cases of one
-    side alone. Cases without samples are left out, and so are those of `_own_sizes`. `alike` tells whether both
-    runs have the same protocol, and `takes_turns` whether their sessions alternate."""
+    """Pair the cases of `new`, the new file number `index`, with those of `base`, and collect the other cases.
+    Cases without samples are left out, and so are those of `_own_sizes`. `alike` tells whether both runs have
+    the same protocol, and `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -119,7 +119,7 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the ids of the cases of `side` at sizes that its run alone chose or reached."""
+    """Return the ids of the cases of `side` at sizes that only its run chose or reached."""
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     # They must not count as missing, if `other` has measured the op on the device at another size.
     return {
@@ -173,8 +173,8 @@ LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are in
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
     """Return the differences between two runs as a whole: machine, devices, cards, software and protocol. A
-    fact about the machine or the devices that only one run knows is left out. Another card of the same model is
-    a difference of the card alone. `index` is the index of the new file."""
+    fact about the machine or the devices that only one run knows is left out. Another card of the same model
+    has the scope `card`. `index` is the index of the new file."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},

@@ -189,7 +189,7 @@ class TimeStages(WorkerRequest, frozen=True):
 
 class Finish(WorkerRequest, frozen=True):
     """Check a case after its last sample: the inputs, the last output, and the output of one more launch. If a
-    case with the same launch passed since the last sample, the inputs alone are checked."""
+    case with the same launch passed since the last sample, only the inputs are checked."""
 
     case_id: str  # the case
     # A user's function is also checked with other values, unless this would take more seconds than this. None:

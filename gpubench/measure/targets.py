@@ -324,7 +324,7 @@ def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozense
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
-    """Return the targets with the splits of one backend alone, since other backends drive the same hardware."""
+    """Return the targets with the splits of only one backend, since other backends drive the same hardware."""
     inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
     return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 

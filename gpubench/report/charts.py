@@ -170,7 +170,7 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Cha
     scale = "x" if x else "y"
     power = "log(datum.value) / LN10"
     lead = f"round(datum.value / pow(10, floor({power} + 1e-9)))"
-    # Ticks between the decades have labels on a short axis alone.
+    # Only on a short axis do ticks between the decades have labels.
     few = f"domain('{scale}')[1] / domain('{scale}')[0] < 200"
     labelled = f"{lead} == 1 || ({few} && ({lead} == 2 || {lead} == 5))"
     decade = {"test": f"abs({power} - round({power})) < 1e-6", "value": 1}

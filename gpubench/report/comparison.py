@@ -411,7 +411,7 @@ def _csv_text(comparison: Comparison) -> str:
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()
     rows = [msgspec.structs.asdict(case) for case in comparison.cases]
-    # A case with a number on one side alone has one of these words as its verdict.
+    # A case with a number on only one side has one of these words as its verdict.
     absent = {"missing": comparison.missing, "failed": comparison.failed, "added": comparison.added}
     rows += [
         msgspec.structs.asdict(case) | {"verdict": word} for word, cases in absent.items() for case in cases

@@ -178,7 +178,8 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
-    """The preparation of a case in a session. While a run is under way, each session has such an event."""
+    """The preparation of a case in a session. While a run is under way, there is one such event for each
+    session."""
 
     id: str  # the id of the case
     session: int = 0  # the index of the session
@@ -300,7 +301,7 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 def _run_complete(analysis: Analysis) -> RunComplete:
     """Return the event for the end of a run."""
     run = analysis.run
-    code, reason = run.exit_code, run.exit_reason  # that of a failed gate replaces 0 alone
+    code, reason = run.exit_code, run.exit_reason  # a failed gate only replaces 0
     if code == ExitCode.OK and has_failures([analysis]):
         code, reason = ExitCode.GATE, "gate"
     return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)

@@ -66,7 +66,7 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(NamedTuple):
-    """Work per second. The unit depends on the op and its size alone."""
+    """Work per second. The unit depends only on the op and its size."""
 
     value: float  # work per second
     unit: str  # "GFLOP/s" or "GB/s"

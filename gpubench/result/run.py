@@ -167,7 +167,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class Device(Record, frozen=True, kw_only=True):
-    """A device of a backend. A GPU that two backends drive is two of them."""
+    """A device of a backend. A GPU that two backends drive is two devices."""
 
     id: str  # the id, such as `cupy:0`
     backend: str  # the name of the backend

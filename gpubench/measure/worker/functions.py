@@ -59,7 +59,7 @@ def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
 
 
 class CallOperands(Operands):
-    """The inputs of a function, and its reference: the result that it returns on NumPy in float64."""
+    """The inputs of a user's function, and its reference result."""
 
     _made_at: tuple[str, list[Any]] | None = None
     _made_s = 0.0  # the seconds in which the inputs were made

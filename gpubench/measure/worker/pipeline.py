@@ -111,8 +111,8 @@ class PipelineTimer(Timer):
         return (clock() - start) / (repeat * self.calls)
 
     def stage_times(self, count: int) -> Times:
-        """Return the seconds per call of each stage (upload, kernel, download) alone, `count` times at most.
-        The longest stage bounds the rate of the whole pipeline."""
+        """Return the seconds per call of each stage (upload, kernel, download) by itself, `count` times at
+        most. The longest stage bounds the rate of the whole pipeline."""
         self._row(self.calls)
         clock, times = self.session.clock, Times()
         began = time.perf_counter()

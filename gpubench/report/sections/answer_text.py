@@ -409,7 +409,7 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 def raising_functions(run: Run) -> list[str]:
     """Return sentences on users' functions that fail, with reasons and the smallest size at which each fails.
-    Functions that fail in some sessions alone come first."""
+    Functions that fail in only some sessions come first."""
     on_gpu = {device.id for device in run.devices if device.kind != "cpu"}
     timed = {x.case.op for x in run.outcomes if isinstance(x, Measurement) and x.case.device_id in on_gpu}
     smallest: dict[str, Skip] = {}
@@ -458,7 +458,7 @@ def left_out_functions(run: Run, command: str) -> list[str]:
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
     """Return the gain at the largest size, such as `GPU 14x`, if the sizes were requested (`named`). Otherwise
-    return the break-even, such as `the GPU pays from 23 K`, or `23 K` alone for copied calls."""
+    return the break-even, such as `the GPU pays from 23 K`, or `23 K` for copied calls."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.size_unit)

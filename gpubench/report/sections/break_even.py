@@ -82,7 +82,7 @@ MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are l
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
     """Return the sections of the gains: a table for each group of devices and, folded, a row for each ratio.
-    The folded part is filled if the options ask for every size or for an order. With an order, it is alone."""
+    The rows are there if the options ask for every size or for an order. With an order, there are no tables."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -224,7 +224,7 @@ def _side_text(side: CaseResult, unit: str) -> str:
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
-    """Return a table title that names software adapters as such, or an empty text for other devices."""
+    """Return a table title that names software adapters, or an empty text for other devices."""
     adapters = dict.fromkeys(
         ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
     )

@@ -182,8 +182,9 @@ def _data(*ids: str) -> str:
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases behind the numbers of the table, for whose situations it has no words of its own."""
+    """Return the cases behind the numbers of the table."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
+    # The table has its own words for the CPU and for copied calls.
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 
 

@@ -297,8 +297,8 @@ def _in_ascii(line: Line) -> Line:
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
-    """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`. It names one
-    side alone if `device_ids` is empty or no CPU has a time. `short` leaves out versions."""
+    """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`. It names only
+    one side if `device_ids` is empty or no CPU has a time. `short` leaves out versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
     ]

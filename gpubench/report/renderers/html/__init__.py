@@ -95,8 +95,8 @@ def draw(documents: Sequence[TextDocument], title: str) -> str:
 
 
 def notebook(analysis: Analysis) -> str:
-    """Return the answer as HTML for a notebook, whose own style stays as it is. The lanes of the map are SVG if
-    the drawing libraries work."""
+    """Return the answer as HTML for a notebook, without effect on the notebook's style. The lanes of the map
+    are SVG if the drawing libraries work."""
     (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
     panels = view["panels"]
     specs = [panel["spec"] | {"width": LANE, "config": theme()} for panel in panels]
