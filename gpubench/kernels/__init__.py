@@ -54,8 +54,7 @@ class ListedOp(NamedTuple):
 
 @cache
 def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
-    """Return, by the name of an op, the module that declares it and its line in a listing. `package` is a
-    folder of gpubench."""
+    """Return, by op, its module and its line in a listing, for the ops of this folder of gpubench."""
     files = (_ROOT / package).glob("*.py")
     return {
         name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
@@ -72,13 +71,13 @@ def names() -> tuple[str, ...]:
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """Return the lines of the built-in ops and of the usable ops of wings, by name. The lines are read from the
-    text of the files, without an import, except for ops that wings make. A broken op of a wing is left out, and
-    a warning says so."""
+    """Return the lines of the built-in ops and of the usable ops of wings, by name. A broken op of a wing is
+    left out, and a warning tells so."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
         entries |= {name: line for name, (_, line) in _declarations(package).items()}
+    # ops that wings make; all others are read from the text of the files, without an import
     for name in set(names()) - entries.keys():
         try:
             entries[name] = ListedOp(load(name).group, load(name).summary)
@@ -88,23 +87,20 @@ def listing() -> dict[str, ListedOp]:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Return the names of all listed ops that compute something, which overheads and collectives do not. Every
-    listed op is imported."""
+    """Return the names of all listed ops that compute something, unlike overheads and collectives. Imports each
+    listed op."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the built-in ops that the word `all` selects: all except the groups in ON_REQUEST.
-    (`all` also selects the ops of installed packages, which `foreign` lists.)"""
+    """Return the names of the built-in ops that the word `all` selects, which are not in the groups
+    of ON_REQUEST."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
     """Return the op `name`: a built-in op, a user's function, or an op of an installed package that passed its
-    trial.
-
-    Raises KeyError if there is none, and BadPlugin if the op is broken.
-    """
+    trial. Raises KeyError if there is none, and BadPlugin if it is broken."""
     if name in names():
         return _built_in(name)
     if name in own():
@@ -126,8 +122,8 @@ def own() -> dict[str, Op]:
 
 
 def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
-    """Return the ops of these names, and the error of each op that is broken. Raises KeyError if there is no op
-    of a name."""
+    """Return the ops of these names, and the error of each broken one. Raises KeyError if there is no op of
+    a name."""
     ops: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
     others = [name for name in requested if name not in names() and name not in own()]
@@ -166,8 +162,8 @@ def _built_in(name: str) -> Op:
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names of the listed ops by group. Groups are in the order of listings, and names are
-    sorted."""
+    """Return the names of the listed ops by group. Groups are in the order of listings, and names
+    are sorted."""
     members: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name, op in listing().items():
         members.setdefault(op.group, []).append(name)
@@ -175,22 +171,19 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def foreign() -> tuple[str, ...]:
-    """Return the sorted names of the ops of installed packages, without importing their modules. An op with the
-    name of one of gpubench is left out (`find_namesakes` reports it)."""
+    """Return the sorted names of the ops of installed packages, without importing them. Names of gpubench's own
+    ops are left out."""
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return an error for each op of an installed package that cannot be used, because another op has its
-    name."""
+    """Return an error for each op of an installed package whose name another op has."""
     return plugins.find_namesakes(plugins.OPS, names())
 
 
 def elementwise(**declaration: Any) -> Op:
     """Return an op whose output i depends only on element i of each input. Packages declare their ops with it.
-
-    The keywords are those of `templates/elementwise.py`. docs/extending.md explains them.
-    """
+    The keywords are those of `templates/elementwise.py` (docs/extending.md)."""
     from gpubench.kernels.templates import elementwise as template
 
     return template.elementwise(**declaration)

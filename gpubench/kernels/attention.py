@@ -47,9 +47,9 @@ _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
 def _flops(params: Params) -> int:
-    """Return the operations for the half of the scores that is needed: two products, and five operations for
-    each score (subtract, exp, add, divide, maximum)."""
+    """Return the operations for the half of the scores that is needed."""
     of = by_heads(params)
+    # two products, and for each score: subtract, exp, add, divide, maximum
     return (4 * of.width + 5 * of.heads) * of.attended_pairs
 
 
@@ -59,18 +59,18 @@ def _expr(xp: Array, qkv: Array, heads: int = HEADS, tokens: int | None = None) 
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the attention of one head: for each query, the sum of the rows of v, each times its weight. The
-    weights are computed in blocks that stay in the caches."""
+    """Return the attention of one head: each query's sum of the rows of v, times their weights."""
     out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
+    # blocks that stay in the caches
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):
         out[rows] = weights @ v[seen]
     return out
 
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the scale of each result of one head: (sum p |v|) (1 + |q| max |k| / sqrt(e)). The second factor
-    counts the errors of the scores, because they change the weights p."""
+    """Return the scale of each result of one head: (sum p |v|) (1 + |q| max |k| / sqrt(e))."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
+    # errors of the scores change the weights p
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
 
@@ -93,8 +93,7 @@ _WORK = 8  # a pair of tokens costs as much as this many elements of an elementw
 
 
 def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return a candidate for each number of threads that is worth a trial. One pass copies keys and values, and
-    the next one computes the queries."""
+    """Return a candidate for each number of threads that is worth a trial."""
     blocks, size = ceil_div(of.n, _KEYS), max(4, ITEMSIZE[dtype])
     heads, pairs = of.sequences * of.heads, ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
@@ -104,6 +103,7 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         passes = (
+            # copies keys and values
             NumbaPass("pack", ("qkv", "packed", None, None), heads * blocks, m=of.n, s=of.heads),
             NumbaPass("attend", ("qkv", "packed", "scores", "out"), heads * pairs, m=of.n, s=of.heads),
         )
@@ -117,9 +117,8 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def _four(line: str, indentation: int) -> str:
-    """Return `line` four times, once for each of the four queries that a thread computes. In each, {q} is the
-    name of the query, {row} that of its row in qkv, and {scores} and {sum} are the offsets of its scores and of
-    its sum."""
+    """Return `line` for each of the four queries that a thread computes."""
+    # name, row in qkv, and the offsets of its scores and of its sum
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(

@@ -79,14 +79,13 @@ def _cache(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that a launch moves: n rows of the cache, the new key and value, the query, the result,
-    and the position."""
+    """Return the bytes that a launch moves."""
+    # n rows of the cache, the new key and value, the query, the result, and the position
     return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
-    """Return three views: the query (heads x 1 x e), and the keys and the values of all tokens up to `position`
-    (heads x tokens x e)."""
+    """Return views: the query (heads x 1 x e), and keys and values up to `position` (heads x tokens x e)."""
     seen, width = int(position[0]) + 1, cache.shape[1] // 2
     shape = (seen, heads, width // heads)
     k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
@@ -115,8 +114,7 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = H
 
 
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = HEADS) -> Array:
-    """Return the scale of each result, which is that of `attention`: (sum p |v|) (1 + |q| max |k| /
-    sqrt(e))."""
+    """Return the scale of each result, that of `attention`: (sum p |v|) (1 + |q| max |k| / sqrt(e))."""
     cache = _expr(xp, qkv, position, cache, heads)[1]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
@@ -172,13 +170,12 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key: the largest power of two that divides the loads of a key and leaves
-    a step room for `room` keys. Each load takes `width` elements. Raises Unsupported if a head has more
-    elements than a group has threads."""
+    """Choose how many threads share a key, a power of two, for loads of `width` elements."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")
     units, shares = of.e // width, 1
+    # as many as divide the loads of a key and leave a step room for `room` keys
     while units % (2 * shares) == 0 and 2 * shares * room <= _THREADS:
         shares *= 2
     return _Group(units, shares)

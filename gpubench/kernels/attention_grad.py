@@ -91,15 +91,15 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
 
 
 def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return the scales of the allowed errors of dq, dk and dv: the sums of their absolute terms, in which dp is
-    replaced by its bound |g| |v|. Each weight is multiplied by 1 + the bound of its score, because an error of the
-    score changes the weight."""
+    """Return the scales of the allowed errors of dq, dk and dv: the sums of their absolute terms."""
     by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):
+        # an error of the score changes the weight
         p *= (1 + lengths[0][rows] * np.max(lengths[1]) * by)[:, None]
         dv[seen] += p.T @ np.abs(g[rows])
+        # the bound |g| |v| of dp
         ds = np.outer(lengths[3][rows], lengths[2][seen])
         ds = p * (ds + np.sum(p * ds, axis=1, keepdims=True))
         dq[rows] = ds @ np.abs(k[seen]) * by

@@ -51,9 +51,9 @@ def _out(params: Params) -> Shape:
 
 
 def _flops(params: Params) -> int:
-    """Return the operations of the taps inside the image. Along a side of S pixels these are 3 S - 2 of 3 S
-    taps."""
+    """Return the operations of the taps inside the image."""
     channels, filters, side = _sides(params)
+    # along a side of S pixels, 3 S - 2 of 3 S taps
     return 2 * params["n"] * filters * channels * (3 * side - 2) ** 2
 
 
@@ -73,15 +73,14 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
-    """Return the convolution, computed for a few images at a time, which stay in the caches. This halves the
-    time."""
+    """Return the convolution, a few images at a time."""
+    # they stay in the caches, which halves the time
     starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
 
 def _scale(xp: Array, x: Array, w: Array) -> Array:
-    """Return the scale of each output element: the norm of its patch of the image times the norm of its
-    filter."""
+    """Return the scale of each output element: the norm of its patch times the norm of its filter."""
     patches = sum(_shift(xp, xp.sum(x * x, axis=1, keepdims=True)))
     return xp.sqrt(patches) * xp.reshape(xp.sqrt(xp.sum(w * w, axis=(1, 2, 3))), (1, w.shape[0], 1, 1))
 
@@ -90,7 +89,7 @@ def _scale(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes bands of rows. Halves are computed in float32."""
+    """Return a launch that computes bands of rows, halves in float32."""
     channels, filters, side = _sides(params)
     rows = max(1, min(side, _BAND // (9 * channels * side)))
     scratch = ThreadScratch(np)
@@ -155,28 +154,27 @@ _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """Choose the tile: the small one if medium ones would give too few groups. Float64 has a tile of its own,
-    because the sums of more groups of pixels and filters would not fit into a block's memory."""
+    """Choose the tile: the small one if medium ones would give too few groups."""
+    # the sums of more groups of pixels and filters would not fit into a block's memory
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
 
 
 def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
-    """Return whether the grid has at least one block for every two multiprocessors."""
+    """Return whether the grid has at least one block for each two multiprocessors."""
     return 2 * grid[0] * grid[1] >= multiprocessors(limits)
 
 
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
-    """Return whether Winograd's products are faster: they need enough blocks for the device. In float64 they
-    are never used, because their sums would not fit."""
+    """Return whether Winograd's products are faster: they need enough blocks for the device."""
     _, filters, side = _sides(params)
+    # whose sums would not fit
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of conv2d: Winograd's two launches, or one launch of the tiled product. Raises
-    Unsupported beyond CUDA's largest grid."""
+    """Return Winograd's two launches, or one launch of the tiled product."""
     n, (channels, filters, side) = params["n"], _sides(params)
     if _by_winograd(params, dtype, limits):
         return winograd.cuda_program(n, channels, filters, side, dtype, limits)
@@ -317,14 +315,13 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates. Winograd's products are the default if the device is no software adapter, has
-    memory for a group, and gets enough groups. A few tiles are then tried too, since on an H200, from 8 images
-    on, Winograd's products took 0.55 to 0.75 of the best tile's time. Otherwise the candidates are only the
-    tiles."""
+    """Return the candidates: Winograd's products if they suit the device, and tiles."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return products
     build = partial(winograd.wgsl_program, params["n"], *_sides(params), dtype, limits)
+    # A few tiles are tried, too. On an H200, from 8 images on, Winograd's products took 0.55 to 0.75 of the
+    # best tile's time.
     return (Candidate(winograd.NAME, build), *products[:_TILES_BESIDE])
 
 

@@ -85,7 +85,7 @@ def across(params: Params) -> Shape:
 
 def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
     """Return the scale for the tolerance of x w + `added`[0] + ...: the norms of row and column, plus |added|
-    for each addend."""
+    of each addend."""
     return sum((xp.abs(other) for other in added), norms(xp, x, w))
 
 
@@ -94,12 +94,8 @@ def linear(
     scale: Callable[..., Array] = scale_of_sum, **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
-    after x and w.
-
-    If `turned` is true, the rows are gradients dy, and the weights are stored m x k, as in the layer whose
-    backward pass this is. `expr` replaces the array expression that the epilogue's formula gives. `scale` is that of
-    the tolerance. `declared` contains the op's name, group, summary and `library`.
-    """
+    after x and w. `turned`: the rows are gradients dy, and the weights are stored m x k, as in a backward pass.
+    `expr` replaces the epilogue's array expression, and `declared` are further fields of the op."""
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
     beside = tuple(
@@ -148,8 +144,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes slabs of rows on all threads. With few rows or a single thread, it computes
-    all rows at once. Halves are computed in float32. `turned` is as in `linear`."""
+    """Return a launch that computes slabs of rows on all threads, or all rows at once if they are few. `turned`
+    is as in `linear`."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -159,6 +155,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
             np.matmul(x, w.T if turned else w, out=output)
             finish(np, output, np.empty_like, *beside)
             return
+        # halves are computed in float32
         kind = np.dtype(np.float32) if half else output.dtype
         if half:
             w, *beside = (other.astype(kind) for other in (w, *beside))
@@ -191,7 +188,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
 
 def slab_rows(n: int, widest: int, threads: int) -> int:
-    """Return the number of rows of a slab. It is n for one thread, and if each thread would get too few rows.
+    """Return the number of rows of a slab: n for one thread, and if each thread would get too few rows.
     `widest` is the largest row length of the input, the weights and the result, in elements."""
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
@@ -207,7 +204,7 @@ def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
     """Return the CUDA program of a layer: one launch for few rows, otherwise cuBLAS and a pass over the result.
-    `names` are the buffers of the rows and of the weights. `turned` is as in `linear`."""
+    `names` are the buffers of the rows and of the weights, and `turned` is as in `linear`."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
@@ -217,15 +214,16 @@ def build_cuda(
 def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
-    """Return the product for the WGSL kernels. `names` are the buffers of the rows and of the weights. `turned`
-    is as in `linear`."""
+    """Return the product for the WGSL kernels. `names` are the buffers of the rows and of the weights, and
+    `turned` is as in `linear`."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)
 
 
 def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    """Return the scale of gelu(z) for z = x w + b. The error of z counts times the largest slope of gelu. The
-    scale of gelu counts eight times, because gelu alone is allowed eight times as many units as a product."""
+    """Return the scale of gelu(z) for z = x w + b."""
+    # The error of z counts times the largest slope of gelu. gelu alone is allowed eight times as many units as
+    # a product.
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
@@ -248,8 +246,8 @@ def _across(params: Params) -> Shape:
 
 
 def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
-    """Return the op that applies the linear layer `plain`, whose epilogue is `epilogue`, to layernorm(x).
-    `slope` is the largest slope of the epilogue. The error of the norm grows at most by this factor."""
+    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the
+    largest slope of the epilogue, by which the error of the norm may grow."""
     x, *weights = plain.inputs
     normed = (
         Operand("x", rows_in, "normal"),
@@ -284,11 +282,11 @@ def _normed_flops(plain: Op, params: Params) -> int:
 
 
 def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    """Return the scale of the layer's own error, plus that of the norm's error after the product and the
-    epilogue. Both scales are for the same number of units in the tolerance."""
+    """Return the layer's own scale, plus that of the norm's error after the product and the epilogue."""
     own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
     assert own is not None
     assert of_rows is not None
+    # both scales are for the same number of units
     assert plain.tolerance.units == _NORM.tolerance.units
     through = norms(xp, of_rows(xp, x, g, c), weights[0])
     return own(xp, _NORM.expr(xp, x, g, c), *weights) + slope * through
@@ -298,13 +296,13 @@ def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Arr
 
 
 def _compile(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return a candidate for each number of threads of the compiled norm. NumPy computes the layer after the
-    norm."""
+    """Return a candidate for each number of threads of the compiled norm."""
 
     def build(norm: Candidate) -> Any:
         return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
 
     operands = (*_NAMES, *epilogue.operands)
+    # NumPy computes the layer after the norm
     layer = NumpyPass(lambda np, blocks: build_cpu(epilogue, False, np, blocks, params), operands)
     n, _, k = sides(params)
     norms_of = cpu.candidates(_ROW, n, k, dtype, limits, into=_NORMED)
@@ -333,8 +331,7 @@ def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits)
 
 
 def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return a candidate of the norm and the layer for each candidate of the layer alone. Raises Unsupported if
-    the device lacks the dtype or cannot bind a whole matrix."""
+    """Return a candidate of the norm and the layer for each candidate of the layer alone."""
     product(("x", "w"), False, epilogue, params, dtype).require(limits)
     layers = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
     return tuple(
@@ -343,8 +340,7 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Return the WGSL program of the norm and the layer for the layer's candidate `of`. The kernel for few rows
-    takes one dispatch; otherwise the norm comes before the layer."""
+    """Return the WGSL program of the norm and the layer, for the layer's candidate `of`."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:
@@ -380,8 +376,7 @@ def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of the product's error: the norm of the error of the normed row times the norm of each
-    column of w."""
+    """Return the scale of the product's error: that of the normed row times the norm of each column of w."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)
@@ -403,8 +398,7 @@ def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
 
 
 def _require_row(step: Any, params: Params) -> Any:
-    """Return `step`, the pass or the program of a product. Raises Unsupported if it is None, because then a row
-    does not fit into a group."""
+    """Return `step`, or raise Unsupported for None: a row does not fit into a group."""
     if step is None:
         raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
     return step

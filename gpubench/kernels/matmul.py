@@ -134,20 +134,14 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """Return the scale of the error of each element of C, for the tolerance. It is the root of the sum of three
-    squares:
-
-    - the square of the norm of the row of A times the norm of the column of B,
-    - k/6 of an upper bound of the sum of the squared terms,
-    - k/9 of the square of (sum of the row * sum of the column / k).
-
-    The last two are for the k roundings of partial sums. They count if a few terms are much larger than the
-    rest, or if all terms have the same sign. A rounding of a sum s has the mean square (u s)^2 / 3. Averaged
-    over all orders of the terms, k roundings add k/18 of the squared terms and k/9 of the squared whole sum.
-    The latter is taken to be the third square plus k/9 of the squared terms.
-    """
+    """Return the scale of the error of each element of C, for the tolerance."""
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
+    # The root of the sum of three squares. The first is that of the norm of the row of A times the norm of the
+    # column of B. The others are for the k roundings of partial sums, and count if a few terms are much larger
+    # than the rest, or if all have one sign. A rounding of a sum s has the mean square (u s)^2 / 3. Averaged
+    # over all orders of the terms, k roundings add k/18 of the squared terms and k/9 of the squared whole sum.
+    # That sum is taken to be (sum of the row * sum of the column / k), plus k/9 of the squared terms.
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
     largest_x, largest_w = (xp.max(y * y, axis=axis, keepdims=True) for y, axis in ((x, -1), (w, -2)))
     sums = xp.sum(x, axis=-1, keepdims=True) * xp.sum(w, axis=-2, keepdims=True) / k
@@ -164,22 +158,20 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Return the CUDA program of matmul for a stage of a workload: a call of cuBLAS that writes into an
-    existing array."""
+    """Return the CUDA program of matmul for a stage of a workload: a cuBLAS call into an existing array."""
     own = CudaProduct("a", "b", "out", *sides(params), *_turns(params), params.get("batch", 1))
     return CudaProgram((own,))
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores. `blocks` is not
-    used: threads that call BLAS at the same time would compete for BLAS's own threads."""
+    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores."""
     turns = _turns(params)
+    # not by `blocks`: threads that call BLAS at once would compete for its own threads
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], *turns), out=output)
 
 
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that multiplies halves as float32, by BLAS on its own threads. NumPy's own product of
-    halves is a plain loop."""
+    """Return a launch that multiplies halves as float32, by BLAS on its own threads."""
     turns = _turns(params)
 
     def widen_all(halves: Array) -> Array:
@@ -189,6 +181,7 @@ def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
         (a, b), flat_output = map(widen_all, arrays), output.reshape(-1)
+        # NumPy's own product of halves is a plain loop
         product = np.matmul(*_rows(np, a, b, *turns)).reshape(-1)
 
         def narrow(start: int, stop: int) -> None:
@@ -261,17 +254,14 @@ def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
-    """Choose the layout. The threads of a row are so many that each makes about two loads of it, and a row is
-    divided into enough parts to give each multiprocessor eight blocks.
-
-    These threads work on four rows at once if rows are long and if elements have half precision or loads have
-    less than 16 bytes. Otherwise they work on one row.
-    """
+    """Choose the layout. The threads of a row make about two loads each of it, and a row has enough parts to
+    give each multiprocessor eight blocks."""
     width = math.gcd(n, lanes(dtype))
     units = n // width
     half = ITEMSIZE[dtype] < 4
     most = _THREADS // 2 if half else _THREADS
     row_lanes = min(most, power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)))
+    # four rows at once if rows are long, and elements are halves or loads have less than 16 bytes
     rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
     row_blocks = ceil_div(m, _THREADS // row_lanes * rows)
     threads_a_row = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
@@ -280,7 +270,7 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
-    """Return the translation unit of the first launch. It depends only on the layout."""
+    """Return the translation unit of the first launch, which depends only on the layout."""
     whole = layout.parts == 1
     return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
@@ -412,8 +402,8 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
-    """Choose the number of threads of a row by its length, which is `units` loads. A thread takes four rows, or
-    one if there are few rows."""
+    """Choose the number of threads of a row by its length in loads, `units`. A thread takes four rows, or one
+    if there are few."""
     threads = group_threads(limits)
     lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
@@ -432,9 +422,8 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """Return the text of one pass, in which the result of chunk z of row r goes to out_[r * chunks + z]. The
-    pass multiplies A by x or, if `weighted` is false, adds up each row of A. `result` is the type of an element
-    of the output."""
+    """Return the text of one pass, which multiplies A by x or, unless `weighted`, adds up each row of A."""
+    # The result of chunk z of row r goes to out_[r * chunks + z], as the type `result`.
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
     return shader(

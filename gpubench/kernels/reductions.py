@@ -49,16 +49,15 @@ def sides(params: Params) -> Shape:
 
 
 def _expr(xp: Array, x: Array) -> Array:
-    """Return the sum of the rows. Halves are added in float32, because NumPy would add them in half
-    precision."""
+    """Return the sum of the rows, halves added in float32."""
+    # NumPy would add them in half precision
     if x.dtype == xp.float16:
         return xp.sum(x, axis=0, dtype=xp.float32).astype(x.dtype)
     return xp.sum(x, axis=0)
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that multiplies a vector of ones by the matrix. Halves are added in blocks, whose sums
-    are added in float32."""
+    """Return a launch that multiplies a vector of ones by the matrix, or adds halves block by block."""
     ones: dict[Any, Array] = {}
     scratch = ThreadScratch(np)
 
@@ -101,8 +100,8 @@ class RowChunks(msgspec.Struct, frozen=True):
 
 
 def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
-    """Divide the rows into enough chunks for eight groups on each multiprocessor, but with at least four rows
-    for each thread."""
+    """Divide the rows into enough chunks for eight groups on each multiprocessor, with at least four rows for
+    each thread."""
     across = ceil_div(columns, _ACROSS)
     most = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
     rows = ceil_div(n, max(1, min(most, n // (_DOWN * _FEWEST_ROWS))))
@@ -110,8 +109,8 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """Return the kernel that adds up each chunk of rows of `x` into one row of `out`. The arguments are the
-    element types of the two arrays: "stored" (the dtype of the case) or "real" (the type of partial sums)."""
+    """Return the kernel that adds up each chunk of rows, for the element types of its two arrays."""
+    # "stored" is the dtype of the case, and "real" the type of partial sums
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
@@ -137,8 +136,7 @@ def _kernel(x: str, out: str) -> GpuText:
 
 
 def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
-    """Return the passes: one that adds up all rows or, if there are several chunks, one that adds up each chunk
-    and one that adds up their sums. `step(kernel, grid, sizes, renamed buffers)` makes a pass."""
+    """Return the passes: one for each chunk's sum and, for several chunks, one that adds these up."""
     grid = (cut.across, cut.chunks, 1)
     if cut.chunks == 1:
         return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)

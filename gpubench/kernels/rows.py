@@ -57,14 +57,12 @@ def _softmax_formula(m: Any, x: Any) -> Any:
 
 
 def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
-    """Return the scale of softmax's gradient: |y| (|dy| + sum |y dy|). The terms of the sum may cancel, and so
-    may the difference."""
+    """Return the scale of softmax's gradient: |y| (|dy| + sum |y dy|)."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
 
 
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
-    """Return the scale of layernorm: |g| (|x| + mean |x|) / deviation + |c|. The subtraction of the mean may
-    cancel."""
+    """Return the scale of layernorm: |g| (|x| + mean |x|) / deviation + |c|."""
     return xp.abs(g) * _unit_scale(xp, x)[1] + xp.abs(c)
 
 
@@ -81,8 +79,8 @@ def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
-    """Return the standard deviation of each row, and the scale of (x - mean) / deviation for each element. This
-    scale is (|x| + mean |x|) / deviation, because the subtraction may cancel."""
+    """Return each row's standard deviation, and the scale (|x| + mean |x|) / deviation of its
+    normed elements."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
     return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
@@ -139,16 +137,14 @@ def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return the scale of the loss: |z[label]| + max |z| + log(sum). The loss is computed from z - max z, and
-    its three terms may cancel each other."""
+    """Return the scale of the loss: |z[label]| + max |z| + log(sum), whose terms may cancel."""
     largest = xp.max(z, axis=-1)
     total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
     return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)
 
 
 def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return the scale of the gradient: (softmax + [label]) / n, where [label] is 1 at the label and 0
-    elsewhere. At the label the gradient is softmax - 1, in which digits may cancel."""
+    """Return the scale of the gradient: (softmax + [label]) / n, where [label] is 1 at the label, else 0."""
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     shares = powers / xp.sum(powers, axis=-1, keepdims=True)
     return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]
@@ -358,8 +354,7 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
 
 
 def _argmax_lanes(n: int, classes: int) -> int:
-    """Return the number of threads that share a row: a whole group if the rows are few and long, else a
-    warp."""
+    """Return the number of threads that share a row: a group if rows are few and long, else a warp."""
     return _argmax_THREADS if n <= _argmax_FEW and classes > 2 * _argmax_LANES else _argmax_LANES
 
 

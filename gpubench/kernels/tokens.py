@@ -162,10 +162,10 @@ def ids_of(count: int) -> list[int]:
 
 @cache
 def encoder() -> Any:
-    """Return tiktoken's encoder with our vocabulary. The vocabularies that tiktoken has by name would have to
-    be downloaded."""
+    """Return tiktoken's encoder with our vocabulary."""
     import tiktoken
 
+    # a vocabulary that tiktoken has by name would have to be downloaded
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})
 
 
@@ -195,7 +195,7 @@ def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[
 
 
 def _append_torch(torch: Any, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
-    """Append the ids to the sequence at the position in `start`, which is not copied to the host."""
+    """Append the ids to the sequence at `start`, which is not copied to the host."""
     sequence.index_copy_(0, start + torch.arange(len(ids), device=ids.device), ids)
     return sequence, start + len(ids)
 
@@ -252,8 +252,8 @@ def _context(params: Params) -> int:
 
 
 def embedding(*, started: bool = False, **declared: Any) -> Op:
-    """Return the op that embeds n ids, which have the positions from 0 on. If `started` is true, there are
-    `context` positions, and the ids have those from the input `start` on."""
+    """Return the op that embeds n ids. Their positions are those from 0 on or, if `started`, those from the
+    input `start` on."""
     positions = partial(_positions, started)
     return Op(
         params={"n": "number of ids"},
@@ -307,7 +307,7 @@ def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *star
 
 
 def _embedding_torch(torch: Any, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
-    """Return the embeddings of the ids. The position in `start` is not copied to the host."""
+    """Return the embeddings of the ids; `start` is not copied to the host."""
     if start:
         positions = positions[start[0] + torch.arange(len(ids), device=ids.device)]
     return torch.nn.functional.embedding(ids, table) + positions

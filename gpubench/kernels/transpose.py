@@ -48,8 +48,7 @@ from gpubench.kernels.templates.cpu import (
 
 
 def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates with ordinary stores. For large arrays whose output rows begin at multiples of 64
-    bytes, add candidates with streaming stores, except in half precision."""
+    """Return candidates with ordinary stores and, for large arrays, with streaming stores."""
     size = ITEMSIZE[dtype]
 
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
@@ -84,8 +83,8 @@ _SHORT_BYTES, _LONG_BYTES = 128, 2048
 
 
 def _numba_source(dtype: str, down: int, across: int, streaming: bool) -> str:
-    """Return the Python text of the module that transposes x in rectangles of `down` rows by `across`
-    columns."""
+    """Return the Python text of the module that transposes x in rectangles of `down` rows by
+    `across` columns."""
     side = min(16, 64 // ITEMSIZE[dtype])
     by_columns, by_rows = f"j in range(left, whole_columns, {side})", f"i in range(top, whole_rows, {side})"
     outer, inner = (by_rows, by_columns) if down > across else (by_columns, by_rows)
@@ -242,21 +241,19 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
 
 
 def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:
-    """Return a grid of across x down groups, and how far one step in z moves the x and the y of a group. A side
-    that is too long for its dimension continues in z. Raises Unsupported if both sides are too long, or one is
-    too long even with z.
-    """
+    """Return a grid of across x down groups, and how far a step in z moves the x and the y of a group."""
     most = limits.max_groups_per_dimension
     z = ceil_div(max(across, down), most)
     require_grid(limits, z, min(across, down))
+    # a side that is too long for its dimension continues in z
     if across > most:
         return (ceil_div(across, z), down, z), ceil_div(across, z), 0
     return (across, ceil_div(down, z), z), 0, ceil_div(down, z)
 
 
 def tile_side(storage: Storage, limits: Limits) -> int:
-    """Return the first of _TILE_SIDES that the device's threads and workgroup memory allow, or 0 if none
-    does."""
+    """Return the first of _TILE_SIDES that the device's threads and workgroup memory allow, or 0 if
+    none does."""
     for side in _TILE_SIDES:
         if (
             16 * storage.width * side**2 <= limits.max_workgroup_bytes
@@ -330,12 +327,9 @@ def _vector_source(storage: Storage, side: int) -> str:
 
 
 def _element_source(dtype: str, limits: Limits) -> str:
-    """Return the text for any size: a 32 x 32 tile in workgroup memory, which is read along rows and written
-    along columns.
-
-    The rows of the tile are one element longer, so that the elements of a column are in different memory banks.
-    """
+    """Return the text for any size: a 32 x 32 tile, read along rows and written along columns."""
     storage, rows = elements(dtype), group_threads(limits) // _SIDE
+    # rows one element longer, so that the elements of a column are in different memory banks
     shared = f"var<workgroup> tile: array<array<{storage.stored}, {_SIDE + 1}>, {_SIDE}>;"
     body = f"""
   let x = (group.x + group.z * p.step_x) * {_SIDE}u;

@@ -65,8 +65,7 @@ def _sigmoid_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _sigmoid_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return the scale of the gradient dy s (1 - s) with s = sigmoid(x): |dy| s (1 + s). For large x the
-    difference 1 - s cancels."""
+    """Return the scale of the gradient dy s (1 - s), s = sigmoid(x): |dy| s (1 + s)."""
     s = _sigmoid(xp, x)
     return xp.abs(dy) * s * (1 + s)
 
@@ -87,8 +86,7 @@ def _tanh_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _tanh_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return the scale of the gradient dy (1 - tanh^2): |dy| (1 + tanh^2). For large |x| the difference
-    cancels."""
+    """Return the scale of the gradient dy (1 - tanh^2): |dy| (1 + tanh^2)."""
     return xp.abs(dy) * (1 + xp.tanh(x) ** 2)
 
 
@@ -114,8 +112,8 @@ def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of all absolute
-    terms."""
+    """Return the scale of gelu's gradient: |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of
+    absolute terms."""
     t = gelu_tanh(xp, x)
     return xp.abs(dy) * (
         0.5 * (1 + xp.abs(t))
@@ -146,8 +144,7 @@ def _vector(name: str, values: Values = "normal") -> Operand:
 
 
 def _adam_rate(step: int) -> float:
-    """Return the learning rate with both bias corrections, which are factors outside the quotient mean /
-    sqrt(v). Our kernels and our call of PyTorch both apply them there."""
+    """Return the learning rate with both bias corrections, which are outside the quotient mean / sqrt(v)."""
     return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
 
 

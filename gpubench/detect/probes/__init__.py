@@ -16,8 +16,8 @@ FactJson = dict[str, Any]
 
 
 class ProbeFailure(Exception):
-    """A library is missing or refuses to work. The arguments are fields of the probe's provider in
-    the document."""
+    """The error that a library is missing or refuses to work. Its arguments are fields of the probe's provider
+    in the document."""
 
     def __init__(self, status: Status, error_code: str, hint: str) -> None:
         super().__init__(hint)

@@ -57,14 +57,14 @@ def load(name: str) -> Op:
 
 @cache
 def load_without_trial(name: str) -> Op:
-    """Import and examine the op in this process. Raises KeyError if there is none, and PluginError if it is
-    broken."""
+    """Import and examine the op in this process. Raises KeyError if there is none, and PluginError if it
+    is broken."""
     return examine(plugins.load(entry(name)), name)
 
 
 def try_out(names: Iterable[str]) -> None:
     """Import each op that was not tried yet in a child process, all at the same time, and remember the results.
-    A name with other characters than a-z, 0-9 and _ fails without a process."""
+    A name with other characters than a-z, 0-9 and _ fails."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):
@@ -106,8 +106,7 @@ def _bad(name: str, point: EntryPoint, why: str) -> BadPlugin:
 
 @cache
 def _declaration() -> type[msgspec.Struct]:
-    """Return a struct type with the fields of an Op, which is used to check a declaration against their
-    types."""
+    """Return a struct type with the fields of an Op, to check a declaration against their types."""
     hints = {name: kind for name, kind in get_type_hints(Op).items() if name in Op.__struct_fields__}
     hints["split"] = Any  # a union that msgspec does not check
     return msgspec.defstruct("Op", list(hints.items()))
@@ -143,14 +142,14 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with a stricter `fits`, which also refuses params at which another function of the op
-    raises an error or returns something invalid. Plans call `fits` before these functions."""
+    """Return the op with a stricter `fits`, which also refuses params at which another of its functions raises
+    an error or returns something invalid."""
+    # plans call `fits` before these functions
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 
 def _unfit(op: Op, params: Params) -> str | None:
-    """Return `op.fits(params)`, or a Defect if a function of the op raises an error or returns something
-    invalid. None means that the params are allowed."""
+    """Return `op.fits(params)`, or a Defect if a function of the op is broken there."""
     what = "fits"
     try:
         unfit = op.fits(params)
@@ -189,8 +188,7 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Import and examine an op in this process. Return in one sentence why it is broken, or an empty text if it
-    is not. An op is also broken if its import starts a thread or changes the state of the process."""
+    """Import and examine an op in this process, and return why it is broken, or an empty text."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

@@ -31,12 +31,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class WgslPass(msgspec.Struct, frozen=True):
-    """One dispatch. Inputs are bound as read-only storage. Outputs and scratch buffers are bound as the source
-    declares them.
+    """One dispatch. Inputs are bound as read-only storage. Arrays larger than one binding take several passes.
 
-    Kernels read 16 bytes at a time, so the size of a buffer and of its binding is rounded up to a multiple of
-    16 bytes. Bytes past the end of the data may be read but are never written. An array larger than one binding
-    takes several passes.
+    Kernels read 16 bytes at a time, so buffers and bindings are rounded up to multiples of 16 bytes. Bytes past
+    the end of the data may be read but are never written.
     """
 
     source: str  # text of the shader module
@@ -99,8 +97,7 @@ class CudaProgram(msgspec.Struct, frozen=True):
 
 
 class NumbaPass(msgspec.Struct, frozen=True):
-    """One compiled kernel that works on a range of units. By default the range is divided into one slice per
-    thread."""
+    """One compiled kernel that works on a range of units, by default in one slice for each thread."""
 
     kernel: str  # name of the function
     # the kernel's four arrays: inputs, "out" or scratch; None if it has fewer arrays
@@ -165,8 +162,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
-    """Return a kernel in this language whose candidates the function `candidates` returns (see
-    `Kernel.candidates`). The first candidate is the default. `declared` are further fields of the kernel."""
+    """Return a kernel in this language whose candidates the function `candidates` returns, the default first.
+    `declared` are further fields of the kernel."""
 
     def build(params: Any, dtype: str, limits: Limits) -> Any:
         return candidates(params, dtype, limits)[0].build()
@@ -176,7 +173,7 @@ def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]
 
 def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
     """Return an op's kernels for NumPy, CuPy and wgpu. Each argument is a tuple of kernels, one kernel, or the
-    `build` function of a kernel in the language of the backend."""
+    `build` function of a kernel in the backend's language."""
 
     def kernels(language: str, build: Any) -> tuple[Kernel, ...]:
         if isinstance(build, tuple):

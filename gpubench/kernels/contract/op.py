@@ -42,15 +42,13 @@ OVERFLOW: dict[str, float] = {
 
 
 def each(output: Any) -> tuple[Any, ...]:
-    """Return the outputs of a launch or of an expression as a tuple, even if there is only one."""
+    """Return the outputs of a launch or of an expression as a tuple, even if there is one alone."""
     return output if isinstance(output, tuple) else (output,)
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """The values of an input that are drawn from [low, high), because the op has no meaning for other values.
-
-    Rounding to the dtype of the case may turn the largest values into `high`.
-    """
+    """The values of an input that are drawn from [low, high), because the op has no meaning for others.
+    Rounding to the dtype of the case may give `high` itself."""
 
     low: float  # smallest value
     high: float  # a number above all values
@@ -87,8 +85,8 @@ Values = (
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """The largest allowed error. A result passes if |got - want| <= units * u(dtype) * scale + slack for every
-    element."""
+    """The largest allowed error. A result passes if |got - want| <= units * u(dtype) * scale + slack for
+    all elements."""
 
     units: float  # number of round-off units
     # `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output: the sum of
@@ -150,9 +148,7 @@ SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op: the `rungs` of a search, and the series `sizes`. Sizes of the series, except
-    small ones and the highest, avoid powers of two, at which padded and tiled kernels look better than they
-    are."""
+    """The default sizes of an op: the `rungs` of a search, and the series `sizes`."""
 
     low: int  # approximately the first size
     high: int  # largest size
@@ -168,9 +164,8 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*sizes, self.high]
 
     def rungs(self) -> list[int]:
-        """Return the sizes that every search begins with, the same on every machine: at most seven on a long
-        ladder, at most six on a short one. Except the highest, they are `low` times powers of two, rounded to
-        whole granules. They are closer together towards the top."""
+        """Return the sizes that a search begins with, on any machine: at most seven on a long ladder, at most
+        six on a short one. They are closer together towards the top."""
         octaves = math.log2(self.high / self.low)
         shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
         below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
@@ -179,25 +174,21 @@ class Ladder(msgspec.Struct, frozen=True):
     @staticmethod
     def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
         """Return the lowest, the third highest and the highest of the ascending `rungs`. With one or two rungs,
-        the third highest is the lowest.
-
-        A search times each GPU at these sizes, except at tops that it drops for lack of time. At the ends of the
-        whole ladder an output never passes because it is the beginning of a larger output that passed.
-        """
+        the third highest is the lowest."""
+        # A search times each GPU at these sizes, except at tops that it drops for lack of time. An output there
+        # is checked whole, not as the beginning of a larger one.
         return rungs[0], rungs[-3:][0], rungs[-1]
 
     def whole(self, n: float) -> int:
-        """Return the multiple of the granule nearest to `n`, at most `high`. For `n` below one granule, return
-        the nearest whole number."""
+        """Return the multiple of the granule nearest to `n`, at most `high`. Below one granule, it is the
+        nearest whole number."""
         step = self.granule if n >= self.granule else 1
         return min(max(round(n / step), 1) * step, self.high)
 
     def snap(self, n: float) -> int:
-        """Return the size nearest to `n`, by ratio, in the series 2^((k + 1/2) / 4) for whole k.
-
-        The size is rounded to a multiple of the granule. If it is less than two granules and `low` is no
-        multiple of the granule, it is rounded to a whole number. It is at most `high`.
-        """
+        """Return the size nearest to `n`, by ratio, in the series 2^((k + 1/2) / 4) for whole k, at most
+        `high`. It is rounded to whole granules, or to a whole number if it has less than two."""
+        # No powers of two, at which padded and tiled kernels look better than they are.
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
         whole = size >= 2 * self.granule or self.low % self.granule == 0
@@ -216,14 +207,9 @@ SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """A call of the device's session that is timed in place of an expression. It is timed once for each
-    implementation in which it differs.
-
-    `open`: a new process imports the library and opens the device. `launch`: an empty launch is enqueued.
-    `roundtrip`: an empty launch is enqueued and waited for. `sync`: a wait with nothing enqueued. `allocate`,
-    `upload`, `download`: n bytes, for which library is the plain way (new memory, ordinary host arrays) and
-    tuned is the fastest way known.
-    """
+    """A call of the device's session that is timed in place of an expression (`kernels.OVERHEADS` lists
+    them). For n bytes, library is the plain way, with new memory and ordinary host arrays, and tuned the
+    fastest known."""
 
     call: SessionCall | Literal["exchange"]  # name of the timed call
     implementations: tuple[Implementation, ...] = ("library",)  # implementations in which the call differs
@@ -234,13 +220,12 @@ class Overhead(msgspec.Struct, frozen=True):
         return self.call in ("upload", "download")
 
     def bytes(self, params: Params) -> int:
-        """Return the bytes that one call moves between host and device. Most calls move none."""
+        """Return the bytes that one call moves between host and device, 0 for most calls."""
         return params["n"] if self.moves else 0
 
 
 class Collective(Overhead, frozen=True, kw_only=True):
-    """An exchange of data among the ranks of a device group. n is the number of bytes of the largest buffer of
-    a rank."""
+    """An exchange of data among the ranks of a device group. n is the bytes of a rank's largest buffer."""
 
     call: Literal["exchange"] = "exchange"  # kind of call
     name: str  # name of the collective, if there are no `pairs`
@@ -274,14 +259,14 @@ class Collective(Overhead, frozen=True, kw_only=True):
 
 
 class Defect(str):
-    """The reason why an op of another package cannot be planned at some params: one of its own functions breaks
-    there."""
+    """The reason why an op of another package cannot be planned at some params: its own function
+    breaks there."""
 
     __slots__ = ()
 
 
 def always_fits(params: Params) -> str | None:
-    """Return None, because every combination of params is allowed."""
+    """Allow all combinations of params."""
     return None
 
 
@@ -296,7 +281,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One op inside a workload. If the op runs on the host, it is a host stage."""
+    """One op inside a workload; a host stage if the op runs on the host."""
 
     name: str  # name, which is equal in all turns of a repeat
     op: str  # name of the op
@@ -339,8 +324,8 @@ def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
 
 
 def start_in(room: Callable[[Params], int]) -> Operand:
-    """Return the input `start`, one index: the first of n neighbouring places in a buffer of `room(params)`
-    places."""
+    """Return the input `start`, one index: the first of n neighbouring places in a buffer of
+    `room(params)` places."""
     return Operand(
         "start", lambda params: (1,), Ids(lambda params: room(params) - params["n"] + 1), dtype="int32"
     )
@@ -497,8 +482,8 @@ class Op(msgspec.Struct, frozen=True):
         return inspect.signature(self.call(backend)).parameters.get("out")
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
-        """Return the first tuned kernel of `backend` that supports the dtype. With a `variant`, only kernels of
-        this name count. Returns None if there is none."""
+        """Return the first tuned kernel of `backend` for this dtype and, if it is given, this `variant`.
+        Returns None if there is none."""
         return next(
             (
                 kernel
@@ -509,8 +494,8 @@ class Op(msgspec.Struct, frozen=True):
         )
 
     def by_blas(self, backend: str, implementation: str, dtype: Dtype) -> bool:
-        """Return whether the backend's BLAS does most of the work. In half precision only a tuned kernel uses
-        BLAS, after converting to float32."""
+        """Return whether the backend's BLAS does most of the work."""
+        # in half precision a tuned kernel alone uses BLAS, after converting to float32
         return backend in self.blas and (implementation == "tuned" or dtype in _BLAS_DTYPES)
 
     def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
@@ -526,8 +511,8 @@ class Op(msgspec.Struct, frozen=True):
         return self.split(params) if callable(self.split) else self.split
 
     def units(self, params: Params) -> int:
-        """Return the length of the outer dimension, along which the op is divided, or 0 if it cannot be
-        divided."""
+        """Return the length of the outer dimension, along which the op is divided, or 0 if it cannot
+        be divided."""
         split = self.split_at(params)
         if split is None:
             return 0
@@ -552,8 +537,8 @@ class Op(msgspec.Struct, frozen=True):
         return None if units >= 2 else f"{self.name} has {units} unit to cut"
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that one launch has to move: each input read once, each output written once, or the
-        op's `traffic`, or what the call of an overhead moves."""
+        """Return the bytes that one launch has to move. Without `traffic` or an overhead, each input is read
+        once and each output written once."""
         if self.overhead is not None:
             return self.overhead.bytes(params)
         if self.traffic is not None:
@@ -565,8 +550,8 @@ class Op(msgspec.Struct, frozen=True):
         return sum(operand.bytes(params, dtype) for operand in self.outputs)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that a device holds for one launch: the operands that are not read on the host, and
-        the values between stages. A state that is input and output counts once."""
+        """Return the bytes that a device holds for one launch: operands that are not read on the host, and
+        values between stages. A state that is input and output counts once."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
 
@@ -589,8 +574,8 @@ timed_call = partial(
 
 @cache
 def overhead(call: Any, summary: str) -> Op:
-    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation. Any other
-    call has n = 1 and only the library implementation."""
+    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation; any other
+    has n = 1 and a library one."""
     of_bytes = call in _OF_BYTES
     return timed_call(
         name=call, group="overhead", summary=summary,

@@ -53,25 +53,25 @@ def multiprocessors(limits: Limits) -> int:
 
 
 def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
-    """Return the largest power of two that exceeds neither `most` nor the device's most threads of a group."""
+    """Return the largest power of two that exceeds neither `most` nor the device's threads of a group."""
     return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """Return a grid (x, y, 1) of at least `groups` groups. y is above 1 only if x alone is too short. x and y
-    are balanced, because 65,535 x 3 for 131,072 groups would launch a third of them for nothing. The index of a
-    group is `group.y * groups.x + group.x`; surplus groups must do nothing. Raises Unsupported if two
-    dimensions are not enough."""
+    """Return a grid (x, y, 1) of at least `groups` groups, balanced if x alone is too short. A group's index is
+    `group.y * groups.x + group.x`, and surplus groups must do nothing. Raises Unsupported if two dimensions are
+    not enough."""
     most = limits.max_groups_per_dimension
     y = ceil_div(groups, most)
     if y > most:
         raise Unsupported(f"{groups} groups exceed {most} x {most}, the device's largest grid")
+    # 65,535 x 3 for 131,072 groups would launch a third of them for nothing
     return (ceil_div(groups, y), y, 1)
 
 
 def require_grid(limits: Limits, x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
-    """Return the grid with these extents. Raises Unsupported if an extent exceeds the device's limit per
-    dimension."""
+    """Return the grid with these extents. Raises Unsupported if an extent exceeds the device's limit
+    per dimension."""
     if max(x, y, z) > limits.max_groups_per_dimension:
         raise Unsupported(
             f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
@@ -89,8 +89,8 @@ def require_dtype(dtype: str, able: Iterable[str]) -> None:
 
 
 def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if a buffer is larger than the device allows. `sizes` maps names of buffers to
-    bytes."""
+    """Raise Unsupported if a buffer is larger than the device allows. `sizes` maps names of buffers
+    to bytes."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_buffer_bytes:
             raise Unsupported(
@@ -121,8 +121,8 @@ class BindingWindow(msgspec.Struct, frozen=True):
     total: int  # number of items of the buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
-        """Return the `WgslPass.windows` that bind this part of each of the buffers `names`, whose items take
-        `itemsize` bytes. Returns {} if the part is the whole buffer."""
+        """Return the `WgslPass.windows` that bind this part of the buffers `names`, whose items take `itemsize`
+        bytes. Returns {} if the part is the whole buffer."""
         if self.count == self.total:
             return {}
         size = ceil_div(self.count * itemsize, 16) * 16
@@ -131,10 +131,7 @@ class BindingWindow(msgspec.Struct, frozen=True):
 
 def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
     """Divide `total` items of `itemsize` bytes into the fewest windows that fit a binding, about equally long.
-
-    Every window starts at a multiple of the device's offset alignment. Raises Unsupported if a binding is
-    smaller than the smallest such window (an item may be a whole row).
-    """
+    Windows start at multiples of the device's offset alignment. Raises Unsupported if no such window fits."""
     alignment = limits.binding_alignment
     step = alignment // math.gcd(itemsize, alignment)  # items between two aligned offsets
     # Sizes and indices of a window are 32-bit numbers in the kernels, in bytes too on some drivers.
@@ -201,8 +198,8 @@ def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
     arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """Return a launch of the kernel `gpubench_NAME`, which `text` defines. The prelude is put before `text`. A
-    single number of blocks or threads is the extent in x. Raises Unsupported beyond CUDA's largest grid."""
+    """Return a launch of the kernel `gpubench_NAME`, which `text` defines after the prelude. A single number of
+    blocks or threads is the extent in x. Raises Unsupported beyond CUDA's largest grid."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
@@ -224,8 +221,8 @@ UNIT = "struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };"
 
 
 def prelude(dtype: str) -> str:
-    """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, `wide` and `narrow`
-    to convert between them, and `Pack` for one 128-bit access."""
+    """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, and `Pack` for one
+    128-bit access. `wide` and `narrow` convert between the first two."""
     return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
 __device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
 const int LANES = {lanes(dtype)};
@@ -271,8 +268,8 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """The way in which WGSL loads and computes with elements. A *unit* is the data of one load. A *part* is the
-    number or vector within a unit that one operation of arithmetic uses."""
+    """How WGSL loads and computes with elements. A *unit* is the data of one load. A *part* is the number or
+    vector within a unit that one operation of arithmetic uses."""
 
     stored: str  # type of an element in memory: f16, f32 or f64
     real: str  # type of the arithmetic: f32 or f64
@@ -291,7 +288,7 @@ class Storage(msgspec.Struct, frozen=True):
         return [_UNPACK] if self.parts == 2 else []
 
     def decode(self, unit: str) -> tuple[str, ...]:
-        """Return expressions for the parts of a unit. `unit` is the expression of the unit."""
+        """Return expressions for the parts of the unit with this expression."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
@@ -303,8 +300,8 @@ class Storage(msgspec.Struct, frozen=True):
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
-        """Return the text of a WGSL function `name` whose arguments and result are parts. It calls `function`,
-        which takes single numbers, for each lane of the parts."""
+        """Return the text of a WGSL function `name` of parts, which calls `function`, of single numbers, for
+        each lane."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
         parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
         return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
@@ -314,8 +311,8 @@ class Storage(msgspec.Struct, frozen=True):
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
 
     def across(self, function: str, part: str) -> str:
-        """Return an expression that reduces a part to one number. `function` is the name of a function of two
-        numbers. If it is empty, the lanes are added."""
+        """Return an expression that reduces a part to one number by `function`, the name of a function of two
+        numbers. Without a name, the lanes are added."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
         while len(values) > 1:
             values = [
@@ -326,8 +323,8 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """Return the lines that define the function `name`, which computes the formula for parts. It computes lane
-    by lane if the formula calls a function that our WGSL texts define only for single numbers."""
+    """Return the lines that define the function `name`, which computes the formula for parts."""
+    # our WGSL texts define these for single numbers alone
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
@@ -346,12 +343,9 @@ def shader(
     buffers: Mapping[str, str], threads: object, body: str, *, params: str = "", before: str = "",
     writes: tuple[str, ...] = ("out_",),
 ) -> str:  # fmt: skip
-    """Return the whole text of a kernel.
-
-    `buffers` maps names of buffers to element types, in binding order, and `writes` names the buffers that are
-    written. `params` names the u32 members of the uniform `p`, separated by blanks. `before` is the text before
-    the entry point, and `body` is the text of the entry point, which runs with `threads` threads per group.
-    """
+    """Return the whole text of a kernel. `buffers` maps names to element types, in binding order, and `writes`
+    names those that are written. `params` names the u32 members of the uniform `p`, separated by blanks.
+    `before` precedes the entry point, whose text is `body`."""
     lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
         lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
@@ -370,8 +364,8 @@ def shader(
 
 
 def vectors(dtype: str) -> Storage:
-    """Return the storage in units of 16 bytes. Padding bytes past the end of an array may be read but not
-    written."""
+    """Return the storage in units of 16 bytes. Padding bytes past the end of an array may be read but
+    not written."""
     return {
         "float32": Storage("f32", "f32", "vec4<f32>", width=4, lanes=4, parts=1),
         "float64": Storage("f64", "f64", "vec2<f64>", width=2, lanes=2, parts=1),
@@ -386,21 +380,20 @@ def elements(dtype: str) -> Storage:
 
 
 def whole_units(dtype: str, length: int) -> Storage:
-    """Return the storage in units of 16 bytes if rows of this length consist of whole units, otherwise in
+    """Return the storage in units of 16 bytes if they divide rows of this length, otherwise in
     single elements."""
     storage = vectors(dtype)
     return elements(dtype) if length % storage.width else storage
 
 
 def real_dtype(dtype: str) -> str:
-    """Return the dtype in which kernels compute with elements of `dtype`, and in which they keep partial
-    results."""
+    """Return the dtype of the arithmetic and of partial results for elements of `dtype`."""
     return "float32" if dtype == "float16" else dtype
 
 
 def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
-    """Raise Unsupported for a dtype that WGSL or the device lacks, for more threads in a group than the device
-    allows, and for float64 unless the kernel is `exact`: WGSL has no exp or tanh in float64."""
+    """Raise Unsupported for a dtype that WGSL or the device lacks, and for too many threads in a group. Float64
+    needs an `exact` kernel: WGSL has no exp or tanh in float64."""
     require_dtype(dtype, _DTYPES)
     if dtype == "float64" and not exact:
         raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
@@ -414,14 +407,12 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Return statements, with a barrier before and after them, that reduce a workgroup array over its lanes into
-    the first lane. The array has an element for each `thread`, and `lanes` is a power of two. `lane` is the
-    expression of a thread's lane, and `joined` is the format of the expression that joins {a} and {b}.
-
-    Each step joins up to eight values per thread, because their reads cost less than a barrier. Softmax then
-    takes 0.93 of its time with two values a step (H200).
-    """
+    """Return statements, with a barrier before and after them, that reduce a workgroup array over its lanes
+    into the first one. The array has an element for each `thread`. `lane` is the expression of a thread's lane,
+    and `joined` the format that joins {a} and {b}."""
     lines = []
+    # Up to eight values a step, because their reads cost less than a barrier: softmax takes 0.93 of its time
+    # with two (H200).
     for half, count in _fold_steps(lanes):
         lines += ["  workgroupBarrier();", f"  if ({lane} < {half}u) {{", f"    var so_far = {array}[thread];"]
         for i in range(1, count):
@@ -432,8 +423,7 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return the steps of a reduction over `lanes` lanes as pairs: the lanes that have a value after the step,
-    and the values that each of them joins (two to eight, about equal in all steps)."""
+    """Return the steps of a reduction: the lanes with a value after each, and the values that a lane joins."""
     steps, bits = [], log2(lanes)
     for steps_to_go in range(ceil_div(bits, 3), 0, -1):
         part = ceil_div(bits, steps_to_go)
@@ -461,13 +451,11 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 
 
 class GpuText(msgspec.Struct, frozen=True):
-    """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's text is made from it.
+    """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's is made from it.
 
-    The body can use `thread`, `group` (the x, y and z of its group), `block` (the index of its group), the
-    buffers, the shared arrays and the sizes by their names. `real` is the type of the arithmetic, and `stored`
-    is the type in memory. `wide` and `narrow` convert between them. `clamped(i, last)` is the smaller of the
-    two in WGSL, where only reads within a buffer are safe, and `i` in CUDA. A line `// unroll N` becomes a
-    pragma in CUDA.
+    The body uses `thread`, `group`, `block` (the index of its group), the buffers, shared arrays and sizes by
+    name. `wide` and `narrow` convert between `stored`, the type in memory, and `real`, that of the arithmetic.
+    `clamped(i, last)` is the smaller one in WGSL, and `i` in CUDA. A line `// unroll N` is a pragma in CUDA.
     """
 
     name: str  # name of the kernel
@@ -512,8 +500,8 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
     def wgsl_pass(
         self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
     ) -> WgslPass:
-        """Return a dispatch. `sizes` contains the values of the kernel's sizes, followed by the values of its
-        bounds. `renamed` maps names of the kernel's buffers to other buffers."""
+        """Return a dispatch. `sizes` has the values of the kernel's sizes, then of its bounds. `renamed` maps
+        names of the kernel's buffers to other buffers."""
         storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}
@@ -531,8 +519,8 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         return WgslPass(text, grid, names, uniform=sizes)
 
     def cuda_program(self, dtype: str, units: int, sizes: tuple[int, ...]) -> CudaProgram:
-        """Return a program of one launch with a thread for each unit. Raises Unsupported beyond CUDA's largest
-        grid."""
+        """Return a program of one launch with a thread for each unit. Raises Unsupported beyond CUDA's
+        largest grid."""
         return CudaProgram((self.cuda_pass(dtype, ceil_div(units, self.threads), sizes),))
 
     def wgsl_program(self, dtype: str, units: int, sizes: tuple[int, ...], limits: Limits) -> WgslProgram:

@@ -58,8 +58,7 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def attended_pairs(self) -> int:
-        """The number of pairs of a token and a token that it attends to (itself or an earlier one), in all
-        sequences."""
+        """The number of pairs of a token and a token that it attends to (itself or an earlier one)."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
@@ -107,9 +106,8 @@ def out_shape(params: Params) -> Shape:
 
 
 def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:
-    """Divide each row of `rows`, which belongs to one token, into `count` parts, such as q, k and v. Return a
-    view of each part with the shape (sequences, heads, tokens, e). `tokens` is the length of a sequence (None:
-    all rows)."""
+    """Divide each row of `rows`, which belongs to one token, into `count` parts, such as q, k and v. Return
+    views of the shape (sequences, heads, tokens, e). `tokens` is the length of a sequence (None: all rows)."""
     n, columns = rows.shape
     tokens = tokens or n
     shape = (n // tokens, tokens, count, heads, columns // (count * heads))
@@ -118,8 +116,8 @@ def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) 
 
 
 def join(xp: Array, *parts: Array) -> Array:
-    """Return the inverse of `cut`: one row per token, in which the values of the given parts are next to each
-    other. Each part has the shape (sequences, heads, tokens, e)."""
+    """Return the inverse of `cut`: one row per token, with the values of all parts. Each part has the shape
+    (sequences, heads, tokens, e)."""
     sequences, heads, tokens, e = parts[0].shape
     rows = [xp.reshape(xp.moveaxis(part, 1, 2), (sequences * tokens, heads * e)) for part in parts]
     return xp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
@@ -129,8 +127,8 @@ def head_by_head(
     formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return the results of `formula(xp, q, k, v, *others)` as rows of tokens, for `qkv` and `others` of such
-    rows. Each call of the formula gets one head of one sequence."""
+    """Return the results of `formula(xp, q, k, v, *others)`, called for one head of one sequence at a time.
+    Inputs and results are rows of tokens."""
     inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
     shape = inputs[0].shape
     flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)
@@ -139,11 +137,11 @@ def head_by_head(
 
 
 def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield the weights of one head in blocks of at most `most` queries, so that no n x n array is needed. Each
-    item is (slice of the queries, slice of the keys up to the last one that they see, weights). The weight of
-    a key that a query does not see is 0."""
+    """Yield the weights of one head in blocks of at most `most` queries: (slice of the queries, slice of the
+    keys that they see, weights). Keys that a query does not see weigh 0."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
     most = min(most, max(n, 1))
+    # no n x n array is needed
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
     for start in range(0, n, most):
         rows, seen = slice(start, min(start + most, n)), slice(min(start + most, n))
@@ -162,18 +160,17 @@ def softmax(xp: Array, scores: Array) -> Array:
 
 
 def causal_weights(xp: Array, q: Array, k: Array) -> Array:
-    """Return, for each head, the weights of the tokens that each token sees: itself and earlier tokens. The
-    weights of later tokens are 0."""
+    """Return, for each head, the weights of the tokens that each token sees. Those of later tokens are 0."""
     n, e = q.shape[-2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
 
 
 def whole_values(np: Any, of: Heads) -> tuple[Array, Array]:
-    """Return (values, results), two arrays of tokens x width, for an attention whose queries and keys are 0. All
-    weights of a query are then equal, and a single missing key changes its result. The sum of the values that a query
-    sees is 64 times a whole number from -4 to 4 other than 0, so that the results stay normal in float16."""
+    """Return (values, results), two arrays of tokens x width, for an attention whose queries and keys are 0. A
+    single missing key changes the result, because all weights of a query are equal."""
     random, shape = np.random.default_rng(of.n), (of.sequences, of.n, of.width)
+    # each a whole number but 0, times 64, so that the results stay normal in float16
     sums = 64 * random.integers(1, 5, shape) * random.choice((-1, 1), shape)
     results = sums / np.arange(1, of.n + 1)[:, None]
     return np.diff(sums, axis=1, prepend=0).reshape(-1, of.width), results.reshape(-1, of.width)
@@ -188,8 +185,8 @@ def torch_attention(torch: Any, qkv: Array, heads: int = HEADS, tokens: int | No
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """The assignment of queries to the threads of a group. A group has `parts` warps, each of which takes the same
-    queries and a part of the keys."""
+    """The assignment of queries to the threads of a group. Each of its `parts` warps takes the same queries and
+    a part of the keys."""
 
     rows: int  # queries of a thread
     parts: int  # warps of a group
@@ -203,26 +200,21 @@ class QueryLayout(msgspec.Struct, frozen=True):
         return LANES * self.rows
 
     def words(self, e: int) -> int:
-        """Return the number of `real` numbers of shared memory that a group needs. When parts are merged, one
-        half of them stores its results, maxima and sums there for the other half. `e` is the number of elements
-        of a head."""
+        """Return how many `real` numbers of shared memory a group needs, for heads of `e` elements."""
+        # one half of the parts stores its results, maxima and sums for the other half
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose the number of queries of a thread, which is 1 or 2, and the number of warps of a group, which
-    divide the keys among them.
-
-    The number of warps is doubled until each multiprocessor has enough warps, as long as the number of keys and
-    the device's limits allow it. `itemsize` is the number of bytes of a number in the arithmetic. Raises
-    Unsupported for heads that are too wide for registers.
-    """
+    """Choose the queries of a thread, 1 or 2, and the warps of a group, which divide the keys. `itemsize` is
+    the bytes of a number in the arithmetic. Raises Unsupported for heads that are too wide for registers."""
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")
     rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.rows > LANES else 1
     warps = of.heads * ceil_div(of.rows, LANES * rows)
     queries = QueryLayout(rows, 1)
+    # doubled until each multiprocessor has enough warps
     while queries.parts < _MOST_PARTS:
         more = QueryLayout(rows, 2 * queries.parts)
         enough = warps * queries.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
@@ -237,8 +229,7 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
 
 
 def begin_of(token: str, of: Heads) -> str:
-    """Return the expression of the first token of the sequence that contains `token`. It is used only with
-    several sequences."""
+    """Return the expression of the first token of the sequence that contains `token`."""
     return f"({token} - {token} % {of.n}u)"
 
 
@@ -246,7 +237,8 @@ def begin_of(token: str, of: Heads) -> str:
 
 
 def sequences_text(of: Heads) -> str:
-    """Return CUDA macros for the range of keys that a row sees. With one sequence they cost no instruction."""
+    """Return CUDA macros for the range of keys that a row sees."""
+    # one sequence costs no instruction
     single = of.sequences == 1
     return f"""#define BEGIN(row) {"0" if single else begin_of("(row)", of)}
 #define END(row) {"n" if single else f"(BEGIN(row) + {of.n})"}
@@ -458,14 +450,12 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _line(self, token: str, which: int) -> str:
-        """Return the expression of the first unit of this head in a token's query, key or value (`which` is 0,
-        1 or 2)."""
+        """Return the expression of the first unit of this head in a token's query (0), key (1) or value (2)."""
         across = self.of.heads * self.units
         return f"{token} * {3 * across}u + {which * across}u + head"
 
     def _parts(self, name: str, start: str) -> list[str]:
-        """Return statements that define `name0`, `name1`, ...: all parts of a head that begins at unit
-        `start`."""
+        """Return statements that define `name0`, `name1`, ...: all parts of a head from unit `start` on."""
         lines = []
         for u in range(self.units):
             lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
@@ -521,8 +511,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """Return statements for parts `half` to 2 `half` - 1: each passes its results to the part that is
-        `half` parts before it."""
+        """Return statements by which parts `half` to 2 `half` - 1 pass their results `half` parts down."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

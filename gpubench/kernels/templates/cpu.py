@@ -27,8 +27,7 @@ MOST_INPUTS = 3
 
 
 def compiled_kernels(candidates: Callable[..., tuple[Candidate, ...]], inputs: int = 0) -> tuple[Kernel, ...]:
-    """Return the numba kernel whose candidates the function `candidates` returns, or no kernel if the op has
-    more than MOST_INPUTS `inputs`."""
+    """Return the numba kernel with these candidates, or no kernel for more than MOST_INPUTS `inputs`."""
     return (choose_kernel("numba", candidates, dtypes=tuple(_REAL)),) if inputs <= MOST_INPUTS else ()
 
 
@@ -59,7 +58,7 @@ is_half = {half}
 
 
 def numba_signature(dtype: str, parts: str = "") -> str:
-    """Return the decorator of a kernel whose arrays have this dtype. The arrays named in `parts` ("c", "out")
+    """Return the decorator of a kernel whose arrays have this dtype; those named in `parts` ("c", "out")
     are float64."""
     kinds = [dtype] * 4
     if "c" in parts:
@@ -70,10 +69,9 @@ def numba_signature(dtype: str, parts: str = "") -> str:
 
 
 def thread_counts(elements: int, limits: Limits) -> list[int]:
-    """Return the numbers of threads that are worth a trial for this many elements, the likeliest first. They
-    are powers of two and the number of all cores, without those that give a thread too few or too many
-    elements."""
+    """Return the numbers of threads that are worth a trial for this many elements, the likeliest first."""
     most = limits.multiprocessors or 1
+    # powers of two and all cores, if a thread gets neither too few nor too many elements
     powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
     counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
     counts = [t for t in counts if elements <= t * _ENOUGH] or counts[-1:]
@@ -84,9 +82,9 @@ def thread_counts(elements: int, limits: Limits) -> list[int]:
 def numba_candidates(
     elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
 ) -> tuple[Candidate, ...]:
-    """Return a candidate, built by `program(threads, streaming)`, for each number of threads that is worth a
-    trial. If `streamed`, because the outputs are too large for the caches, add a candidate with streaming
-    stores and the likeliest number of threads."""
+    """Return a candidate, built by `program(threads, streaming)`, for each number of threads that is
+    worth a trial. If `streamed`, add one with streaming stores for the likeliest number: the outputs
+    exceed the caches."""
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
@@ -105,8 +103,7 @@ SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """An object that calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads
-    at the same time."""
+    """Calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads at once."""
 
     threads: int  # number of threads
 
@@ -114,8 +111,8 @@ class Blocks(Protocol):
         """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Like `run`, for a function that multiplies matrices with BLAS. Meanwhile each of these threads uses a
-        BLAS of one thread."""
+        """Like `run`, for a function that multiplies matrices with BLAS, then of one thread for each of
+        these threads."""
 
 
 class ThreadScratch:
@@ -126,7 +123,7 @@ class ThreadScratch:
         self._kept = threading.local()
 
     def arrays(self, count: int, size: int, dtype: Any) -> list[Array]:
-        """Return `count` arrays of `size` elements. They contain their last values."""
+        """Return `count` arrays of `size` elements, with the values that they had last."""
         key = (count, size, dtype)
         if getattr(self._kept, "key", None) != key:
             self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]
@@ -136,18 +133,16 @@ class ThreadScratch:
 
 
 def widen(np: Any, half: Array, wide: Array) -> Array:
-    """Write the values of `half` (float16) to `wide` (float32), and return `wide`. Integer operations take a
-    third of the time of NumPy's cast.
-
-    Exponent and fraction move by 13 bits, and a product with 2^112 corrects the bias of the exponent exactly.
-    An array with infinities or NaNs, which would become finite, is cast.
-    """
+    """Write the values of `half` (float16) to `wide` (float32), and return `wide`."""
+    # A third of the time of NumPy's cast: exponent and fraction move by 13 bits, and a product with 2^112
+    # corrects the bias of the exponent exactly.
     bits = wide.view(np.int32)
     np.copyto(bits, half.view(np.int16))
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, _SIGN_AND_REST, out=bits)
     np.multiply(wide, _REBIAS, out=wide)
     if wide.size and max(np.max(wide), -np.min(wide)) > _LARGEST_HALF:
+        # infinities and NaNs would become finite
         np.copyto(wide, half)
     return wide
 

@@ -94,7 +94,7 @@ def gelu_on_arrays(xp: Array, x: Array) -> Array:
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
-    """Return the scale of gelu, 0.5 |x| (1 + |tanh|). For negative x its two terms cancel."""
+    """Return the scale of gelu, 0.5 |x| (1 + |tanh|), whose terms cancel for negative x."""
     return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 
@@ -105,8 +105,7 @@ def vector_shape(params: Params) -> Shape:
 
 
 def absolute_sum(xp: Array, *terms: Array) -> Array:
-    """Return |first| + |second| + ... element by element, which is the scale of a sum whose terms may
-    cancel."""
+    """Return |first| + |second| + ... by element, the scale of a sum whose terms may cancel."""
     total = xp.abs(terms[0])
     for term in terms[1:]:
         total = total + xp.abs(term)
@@ -136,14 +135,11 @@ def elementwise(
     fits: Callable[[Params], str | None] = always_fits,
 ) -> Op:
     """Return the op of n elements that applies `formula`, such as `lambda m, x, y: m.exp(x) * y`, at each
-    position of its inputs.
+    position of its inputs. Raises ValueError if the formula cannot be traced.
 
-    An input that is only a name has n uniform values. The formula gives the kernels of CPU, CUDA and WGSL, the
-    reference and the array expression. `expr(xp, x, y)` replaces it as the array expression if it is better. The
-    formula takes the params in `takes` as keywords, each with a default, and kernels contain their values as
-    constants. `flops_per_element` may be a function of the params. All other arguments are fields of `Op`. An op
-    of more than three inputs has no tuned implementation on the CPU. Raises ValueError if the formula cannot be
-    traced.
+    The formula gives the kernels, the reference and, without `expr(xp, x, y)`, the array expression. It takes
+    the params in `takes` as keywords with defaults. An input that is a name has n uniform values. More than
+    three inputs have no tuned implementation on the CPU.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -181,8 +177,7 @@ def elementwise(
 
 
 def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return candidates with different numbers of threads, each of which loops over its slice of the elements.
-    For large arrays there are also candidates with streaming stores."""
+    """Return candidates with different numbers of threads and, for large arrays, with streaming stores."""
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         step = NumbaPass("run", numba_operands(formula.names, "out"), n, granule=64)
@@ -251,7 +246,7 @@ def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
 
 
 def _cuda_source(op: str, formula: Formula) -> str:
-    """Return the whole translation unit. The arguments of the kernel are the inputs, `out` and n (64-bit)."""
+    """Return the translation unit, whose kernel has the inputs, `out` and n (64-bit) as arguments."""
     names = formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
@@ -277,8 +272,8 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 
 def _cuda_element(formula: Formula) -> str:
-    """Return the CUDA function of one element. If the formula only moves values, nothing is converted, so that
-    every bit pattern is kept."""
+    """Return the CUDA function of one element."""
+    # nothing is converted, so that each bit pattern is kept
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)
         return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
@@ -298,9 +293,8 @@ _FULL_GROUPS = 8
 
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL program that applies the formula to n elements. It has a dispatch for each window of the
-    bindings. float16 is computed in float32. The text depends on the dtype and on the vectors of a thread (1 or
-    2), not on n. Raises Unsupported if the dtype or the size exceeds the device's limits."""
+    """Return the WGSL program that applies the formula to n elements, with a dispatch for each window of the
+    bindings. Raises Unsupported if the dtype or the size exceeds the device's limits."""
     require_storage(dtype, limits, exact=formula.exact)
     names, size = (*formula.names, "out"), ITEMSIZE[dtype]
     require_buffers(dict.fromkeys(names, n * size), limits)
@@ -312,6 +306,7 @@ def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProg
         if count < threads * per_thread * _FULL_GROUPS * multiprocessors(limits):
             per_thread = 1
         grid = fold(ceil_div(count, threads * per_thread), limits)
+        # the text does not depend on n
         text = _wgsl_source(formula, dtype, threads, per_thread)
         passes.append(WgslPass(text, grid, names, uniform=(window.count,), windows=window.of(names, size)))
     return WgslProgram(tuple(passes))
@@ -342,8 +337,7 @@ def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
 
 
 def _wgsl_guard(formula: Formula, storage: Storage) -> list[str]:
-    """Return the function that stores a unit. The tail is stored component by component, so that nothing after
-    element n - 1 is changed."""
+    """Return the function that stores a unit, the tail component by component."""
     loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
         "fn guarded(i: u32) {",
@@ -364,8 +358,7 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Return the statements that store a tail of halves: a whole word if both of its halves are inside. The
-    last word keeps the half that is outside."""
+    """Return the statements that store a tail of halves; a last word keeps the half that is outside."""
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")

@@ -156,13 +156,13 @@ _NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
-    """Error: a function is no formula of scalars. Its text is the predicate of a sentence whose subject is the
-    function."""
+    """The error that a function is no formula of scalars. Its text is the predicate of a sentence whose subject
+    is the function."""
 
 
 class Symbol:
-    """A scalar of a formula. An input has its own name as `call` and no operands. A step has the name of its
-    function as `call`, and its operands are symbols and floats."""
+    """A scalar of a formula. An input has its name as `call` and no operands. A step has the name of its
+    function as `call`, and symbols and floats as operands."""
 
     __array_ufunc__ = None  # NumPy's numbers leave an operation to the symbol
     __slots__ = ("call", "operands")
@@ -211,7 +211,7 @@ for _name, _word in zip(
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol unchanged, and a finite number as a float. Raises Untraceable for anything else."""
+    """Return a symbol unchanged, and a finite number as a float; anything else raises Untraceable."""
     if isinstance(value, Symbol):
         return value
     try:
@@ -238,8 +238,7 @@ def _number_of(value: Any) -> Any:
 
 
 def _step(call: str, *values: Any) -> Symbol:
-    """Return a step. For truth values alone, a sum is their `or` and a product their `and`, as in NumPy. Raises
-    Untraceable for other functions of truth values alone."""
+    """Return a step; a sum of truth values is their `or`, and a product their `and`, as in NumPy."""
     if all(map(_is_truth, values)):
         call = {"add": "logical_or", "multiply": "logical_and"}.get(call, call)
         if call not in _LOGICAL:
@@ -248,8 +247,7 @@ def _step(call: str, *values: Any) -> Symbol:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return a power: products for a whole exponent from 1 to 16 or from -16 to -1, a root for 0.5, otherwise a
-    call of `pow`."""
+    """Return a power as products for a small whole exponent, as a root for 0.5, or else as `pow`."""
     base, exponent = _number_of(base), _number_of(exponent)
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return _step("pow", base, exponent)
@@ -268,7 +266,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class Namespace:
-    """Takes the place of the array library while a formula is traced."""
+    """Stands for the array library while a formula is traced."""
 
     def __getattr__(self, name: str) -> Any:
         name = _ALIASES.get(name, name)
@@ -289,8 +287,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str, a: Any, b: Any) -> Symbol:
-    """Return the step of a commutative function such as `maximum`. If one of the two values is a number, it
-    becomes the second operand."""
+    """Return the step of a commutative function such as `maximum`, a number second."""
     return _step(name, a, b) if isinstance(a, Symbol) else _step(name, b, a)
 
 
@@ -319,7 +316,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def of(result: Symbol, names: Sequence[str] = ()) -> Formula:
-        """Return the formula of a value. Its inputs are the symbols from which the value is computed, those in
+        """Return the formula of a value. Its inputs are the symbols from which it is computed, those in
         `names` first."""
         steps = order(result)
         values = [operand for step in steps for operand in step.operands if isinstance(operand, Symbol)]
@@ -328,7 +325,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def operations(self) -> int:
-        """The number of operations for an element. Each step counts as one."""
+        """The number of operations for an element, one for each step."""
         return len(self.steps)
 
     @property
@@ -343,17 +340,17 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def exact(self) -> bool:
-        """Whether each step rounds at most once. WGSL can then compute the formula in float64, too."""
+        """Whether each step rounds at most once, so that WGSL can compute the formula in float64, too."""
         return set(self.functions) <= {*_EXACT}
 
     @property
     def moved(self) -> str | None:
-        """The input that the formula returns unchanged, or None if the formula computes something."""
+        """The input that the formula returns unchanged, or None if it computes something."""
         return None if self.steps else self.result.call
 
     def statements(self, language: str, last: str, number: str = "") -> str:
-        """Return the lines that compute the formula. They end with `last`, in which `{}` is replaced by the
-        value. `number` is the format of a number if it differs from the format of the language."""
+        """Return the lines that compute the formula and end with `last`, whose `{}` is the value. `number` is
+        the format of a number, if not the language's."""
         lines, value = self._write(_LANGUAGES[language], number)
         return "\n".join([*lines, last.format(value)])
 
@@ -380,10 +377,10 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
-        """Return `formula` as a function of an array library and arrays. If the formula calls erf or fma, which
-        NumPy lacks, the library gets them."""
+        """Return `formula` as a function of an array library and arrays."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
+        # with erf and fma, which NumPy lacks
         return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
@@ -427,10 +424,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return Tolerance(UNITS, scale=scale, slack=slack if self.jumps else None)
 
     def _spread(self, xp: Array, inputs: Sequence[Array], u: float) -> Array:
-        """Return a first-order bound on the absolute error of the result, in round-off units. An arithmetic step
-        adds its own rounding to the errors of its operands, as far as these change its value. A `where` has the
-        error of the value that it takes. If `u`, the round-off, is not 0, a `where` also gets the distance to its
-        other value wherever round-off may turn its condition. With `u` = 0 this part is left out."""
+        """Return a first-order bound on the absolute error of the result, in units of the round-off."""
         spreads: dict[str, tuple[Array, Array]] = {
             name: (x, xp.zeros_like(x)) for name, x in zip(self.names, inputs, strict=True)
         }
@@ -449,9 +443,11 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
                 error = errors[0] | errors[1]
             elif step.call == "where":
                 error = xp.where(values[0], errors[1], errors[2])
+                # what lies beyond a jump, where a round-off of `u` may turn the condition
                 if u:
                     error = xp.where(errors[0], error + xp.abs(values[1] - values[2]) / (UNITS * u), error)
             else:
+                # its own rounding, and the errors of its operands as far as these change its value
                 error = sum((_growth(xp, step.call, values, *at) for at in enumerate(errors)), xp.abs(value))
             spreads[_key(step)] = value, error
         value, error = spreads[_key(self.result)]
@@ -472,8 +468,7 @@ class Arrays:
         return a * b + c
 
     def erf(self, x: Array) -> Array:
-        """Return erf(x), by the function of the library (PyTorch), by cupyx (CuPy), or by Python's function for
-        each number (NumPy)."""
+        """Return erf(x), by PyTorch, by cupyx for CuPy, or by Python for each number (NumPy)."""
         if hasattr(self._xp, "erf"):
             return self._xp.erf(x)
         if self._xp.__name__ == "cupy":
@@ -489,18 +484,18 @@ def _key(value: Symbol) -> str:
 
 
 def _number(value: float, language: Language) -> str:
-    """Return the text of a number. In languages that state its type, a whole number has no decimal point."""
+    """Return the text of a number in a language, without a decimal point if the type is stated."""
     return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
 
 
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and its precedence. `number` says whether its last operand is a constant, which
-    is never NaN."""
+    """Return the text of a step and its precedence; `number` says whether its last operand is a constant."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
+        # a constant is never NaN
         if number:
             lost, order = {">": "<", "<": ">"}[_CHOICES[call]], (b, a)
             return language.functions["where"].format(f"{a} {lost} {b}", *order), 5
@@ -532,9 +527,8 @@ def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
 
 
 def _growth(xp: Array, call: str, values: Sequence[Any], i: int, error: Array) -> Array:
-    """Return the change of a step's result if operand `i` changes by `error`, which is small. Where the operand
-    would leave the function's domain, it changes in the other direction. A negative number to a power counts as
-    a positive one."""
+    """Return the change of a step's result if operand `i` changes by a small `error`."""
+    # a negative number to a power counts as a positive one
     if call == "pow":
         values = (xp.abs(values[0]), values[1])
     value = _compute(xp, call, values)
@@ -543,6 +537,7 @@ def _growth(xp: Array, call: str, values: Sequence[Any], i: int, error: Array) -
         moved = _compute(xp, call, [v + by * error if i == k else v for k, v in enumerate(values)])
         return xp.where(moved == value, 0.0, xp.abs(moved - value)) / _DIFFERENCE
 
+    # in the other direction where the operand would leave the function's domain
     up = change(_DIFFERENCE)
     return xp.where(xp.isnan(up), change(-_DIFFERENCE), up) if xp.isnan(up).any() else up
 
@@ -574,8 +569,8 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
 
 
 def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Return the trace of an op's formula. If it cannot be traced, raises a ValueError with the op, the reason
-    and the calls that are allowed."""
+    """Return the trace of an op's formula. Raises ValueError with the reason and the allowed calls if it cannot
+    be traced."""
     try:
         return trace(function, names)
     except Untraceable as error:

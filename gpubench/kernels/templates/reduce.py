@@ -78,11 +78,11 @@ def reduction(
     linear: bool = False,
 ) -> Op:
     """Return the op that computes `formula(m, x, y)` at each of n places and joins the results to one number.
+    Raises ValueError if the formula cannot be traced.
 
-    An input that is only a name has n uniform values. `expr(xp, x, y)` replaces the formula as the array
-    expression, if it is better. `linear` says that the formula is linear in each input; the gate then also finds
-    a single missing term. All other arguments are fields of `Op`. An op of more than three inputs has no tuned
-    implementation on the CPU. Raises ValueError if the formula cannot be traced.
+    An input that is a name has n uniform values. `expr(xp, x, y)` replaces the array expression. `linear` says
+    that the formula is linear in each input, so that the gate also finds a single missing term. More than three
+    inputs have no tuned implementation on the CPU.
     """
     own = operands(inputs)
     axes = dict.fromkeys((x.name for x in own), 0)
@@ -116,8 +116,8 @@ _STREAMS, _RUN = 2, 1 << 17
 def reduction_candidates(
     element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> tuple[Candidate, ...]:
-    """Return candidates with different numbers of threads. In each of them every thread reduces one slice to a
-    partial result, and then one thread joins these results."""
+    """Return candidates with different numbers of threads. Each thread reduces one slice, and then one thread
+    joins the partial results."""
     n, names = params["n"], element.names
     source = _numba_source(element, join, dtype)
 
@@ -130,15 +130,12 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Return the text of the compiled module.
-
-    Within a block, sums are in the type of the arithmetic (float32 for halves). Over the blocks they are in
-    float64. This gives the error of a few additions at the speed of the narrow type. The compiler's flag
-    {reassoc} lets it keep several partial results in registers. A block is read at two places at once, many
-    pages apart: a single stream waits at every page, and short streams restart the prefetcher. (Two cores of an
-    EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB.) The fast instruction for the maximum is
-    undefined for NaNs, so they are counted apart, and with any the result is NaN.
-    """
+    """Return the text of the compiled module."""
+    # Sums within a block are in the type of the arithmetic (float32 for halves), and over the blocks in
+    # float64: the error of a few additions at the speed of the narrow type. The flag {reassoc} lets the
+    # compiler keep several partial results in registers. A block is read at two places at once, many pages
+    # apart: a single stream waits at every page, and short streams restart the prefetcher. (Two cores of an
+    # EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB.)
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
     adds = join == "add"
@@ -147,6 +144,8 @@ def _numba_source(element: Formula, join: Join, dtype: str) -> str:
     def at(place: str, total: str) -> str:
         loads = "\n".join(f"{name} = load({name}_[{place}])" for name in names)
         joined = f"{total} += {{}}"
+        # The fast instruction for the maximum is undefined for NaNs: they are counted, and with any the result
+        # is NaN.
         if not adds:
             joined = f"value = {{}}\n{total} = larger({total}, value)\nbad += value != value"
         return indent(f"{loads}\n{element.statements('python', joined)}", "        ")
@@ -211,9 +210,9 @@ _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_i
 def build_cuda(
     op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Return a CUDA program with one launch over n elements. It has blocks of 1024 threads with four 16-byte
-    loads in flight per thread, or smaller blocks if there would be too few large ones."""
+    """Return a CUDA program with one launch over n elements."""
     n, arrays = params["n"], len(element.names)
+    # four 16-byte loads in flight per thread; smaller blocks if there would be too few large ones
     grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
     if grid.tiles(n, dtype) < grid.blocks:
         grid = ReductionGrid(256, 4, 4096)
@@ -353,11 +352,9 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 
 
 def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Return a WGSL program with one dispatch for a short input. Otherwise it has a dispatch for each window of
-    the bindings, and a last one that joins the partial results.
-
-    Raises Unsupported if the dtype or the size exceeds the device's limits.
-    """
+    """Return a WGSL program with one dispatch for a short input. Otherwise each window of the bindings has
+    one, and a last one joins the partial results. Raises Unsupported if the dtype or the size exceeds the
+    device's limits."""
     n, names = params["n"], element.names
     require_storage(dtype, limits, exact=element.exact)
     require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
@@ -385,8 +382,7 @@ def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
 
 
 def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: str, threads: int) -> str:
-    """Return the text of one pass, in which group g writes its partial result of type `result` to out_[first +
-    g]."""
+    """Return the text of one pass, whose group g writes its partial result to out_[first + g]."""
     names, (join, start) = element.names, _WGSL_JOINS[join_name]
     before = [
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
@@ -439,8 +435,8 @@ def _main(names: Sequence[str], start: str, storage: Storage, result: str, threa
 
 
 def _tail(names: Sequence[str], storage: Storage) -> list[str]:
-    """Return WGSL statements for the last elements, which do not fill a unit. The one thread whose index `i`
-    has reached `whole`, the number of whole units, adds them to its result."""
+    """Return WGSL statements for the last elements, which do not fill a unit."""
+    # the one thread whose index has reached `whole`, the number of whole units
     lines = ["  if (i == whole && rest > 0u) {"]
     lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(names, storage, "i"))]
     for k in range(storage.width - 1):

@@ -48,8 +48,8 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
 
 
 def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Return a CUDA program with two launches, which computes out (n, K, S, S) from x (n, C, S, S) and w (K, C,
-    3, 3). Sums are in float32. Raises Unsupported beyond CUDA's largest grid."""
+    """Return a CUDA program with two launches: out (n, K, S, S) from x (n, C, S, S) and w (K, C, 3, 3). Sums
+    are in float32. Raises Unsupported beyond CUDA's largest grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
@@ -245,12 +245,8 @@ def fits(limits: Limits) -> bool:
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Return the WGSL counterpart of `cuda_program`.
-
-    In WGSL, threads exchange values only through memory. So each thread reads for itself the two rows of a tile
-    from which its row of numbers is computed. Raises Unsupported if the dtype or an array exceeds the device's
-    limits.
-    """
+    """Return the WGSL counterpart of `cuda_program`. Raises Unsupported if the dtype or an array exceeds the
+    device's limits."""
     require_storage(dtype, limits)
     storage, size = elements(dtype), ITEMSIZE[dtype]
     across, down, _ = grid(n, filters, side)
@@ -264,6 +260,8 @@ def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, lim
         buffers, FILTER_THREADS, _WGSL_FILTERS, params="channels filters padded count", writes=("numbers_",)
     )
     unit = f"vec2<{storage.stored}>" if even else storage.stored
+    # Threads exchange values through memory alone, so each reads for itself the two rows of a tile from which
+    # its row of numbers is computed.
     text = shader(
         {"x_": storage.stored, "numbers_": "vec4<f32>", "out_": unit}, THREADS,
         _wgsl_tiles(even).replace("STORED", storage.stored), params="channels filters edge across count rounds",
@@ -309,8 +307,7 @@ _WGSL_FILTERS = f"""
 
 
 def _wgsl_tiles(even: bool) -> str:
-    """Return the body of the second dispatch. If `even` is true, the side of an image is even, and two pixels
-    of the result are written at once."""
+    """Return the body of the second dispatch."""
     quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(
@@ -325,6 +322,7 @@ def _wgsl_tiles(even: bool) -> str:
         f"    at = to + {k * TILES}u; room[at / 4u][at % 4u] = {value};"
         for k, value in enumerate(("e0 - e2", "e1 + e2", "e2 - e1", "e1 - e3"))
     )
+    # two pixels at once if the side of an image is even
     parts = "\n".join(_wgsl_part(part, even) for part in range(4))
     return f"""
   let warp = thread / 32u;
@@ -409,8 +407,8 @@ def _wgsl_tiles(even: bool) -> str:
 
 
 def _wgsl_part(part: int, even: bool) -> str:
-    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of the
-    filters."""
+    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of
+    the filters."""
     pitch = TILES // 4 + 1
     store = "\n".join(
         f"    room[(warp * 16u + lane % 4u * 4u + {i}u) * {pitch}u + pixels + {4 * h}u] = s{part // 2 * 4 + i}{h};"

@@ -48,8 +48,7 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name, such as `64x128x16, 8x8`. Slices, splits and the order are added if they are not the
-        defaults."""
+        """The name, such as `64x128x16, 8x8`, with slices, splits and order if they are not the defaults."""
         parts = [f"{self.rows}x{self.columns}x{self.depth}, {self.thread_rows}x{self.thread_columns}"]
         parts += [f"{self.slices} slices"] if self.slices > 1 else []
         parts += [f"{self.splits} splits"] if self.splits > 1 else []
@@ -77,19 +76,19 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """The number of vec4s of workgroup memory in which half of the teams leave their sums for the other
-        half."""
+        """The vec4s of workgroup memory in which half of the teams leave their sums for the other half."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """The number of vec4s of workgroup memory of a group: for the tiles of both operands, transposed in the
-        worst case, or for the sums of the teams if these take more."""
+        """The vec4s of workgroup memory of a group: for the tiles of both operands, or for the sums of the
+        teams if these take more."""
+        # transposed in the worst case
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """Return whether the device's limits allow a group of this tile. `itemsize` is the number of bytes of a
-        number in the arithmetic."""
+        """Return whether the device's limits allow a group of this tile. `itemsize` is the bytes of a number in
+        the arithmetic."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
@@ -138,7 +137,7 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the device's limits allow (`Tile.fits`). `tiles` end with the smallest. Raises
+    """Return the tiles that the device's limits allow (`Tile.fits`); the last one is the smallest. Raises
     Unsupported if none is allowed."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
@@ -153,24 +152,22 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles for a C with few columns: the NARROW_TILES that the device allows, then those of `tiles`
-    with at most 4 * NARROW columns."""
+    """Return the tiles for a C with few columns: the allowed NARROW_TILES, then those of `tiles` with at most 4
+    * NARROW columns."""
     fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
     return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 
 
 def _full(limits: Limits) -> int:
-    """Return the number of groups that fill the device once: one per multiprocessor, less the eighth of them
-    that may stay idle."""
+    """Return the number of groups that fill the device once."""
+    # an eighth of the multiprocessors may stay idle
     return multiprocessors(limits) * 7 // 8
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return copies of tiles in which several groups share K. Tiles without a copy are those whose groups fill
-    the device, whose groups would get fewer than two steps along K, and those that write C element by element.
-
-    Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
-    """
+    """Return copies of tiles in which several groups share K. Tiles whose groups fill the device have none."""
+    # Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an
+    # H200.
     full, cuts = _full(limits), []
     for tile in tiles:
         splits = 1
@@ -182,18 +179,14 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first. It is the first tile that gives the device enough groups for
-    each multiprocessor: one if the tile has slices, two if it has none, and 14 if it is the first of `tiles`.
-    If no tile does, it is the tile that gives the most groups.
-
-    An eighth of the multiprocessors may stay idle. For example, 64 x 128 at n = 1024 gives 128 groups to 132
-    multiprocessors, and is the fastest tile there. On a software adapter `SOFTWARE_TILE` is the default. If the
-    tiles are narrow ones, for few columns, their order stays as it is.
-    """
+    """Return the tiles with the default first: the first tile that gives the device enough groups, or else the
+    one that gives the most. On a software adapter it is `SOFTWARE_TILE`. Narrow tiles, for few columns, keep
+    their order."""
     if limits.software:
         return [SOFTWARE_TILE, *tiles[::-1]]
     if tiles[0].columns <= NARROW:
         return tiles
+    # 64 x 128 at n = 1024 gives 128 groups to 132 multiprocessors, and is the fastest tile there.
     full = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
@@ -205,11 +198,8 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles that are worth a trial besides the default, since a driver takes long to build a tile.
-
-    A tile with fewer than 32 elements per thread is slower than larger ones once these fill the device. A tile
-    whose groups leave most of the device idle is slow, and very many small groups read every row too often.
-    """
+    """Return the tiles that are worth a trial besides the default, since a driver takes long to build
+    a tile."""
     full = _full(limits)
     worth = []
     for tile in tiles:
@@ -217,9 +207,12 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
         if tile.columns <= NARROW:
             fits = True
         elif tile.thread_rows * tile.thread_columns < 32:
+            # slower than larger tiles once these fill the device
             fits = groups <= 4 * full and tile.splits == 1
         else:
+            # very many small groups read each row too often
             fits = groups <= 64 * full or tile.rows * tile.columns > 4096
+        # else most of the device is idle
         if fits and 2 * groups >= full:
             worth.append(tile)
     return worth
@@ -251,12 +244,13 @@ class Epilogue(msgspec.Struct, frozen=True):
         return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
-        """Return the text of the WGSL function `finish(v, ...)` of an element and the operands. All have the type
-        `V`, which the kernel defines: a number or a vector."""
+        """Return the text of the WGSL function `finish(v, ...)` of an element and the operands. All have the
+        type `V`, which the kernel defines: a number or a vector."""
         return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
-        """Return the text of the CUDA function `finish(v, ...)` of an element and the operands, which are `real`."""
+        """Return the text of the CUDA function `finish(v, ...)` of an element and the operands, which
+        are `real`."""
         return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:

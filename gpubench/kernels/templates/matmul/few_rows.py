@@ -48,8 +48,7 @@ _MOST_AHEAD = 4
 
 
 class RowNorm(msgspec.Struct, frozen=True):
-    """The layernorm of a few rows, computed by the group of threads that then multiplies these rows by the
-    weights."""
+    """The layernorm of a few rows by the group of threads that then multiplies them by the weights."""
 
     rows: int  # rows of the group
     k: int  # elements of a row
@@ -58,8 +57,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def held_rows(self) -> int:
-        """The number of rows of x for which the group has memory: `rows`, rounded up to a power of two, so that
-        the threads divide evenly among them."""
+        """The number of rows for which the group has memory: `rows`, rounded up to a power of two."""
+        # the threads then divide evenly among the rows
         return power_of_two_at_least(self.rows)
 
     @property
@@ -74,8 +73,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs (mean, sum of squares) of a row after the first of the two joins in WGSL. Both
-        joins combine about equally many pairs."""
+        """The pairs (mean, sum of squares) of a row after the first of the two joins in WGSL, which join about
+        equally many."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
@@ -85,8 +84,8 @@ class RowNorm(msgspec.Struct, frozen=True):
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
-        """Return the constants, and the function that adds up over a row. Each row needs at least one warp of
-        threads."""
+        """Return the constants, and the function that adds up over a row. A row needs at least one warp
+        of threads."""
         ahead = min(_MOST_AHEAD, ceil_div(self.k, self.shares))
         return f"""
 const int K = {self.k}, HELD_ROWS = {self.held_rows}, ROW_THREADS = {self.lanes}, HELD = {self.elements};
@@ -101,13 +100,12 @@ const int AHEAD = {ahead};
 
     @property
     def wgsl_ahead(self) -> int:
-        """The number of units of weights that every thread loads before the norm."""
+        """The number of units of weights that each thread loads before the norm."""
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
-        """Return the declarations of the group's memory and of two functions. `held(lane)` returns the number
-        of elements of a row that a thread has, and `stands_for(chunk)` the number of elements of a pair after
-        the first join."""
+        """Return the declarations of the group's memory, of `held(lane)` and of `stands_for(chunk)`. The former
+        is how many elements of a row a thread has, the latter those of a pair after the first join."""
         pair = f"vec2<{real}>"
         return f"""
 var<workgroup> rows: array<{real}, {self.held_rows * self.k}>;
@@ -117,14 +115,14 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Return an expression for how many elements lane `lane` gets if a row is dealt out, element by
-        element, to `lanes` lanes."""
+        """Return an expression for the elements of lane `lane`, if `lanes` lanes share a row element
+        by element."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that write the normed rows to `rows`. A thread reads one row of x; the expression
-        `source` gives its number."""
+        """Return statements that write the normed rows to `rows`. The expression `source` is the row of x that
+        a thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -174,9 +172,9 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
 
 
 def _add(terms: Sequence[str]) -> str:
-    """Return the expression of the sum of the terms, added in pairs so that no addition waits for all earlier
-    ones."""
+    """Return the expression of the sum of the terms, added in pairs."""
     terms = list(terms)
+    # no addition waits for all earlier ones
     while len(terms) > 1:
         pairs = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(terms) // 2 * 2 :]
@@ -184,15 +182,14 @@ def _add(terms: Sequence[str]) -> str:
 
 
 def _some(count: str, real: str) -> str:
-    """Return the expression of a divisor that is at least 1, because a count may be 0."""
+    """Return the expression of a divisor that is at least 1."""
+    # a count may be 0
     return f"max({count}, {real}(1.0))"
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
-    """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one. Its two numbers
-    get the name `mean` and this name with `_squares`. The names of the pairs begin with `pair`, and the numbers
-    of their elements with `count`, each followed by 0, 1, ...; the expression `counted` is the sum of these
-    numbers."""
+    """Return WGSL statements that join `joins` pairs (mean, sum of squares about it) into one, `mean`."""
+    # the pairs are named by `pair`, their numbers of elements by `count`, and `counted` is the sum of these
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
@@ -292,7 +289,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
     @property
     def along(self) -> int:
-        """The length of a row of the weights as they are stored: k if they are stored as m x k, otherwise m."""
+        """The length of a row of the weights as they are stored: k if turned, otherwise m."""
         return self.k if self.turned else self.m
 
     @property
@@ -300,15 +297,13 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return the work of a group of `threads` threads for `rows` rows, whose loads take `width` elements.
-
-        If the weights are turned, up to a warp shares a column. Otherwise a group takes the columns of one
-        memory sector, and this number is doubled as long as there are more groups than multiprocessors.
-        """
+        """Return the work of a group of threads for `rows` rows, whose loads take `width` elements."""
+        # up to a warp shares a column
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)
         columns, most = max(width, _SECTOR_BYTES // ITEMSIZE[self.dtype]), min(_MOST_COLUMNS, _WARP * width)
+        # from one memory sector up, as long as there are more groups than multiprocessors
         while 2 * columns <= most and ceil_div(self.m, columns) > multiprocessors(limits):
             columns *= 2
         units = columns // width
@@ -337,8 +332,8 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """Return the CUDA launch that computes the product. Returns None for more than MOST_ROWS rows, for a matrix
-    without elements, if a block cannot hold the rows that it norms, and beyond CUDA's largest grid."""
+    """Return the CUDA launch that computes the product. Returns None for no or more than MOST_ROWS rows, for an
+    empty matrix, and if a block or the grid is too small."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None
@@ -354,16 +349,16 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
-    """Return the bytes of normed rows and sums in a block. Without a norm return 0, because sums alone always
-    fit."""
+    """Return the bytes of normed rows and sums in a block, 0 without a norm."""
     if (norm := of.norm(product)) is None:
+        # sums alone always fit
         return 0
     size = 8 if product.dtype == "float64" else 4
     return norm.cuda_bytes(size) + size * _THREADS // _WARP * of.rows * of.columns
 
 
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
-    """Return the CUDA translation unit of the product. A turned product has no norm."""
+    """Return the CUDA translation unit of the product; a turned one has no norm."""
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
     operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())
@@ -459,9 +454,8 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """Return the WGSL program of the product, with one dispatch. A group takes up to WGSL_ROWS rows, or fewer
-    if its memory holds no more. Returns None if it holds none, or less than half of the rows that it should
-    norm. Raises Unsupported for a dtype that the device lacks."""
+    """Return the WGSL program of the product, with one dispatch. Returns None if a group holds no row, or less
+    than half of those that it should norm. Raises Unsupported for a dtype that the device lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)
@@ -490,9 +484,9 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """Return the text of the whole shader. `storage` is the storage of the weights. Results are stored in its
-    units and elements of x are read one by one; if the weights are turned, the other way round."""
+    """Return the text of the whole shader, for weights in `storage`."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
+    # what is stored in units, and what element by element
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"
     norm = of.norm(product)
@@ -543,8 +537,7 @@ def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | No
 
 
 def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, moved: bool) -> str:
-    """Return the statements of the norm and of the products. The first weights are loaded before the norm, the
-    others after it."""
+    """Return the statements of the norm and of the products, the first weights loaded before it."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
     source = "min(first + own, p.n - 1u)"
@@ -560,8 +553,7 @@ def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, mov
 
 
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
-    """Return statements that add the products of a unit `w` of weights with a unit of each row to the
-    totals."""
+    """Return statements that add the products of a unit `w` with a unit of each row to the totals."""
     lines = []
     for r, unit in enumerate(units):
         lines.append(f"    let x{r} = {unit};")

@@ -31,7 +31,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """The way in which a group reads a tile of A or B."""
+    """How a group reads a tile of A or B."""
 
     name: Literal["a", "b"]  # operand that is read
     tile: Tile  # block of C that the group computes
@@ -52,8 +52,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def pitch(self) -> int:
-        """The number of vec4s from line to line in workgroup memory. For a turned operand it is one more than
-        the length of a line, so that its lines begin in different banks."""
+        """The vec4s from line to line in workgroup memory."""
+        # lines of a turned operand begin in different banks
         return self.length // 4 + self.turned
 
     @property
@@ -62,8 +62,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """The number of units of memory in a line. A unit is a vec4 or, if the operand is in `Layout.loose`, an
-        element."""
+        """The units of memory in a line. A unit is a vec4, or an element of a `loose` operand."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
@@ -75,8 +74,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def carried(self) -> list[Carried]:
-        """The vec4s that each thread loads. If a thread transposes squares, four vec4s in a row are
-        neighbouring lines, which form a square of 4 x 4."""
+        """The vec4s that each thread loads."""
+        # four in a row are neighbouring lines, a square of 4 x 4, if a thread transposes squares
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -89,8 +88,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _squares(self) -> bool:
-        """Whether a thread transposes whole squares. It does if the operand is turned and the number of its
-        vec4s is a multiple of 4."""
+        """Whether a thread transposes squares of four vec4s."""
         return self.turned and self._each % 4 == 0
 
     @property
@@ -109,14 +107,13 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"(thread & {self._quads - 1}u)"
 
     def _line(self, load: Carried) -> str:
-        """Return the expression for the number of the line that the load reads, counted within the tile."""
+        """Return the expression for the line that the load reads, counted within the tile."""
         first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
-        """Return the function that reads four neighbouring elements of a line, if the operand is in
-        `Layout.loose`, otherwise an empty list. After the end of the line the function repeats the last
-        element."""
+        """Return the function that reads four neighbouring elements of a line of a `loose` operand, else no
+        line. After the end of the line it repeats the last element."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -133,7 +130,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     def layer(self, steps: int) -> int:
         """Return the distance in memory between two layers of the grid, in the units of `across`. Layers are
-        separate products or, if K is split, the splits of one product. `steps` is a split's length along K."""
+        products, or splits of K. `steps` is a split's length along K."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
@@ -172,15 +169,14 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return the expressions of a line and a place of the matrix, from those within the tile. They are
-        limited to the matrix: a thread beyond the edge reads the last line or the last place again."""
+        """Return the expressions of a line and a place of the tile, limited to the matrix."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
         """Return statements that read the steps of K from `start` on, which do not fill a tile. The last step
-        of K is read again in place of steps after the end."""
+        of K stands for those after the end."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
@@ -227,8 +223,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image: a row for each channel and tap of 3 x 3, and a column for each pixel. B is
-    read from the image itself, and a tap outside the image is 0."""
+    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. It is
+    read from the image, and a tap outside is 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
@@ -274,12 +270,10 @@ _LONG, _BLOCK = 4096, 512
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and the sizes of a product.
+    """A tile and the sizes of a product. In memory, a line of A or B takes `ceil_div(length, 4)` vec4s, unless
+    the operand is `loose`. If lines run along K, k is a multiple of 4.
 
-    In memory, a line of A or B takes `ceil_div(length, 4)` vec4s, unless the operand is `loose`. If the lines
-    of an operand run along K, then k is a multiple of 4. If the tile has `splits`, then k is a multiple of
-    their depth, and there is only one product. C is then written once for each split, in the type of the
-    arithmetic and without the epilogue.
+    With `splits`, k is a multiple of their depth, and C is written once for each split, without the epilogue.
     """
 
     tile: Tile  # block of C that a group computes
@@ -307,14 +301,14 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def inside(self) -> bool:
         """Whether C has at least one whole block. A block that would cross the edge is then moved back inside
-        and repeats a part of C. If an operand is stored transposed, its extent also has to be a multiple of 4,
-        because otherwise the block would move within a vec4."""
+        and repeats a part of C."""
+        # else the block would move within a vec4
         whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
         return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
 
     @property
     def quads(self) -> int:
-        """The number of vec4s of a row of C. The last one may be only partly used."""
+        """The vec4s of a row of C, of which the last may be partly used."""
         return ceil_div(self.n, 4)
 
     @property
@@ -345,9 +339,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> int:
-        """The number of whole tiles whose sums are added up before they are added to the total. Such blocks
-        reduce rounding errors, and cost registers. It is 0 (each product is added to the total directly) unless
-        K is long and the longest side."""
+        """The number of whole tiles that are added up before they are added to the total, or 0: products are
+        added to it directly."""
+        # blocks reduce rounding errors, and cost registers
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
@@ -401,13 +395,13 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Return statements that add the sums of a block of tiles to the totals after each block. Return an empty
-    list if there are no blocks. The number of tiles in a block is a power of two."""
+    """Return statements that add the sums of a block of tiles to the totals, if there are blocks."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))
     moves = [f"total{i}_{j} += c{i}_{j}; c{i}_{j} = {layout.real}();" for i, j in places]
     return [
+        # the tiles of a block are a power of two
         f"    if ((tile & {layout.block - 1}u) == {layout.block - 1}u) {{",
         *(f"      {move}" for move in moves),
         "    }",
@@ -453,13 +447,13 @@ def _thread(layout: Layout) -> list[str]:
 
 
 def _place(tile: Tile) -> list[str]:
-    """Return statements for the place of a thread's block within its team. 32 neighbouring threads cover 8 x 4
-    blocks, and 8 of them 2 x 4, so that their reads use different banks."""
+    """Return statements for the place of a thread's block within its team."""
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",
             f"  let ty = member >> {log2(tile.threads_x)}u;",
         ]
+    # 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their reads use different banks
     warps_x = tile.threads_x // 8
     return [
         f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
@@ -486,8 +480,7 @@ def _addresses(layout: Layout) -> list[str]:
 
 
 def _multiply(layout: Layout, k: int) -> list[str]:
-    """Return the statements of one step of K: thread_rows x thread_columns multiply-adds from a few vec4
-    reads."""
+    """Return the statements of one step of K, thread_rows x thread_columns multiply-adds."""
     tile, lines = layout.tile, ["    {"]
     for i in range(tile.thread_rows // 4):
         lines.append(f"      let a{i} = shared_[read_a + {k * layout.a.pitch + i * tile.threads_y}u];")
@@ -505,10 +498,10 @@ def _products(tile: Tile) -> list[str]:
 
 
 def _last_tile(layout: Layout) -> list[str]:
-    """Return the statements of the steps that do not fill a tile. A team whose share of the tile lies after the
-    end of K skips them."""
+    """Return the statements of the steps that do not fill a tile."""
     lines = ["  workgroupBarrier();"]
     for k in range(min(layout.steps, layout.rest)):
+        # a team whose share lies after the end of K skips it
         if layout.tile.slices > 1:
             inside = f"slice * {layout.steps}u + {k}u < {layout.rest}u"
             lines += [f"  if ({inside}) {{", *_multiply(layout, k), "  }"]
@@ -518,8 +511,7 @@ def _last_tile(layout: Layout) -> list[str]:
 
 
 def _add_slices(layout: Layout) -> list[str]:
-    """Return statements that add up the sums of the teams. Each step halves the number of teams, and the first
-    team has all sums in the end."""
+    """Return statements that add up the sums of the teams, in the first team in the end."""
     tile, lines = layout.tile, []
     blocks = [
         [f"c{r}_{4 * j + q}" for q in range(4)]
@@ -559,10 +551,8 @@ def _write(layout: Layout) -> list[str]:
 
 
 def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
-    """Return WGSL lines that apply the epilogue to four neighbouring elements of a row of C and store them, with
-    a guard if a block may cross the edge of C. All arguments are WGSL expressions: `start` is the place where
-    the row begins (in elements with `scalar_stores`, else in vec4s), `r` the index of the row, `column` the vec4
-    in the row, and `values` the four sums."""
+    """Return WGSL lines that finish and store four neighbouring elements of a row of C, guarded at its edge."""
+    # WGSL expressions: `start` is where the row begins, in elements with `scalar_stores`, else in vec4s
     down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
@@ -584,13 +574,13 @@ def _guard(text: str, guards: list[str]) -> str:
 
 
 def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
-    """Return the epilogue of four neighbours, or None if there is none. Past the end of an operand, scalar
-    reads repeat its last element."""
+    """Return the epilogue of four neighbours, or None if there is none."""
     if layout.epilogue is None:
         return None
     arguments = [f"V({', '.join(values)})"]
     for name, along in layout.epilogue.operands.items():
         if layout.scalar_stores:
+            # past the end, scalar reads repeat the last element
             last = layout.n if along == "across" else layout.m * layout.n * layout.batch
             first = f"{column} * 4u" if along == "across" else f"{start} + {column} * 4u"
             reads = (f"{layout.real}({name}_with[min({first} + {q}u, {last - 1}u)])" for q in range(4))

@@ -82,9 +82,9 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> bool:
-        """Whether the lines are read element by element. These are lines along the extent that do not consist
-        of whole vec4s and are so short that a dispatch for a padded copy would cost more."""
+        """Whether the lines are read element by element: they consist of no whole vec4s."""
         odd = not self.turned and self.extent % 4 != 0
+        # so short that a dispatch for a padded copy would cost more
         return odd and self.extent <= _LOOSE and self.k == self.deep
 
 
@@ -105,7 +105,7 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def deep(self) -> int:
-        """The length of K as it is read. It is a multiple of 4 if a line of A or B runs along K."""
+        """The length of K as it is read, a multiple of 4 if a line of A or B runs along K."""
         return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
 
     @property
@@ -140,13 +140,9 @@ def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]])
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates, the default first: the register-blocked kernel with each promising tile, and the
-    kernel for few rows if A has few rows. If reading the weights takes less time than a launch, the kernel for
-    few rows is the only candidate.
-
-    Halves are multiplied and added in float32. Raises Unsupported for a matrix without elements, and if the
-    dtype, a matrix or every tile exceeds the device's limits.
-    """
+    """Return the candidates, the default first: each promising tile, and the kernel for few rows if A has
+    few. Halves are multiplied and added in float32. Raises Unsupported for an empty matrix, and beyond the
+    device's limits."""
     product.require(limits)
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if 0 in (m, n, k, batch):
@@ -154,6 +150,7 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     thin = m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None
     few = Candidate(few_rows.NAME, partial(_few, product, limits))
     one_group = m <= few_rows.WGSL_ROWS  # which holds all rows: no weight is read twice
+    # reading the weights takes less time than a launch
     if thin and one_group and k <= _SHORT and k * n * ITEMSIZE[product.dtype] <= _LAUNCH_BYTES:
         return (few,)
     itemsize = ITEMSIZE[real_dtype(product.dtype)]
@@ -180,7 +177,7 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
     """Return the passes with one tile. A matrix whose lines have a length that is no multiple of 4 is first
-    copied into longer lines, unless the lines are short."""
+    copied into longer lines, unless they are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
     deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
@@ -232,8 +229,7 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
 def _pad(
     name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
 ) -> WgslPass:
-    """Return the pass that copies an array (batch, rows, columns) into (batch, *padded), filled up with zeros.
-    A thread writes four neighbours."""
+    """Return the pass that copies an array (batch, rows, columns) into (batch, *padded), filled with zeros."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
@@ -260,8 +256,9 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or `TILED`. Raises
-    Unsupported for several or transposed products, for other dtypes than float32, and beyond the limits."""
+    """Return a program for teaching, with one element per thread. `source` is the text `NAIVE` or
+    `TILED`. Raises Unsupported for several or transposed products, for other dtypes than float32, and
+    beyond the limits."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"

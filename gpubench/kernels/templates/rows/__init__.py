@@ -49,15 +49,12 @@ class RowShape(msgspec.Struct, frozen=True):
 
 
 def _columns(params: Params) -> int:
-    """Return the length of a row: the param `columns` if it is given, otherwise the largest divisor of n up to
-    1024.
-
-    If that divisor is below 32 and n is at most 65,536 (for example if n is prime), all of n is one row.
-    """
+    """Return the length of a row: `columns`, or else the largest divisor of n up to 1024."""
     n = params["n"]
     if "columns" in params:
         return params["columns"]
     width = next(d for d in range(min(n, _WIDEST), 0, -1) if n % d == 0)
+    # a prime n, for example, is one row
     return n if width < _NARROWEST and n <= _ONE_ROW else width
 
 
@@ -98,9 +95,8 @@ def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
-    """Return an op whose output has the shape of its inputs, and each of whose output rows depends only on the
-    same row of the inputs. An input that is a weight has a single row, which is used for all rows. `of` gives
-    the shape, and `declaration` contains the other fields of the op."""
+    """Return an op whose output rows depend only on the same row of its inputs, which have its shape. A weight
+    has a single row, used for all rows. `of` gives the shape, and `declaration` the other fields of the op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:
@@ -119,8 +115,8 @@ def rowwise(
 
 
 def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """Return layernorm(x) with the gain `g` and the bias `c`, as a formula of a row. `m` has the functions of
-    formulas."""
+    """Return layernorm(x) with the gain `g` and the bias `c`, as a formula of a row. `m` has the functions
+    of formulas."""
     rest = x - m.mean(x)
     return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 

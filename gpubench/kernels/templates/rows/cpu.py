@@ -34,8 +34,8 @@ _MOST_INPUTS = 2
 def candidates(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> tuple[Candidate, ...]:
-    """Return candidates for `count` rows, with different numbers of threads. For large arrays there are also
-    candidates with streaming stores. All of them write to the array `into`."""
+    """Return candidates for `count` rows, with different numbers of threads and, for large arrays, with
+    streaming stores. All of them write to the array `into`."""
     names, arrays = formula.names, numba_operands(formula.names, into)
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -56,8 +56,7 @@ def candidates(
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a module of kernels. For halves, powers are computed twice, because a rounded power cannot be
-    scaled."""
+    """The text of a module of kernels."""
 
     formula: RowFormula  # formula of a row
     dtype: str  # dtype of inputs and output
@@ -70,8 +69,7 @@ class _Text(msgspec.Struct, frozen=True):
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
     def parts_module(self) -> str:
-        """Return the Python text of the module for rows in parts: a kernel for each fold (total or powers),
-        which leaves its result in `partial`, and a kernel for the elements."""
+        """Return the text of the module for rows in parts: a kernel for each fold, and one for the elements."""
         kernels, before = {}, ""
         for step in self.formula.steps:
             if step.kind == "number":
@@ -119,6 +117,7 @@ class _Text(msgspec.Struct, frozen=True):
             return f"load({name}_[i{' - row' * (name in self.formula.across)}])"
         if not name.startswith("power_") or self.keeps:
             return "load(out[i])" if name.startswith("power_") else name
+        # a rounded power of halves cannot be scaled, so it is computed again
         step = next(step for step in self.formula.steps if name == f"power_{step.index}")
         return f"exp({self._call(f'term_{step.index}', step.formula)} - top_{step.index})"
 

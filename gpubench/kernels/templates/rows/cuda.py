@@ -53,8 +53,8 @@ class CudaRows(msgspec.Struct, frozen=True):
         return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
     def head(self) -> str:
-        """Return CUDA text with the types, the layout as constants, and the function `across`, which reduces a
-        number of each thread of a row to one number. The text does not depend on the number of rows."""
+        """Return CUDA text with the types, the layout as constants, and `across`, which reduces a number of
+        each thread of a row to one number. It does not depend on the number of rows."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
@@ -67,8 +67,8 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {_ACROSS}"""
 
     def kernel(self, name: str, formula: RowFormula, body: str) -> str:
-        """Return the kernel around `body`, which uses `row`, `live`, `lane`, `first` and the rows of each
-        array."""
+        """Return the kernel around `body`, which uses `row`, `live`, `lane`, `first` and the rows of
+        each array."""
         arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in formula.names)
         places = [(x, f"{x}_ + row") for x in formula.inputs] + [(x, f"{x}_") for x in formula.across]
         rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({at});" for x, at in places)
@@ -95,11 +95,8 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """Return the CUDA program for `count` rows of `columns` elements. It has one launch, which writes to the
-    buffer `into`.
-
-    The text depends on the layout and not on the number of rows.
-    """
+    """Return the CUDA program for `count` rows of `columns` elements, with one launch, which writes to the
+    buffer `into`. The text does not depend on the number of rows."""
     rows, packed = _choose(formula, columns, dtype, limits)
     text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
     arguments = (*formula.names, into, count, columns)
@@ -107,13 +104,14 @@ def program(
 
 
 def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
-    """Return the layout, and whether halves stay packed in registers. Powers of a row are held as floats if a
-    block of at most 512 threads can hold them. Without powers, a single array is held as floats, too."""
+    """Return the layout, and whether halves stay packed in registers."""
     arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
     packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
+    # a single array is held as floats
     if not formula.powers:
         return packed, arrays > 1
     rows = cuda_rows(columns, dtype, limits, itemsize=real_bytes)
+    # powers are held as floats if a block of at most 512 threads can hold them
     if not rows.held or rows.cluster > 1 or rows.threads >= MOST_THREADS:
         rows = packed
     return rows, rows.held * rows.width * real_bytes > HELD_BYTES
@@ -134,8 +132,8 @@ class _Body(msgspec.Struct, frozen=True):
         )
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Return the text that calls `function` for one element of the row. If the row is held in registers, it
-        is element j of the k-th unit that the thread holds, otherwise element j of unit u."""
+        """Return the text that calls `function` for one element of the row."""
+        # element j of the k-th unit that the thread holds, or of unit u
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
@@ -190,19 +188,16 @@ class _Body(msgspec.Struct, frozen=True):
         return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
 
     def _store(self) -> str:
-        """Return the statements that compute and store the row.
-
-        A row that is not held in registers is read from its end to its beginning here, because its end is still
-        in the cache. Inputs that have a single row for all rows are read here, too, by threads whose unit lies
-        within the row.
-        """
+        """Return the statements that compute and store the row."""
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
 {self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
     for (int j = 0; j < WIDTH; ++j) result.lane[j] = narrow({element});
 """
         if not self.held:
+            # from its end to its beginning, because its end is still in the cache
             return f"{_BACKWARDS}{result}    out[u] = result;\n  }}\n"
+        # inputs of a single row are read here, too
         if self.formula.across:
             return f"{_UNITS}    if (!live || (!WHOLE && u >= units)) continue;\n{result}    out[u] = result;\n  }}\n"
         return f"{_UNITS}{result}    if (live && (WHOLE || u < units)) out[u] = result;\n  }}\n"
@@ -213,9 +208,9 @@ def _number(step: RowStep) -> str:
 
 
 def _write_words(text: str, step: RowStep) -> str:
-    """Return the text of a fold with its variables named for `step`, by the step's index. The first fold of a
-    kernel also waits until the other blocks of a cluster have started."""
+    """Return the text of a fold with its variables named for `step`."""
     text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
+    # the first fold waits until the other blocks of a cluster have started
     entered = "" if step.index else "  entered();\n"
     text = text.replace("  ENTERED\n", entered)
     return text.replace("FIRST", str(step.index)).replace("SECOND", str(step.index + 1))
@@ -278,14 +273,8 @@ UNIT
 
 
 def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
-    """Return the layout for rows of `columns` elements in each of `arrays` inputs, whose elements take
-    `itemsize` bytes in registers.
-
-    A thread first takes 32 bytes of a row, which hides the latency of memory, and more once a row has 512
-    threads. Longer rows are divided among the blocks of a cluster, and even longer ones use blocks of 1024
-    threads. Rows that do not fit into those either are not held in registers: their threads loop over them.
-    Raises Unsupported for rows longer than the kernels can count.
-    """
+    """Return the layout for rows of `columns` elements in `arrays` inputs, whose elements take `itemsize` bytes
+    in registers. Raises Unsupported for rows longer than the kernels can count."""
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
     if units > _MOST_UNITS:
@@ -295,17 +284,20 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
         )
     unit_bytes = arrays * max(4, itemsize * width)  # there is no half register
     most = max(1, HELD_BYTES // unit_bytes)
+    # 32 bytes of a row for each thread hide the latency of memory
     least_units = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
     spread = power_of_two_at_least(ceil_div(units, least_units))
     row_threads = max(min(spread, _ROW_THREADS), min(32, power_of_two_at_least(units)))
     if units <= row_threads * most:
         threads = max(row_threads, _SHORT_ROW_THREADS)
         return CudaRows(width, units, threads, row_threads, ceil_div(units, row_threads))
+    # longer rows: the blocks of a cluster, then blocks of 1024 threads
     for row_threads in (_ROW_THREADS, MOST_THREADS):
         cluster = power_of_two_at_least(ceil_div(units, row_threads * most))
         if cluster <= (_MOST_CLUSTER if limits.clusters else 1):
             held = ceil_div(units, row_threads * cluster)
             return CudaRows(width, units, row_threads, row_threads, held, cluster)
+    # not held in registers: the threads loop
     return CudaRows(width, units, MOST_THREADS, MOST_THREADS, 0)
 
 

@@ -48,8 +48,7 @@ class RowFormula(msgspec.Struct, frozen=True):
 
 
 class _RowNamespace(Namespace):
-    """Takes the place of the array library while the formula of a row is traced. Powers count as two folds: the
-    largest value and the total."""
+    """Stands for the array library while the formula of a row is traced."""
 
     def __init__(self) -> None:
         # the kind of each fold and the value that is folded, by the fold's index
@@ -58,6 +57,7 @@ class _RowNamespace(Namespace):
 
     def powers(self, term: Any) -> tuple[Symbol, Symbol]:
         self.folds[self.count] = ("powers", term)
+        # the largest value and the total
         self.count += 2
         return Symbol(f"power_{self.count - 2}"), Symbol(f"total_{self.count - 2}")
 
@@ -73,8 +73,8 @@ class _RowNamespace(Namespace):
 def trace_row(
     op: str, function: Callable[..., Any], inputs: Sequence[str], across: Sequence[str]
 ) -> RowFormula:
-    """Call the formula of an op once with symbols and return its trace. Raises a ValueError that names the op
-    if it is no formula."""
+    """Call the formula of an op once with symbols and return its trace. Raises ValueError if it is
+    no formula."""
     space = _RowNamespace()
     steps: list[RowStep] = []
     result = require_formula(op, lambda _, *rows: function(space, *rows), [*inputs, *across]).result
@@ -82,8 +82,7 @@ def trace_row(
     numbers: dict[Symbol, int] = {}
 
     def apart(value: Symbol) -> Formula:
-        """Return the formula of a value in which everything that is equal along the row is replaced by
-        numbers."""
+        """Return the formula of a value, with numbers in place of what is equal along the row."""
         first = len(numbers)
         formula = _apart(value, elements, numbers)
         steps.extend(RowStep("number", i, Formula.of(made)) for made, i in numbers.items() if i >= first)
@@ -97,9 +96,7 @@ def trace_row(
 
 
 def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
-    """Return the formula of `result` for one element of a row. Each value that is the same for the whole row
-    becomes a new input, whose name `numbers` gives, so that it is computed once. A division by such a value
-    becomes a product with its reciprocal, because one division per row is enough."""
+    """Return the formula of `result` for one element, with new inputs for values of the whole row."""
     made: dict[int, Symbol] = {}
 
     def differs(value: Any) -> bool:
@@ -114,6 +111,7 @@ def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) 
         if any(map(differs, step.operands)):
             call, operands = step.call, step.operands
             if call == "divide" and not differs(operands[1]):
+                # one division per row is enough
                 call, operands = "multiply", (operands[0], Symbol("divide", (1.0, operands[1])))
             made[id(step)] = Symbol(call, tuple(map(part, operands)))
     return Formula.of(made.get(id(result), result), elements)

@@ -49,8 +49,7 @@ class WgslRows(msgspec.Struct, frozen=True):
     rest: bool  # whether a row has more than lanes x held units, so that a loop reads the rest
 
     def index(self, k: int) -> str:
-        """Return the expression of the k-th unit that a lane holds. After the end of the row it is the first
-        unit, which always exists."""
+        """Return the expression of the k-th unit that a lane holds, the first one after the end of the row."""
         return f"u{k}" if self.whole or self.rest else f"select(0u, u{k}, u{k} < p.units)"
 
     def inside(self, k: int) -> str:
@@ -58,8 +57,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
     def loop(self, lines: list[str]) -> list[str]:
-        """Return the lines inside a loop over every unit u that is not kept in registers, or an empty list if
-        all units are."""
+        """Return the lines inside a loop over each unit u that is not kept in registers, or none if all
+        units are."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
@@ -69,8 +68,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
         """Return the text of the whole shader around `lines`, the statements of its body. They can use `row`,
-        the index of the first unit of the thread's row, and must write only if `live` is true, because spare
-        threads repeat the last row. `shared` names arrays with one number per thread."""
+        the first unit of the thread's row, and must write only if `live` is true. `shared` names arrays with
+        one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
@@ -86,7 +85,7 @@ class WgslRows(msgspec.Struct, frozen=True):
 
     def loads(self, inputs: tuple[str, ...], across: tuple[str, ...]) -> list[str]:
         """Return the loads of `x0`, `x1`, ... for each input x: the units that this thread holds. Inputs in
-        `across` are a single row, used for all rows."""
+        `across` are a single row."""
         lines = [f"  let u{k} = lane + {k * self.lanes}u;" for k in range(self.held)]
         for k in range(self.held):
             lines += [f"  let {name}{k} = {name}_[row + {self.index(k)}];" for name in inputs]
@@ -94,8 +93,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return lines
 
     def mask(self, k: int, part: str) -> str:
-        """Return the expression `part`, which is of the k-th unit that a lane holds, or zeros if that unit lies
-        after the end of the row."""
+        """Return the expression `part` of the k-th unit that a lane holds, or zeros after the end of
+        the row."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
@@ -107,9 +106,9 @@ class WgslRows(msgspec.Struct, frozen=True):
 def program(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> WgslProgram:
-    """Return the WGSL program for `count` rows of `columns` elements, which writes to the buffer `into`. It has
-    a dispatch for each window of the bindings. The text does not depend on the number of rows. Raises
-    Unsupported if the dtype or the size exceeds the device's limits."""
+    """Return the WGSL program for `count` rows of `columns` elements, which writes to the buffer `into`. It
+    has a dispatch for each window of the bindings. Raises Unsupported if the dtype or the size exceeds the
+    device's limits."""
     require_storage(dtype, limits, exact=not formula.powers)
     rows = layout(formula, columns, dtype, limits)
     names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
@@ -140,8 +139,7 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a kernel. `x0`, `x1`,... are the units of an input x that are kept in registers, and `x` is
-    any other unit of it."""
+    """The text of a kernel: `x0` and `x1` are units of an input x in registers, and `x` is another unit."""
 
     formula: RowFormula  # formula of a row
     rows: WgslRows  # threads and units of a row
@@ -165,7 +163,7 @@ class _Text(msgspec.Struct, frozen=True):
         return rows.shader(formula.names, ("tops", "sums")[not formula.powers :], functions, lines)
 
     def _each(self, function: str, formula: Formula, k: int | str) -> list[str]:
-        """Return a call of `function` for each part of unit `k`. The arguments are the formula's inputs."""
+        """Return a call of `function` for each part of unit `k` of the formula's inputs."""
         values = [self._parts(name, k) for name in formula.names]
         return [f"{function}({', '.join(part)})" for part in zip(*values, strict=True)]
 
@@ -191,7 +189,7 @@ class _Text(msgspec.Struct, frozen=True):
         return self.rows.storage.encode(*self._each("element", self.formula.element, k))
 
     def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
-        """Return the lines for every unit that is not held, after loads of the formula's inputs."""
+        """Return the lines for each unit that is not held, after loads of the formula's inputs."""
         loads = [f"let {name} = {name}_[row + u];" for name in self.formula.inputs]
         loads += [f"let {name} = {name}_[u];" for name in self.formula.across if name in formula.names]
         return self.rows.loop([f"    {line}" for line in (*loads, *lines)])
@@ -213,14 +211,13 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _powers(self, step: RowStep) -> list[str]:
-        """Return the statements of a fold of powers. The running maximum starts at the lowest finite number,
-        because -inf - -inf would be NaN. The sum over units that are not held is rescaled whenever a larger
-        value occurs."""
+        """Return the statements of a fold of powers."""
         rows, top = self.rows, f"top_{step.index}"
         across = rows.storage.across
         first, *others = [term for k in range(rows.held) for term in self._terms(step, k)]
         lines = [f"  var v = {first};", *(f"  v = max(v, {term});" for term in others)]
         lines.append(
+            # from the lowest finite number up: -inf - -inf would be NaN
             f"  var highest = max({_LOWEST}, {across('max', 'v')});"
             if rows.rest
             else f"  let highest = {across('max', 'v')};"
@@ -233,6 +230,7 @@ class _Text(msgspec.Struct, frozen=True):
                 f"let w = {terms[0] if len(terms) == 1 else f'max({terms[0]}, {terms[1]})'};",
                 f"let higher = max(highest, {across('max', 'w')});",
                 f"let e = {' + '.join(self._raise(step, '', 'higher'))};",
+                # rescaled whenever a larger value occurs
                 f"total = fma(total, exp(highest - higher), {across('', 'e')});",
                 "highest = higher;",
             ],
