@@ -310,9 +310,8 @@ def measuring_command(key: Key, n: int | None = None) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return the advice for a call of size `n` in this regime (by id) from one of the runs, which are
-    sorted, newest first. `first_to_know` tells which run answers. Raises InputError if no run has this op,
-    dtype and params."""
+    """Return the advice for a call of size `n` in this regime (by id). `runs` are sorted, newest first, and
+    `first_to_know` tells which of them answers. Raises InputError if no run has this op, dtype and params."""
     seen: set[Key] = set()
 
     def sets() -> Iterator[ContenderSet]:

@@ -316,8 +316,8 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return the times of one case over the runs, for each series, regime and device. It is the case with times
-    in the most runs, at least two; among equals the largest one, then the fastest. Variants are left out."""
+    """Return one history for each series, regime and device: that of the case with times in the most runs, at
+    least two. Among equals, the largest size counts, then the fastest implementation. Variants are left out."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

@@ -177,9 +177,9 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(
     analysis: Analysis, *, by_device: bool = False, backend: str | None = None, thresholds: bool = True
 ) -> MachineAnswer:
-    """Return the content of the final screen. `by_device` shows every GPU backend, and `backend` this one
-    instead of the fastest, if it was compared with a CPU. Without `thresholds`, the cells hold gains only,
-    which takes little time."""
+    """Return the content of the final screen. `by_device` shows every GPU backend. `backend` is shown in place
+    of the fastest one, if it was compared with a CPU. Without `thresholds`, the cells hold gains only, which
+    takes little time."""
     run, cases = analysis.run, op_cases(analysis)
     curves = analysis.break_even if thresholds else analysis.points
     ranked = _rank_backends(curves)
@@ -375,7 +375,7 @@ def _implementations(
 
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: SizeUnit) -> dict[int, int]:
-    """Map the measured sizes nearest to IMPLEMENTATION_SIZES to their index there; `sizes` must ascend."""
+    """Choose a few of the ascending `sizes`, each with the index of its column in a table."""
     last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -414,7 +414,7 @@ def _best_implementation(
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Tell whether the result of the op has more than one element."""
+    """Tell whether the op is known to make more than one element."""
     op = declaration(case.op)
     return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 

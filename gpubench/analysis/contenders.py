@@ -165,8 +165,9 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that advice can use, in a group for each op, dtype and params that has a time. Variants,
-    overheads and software adapters are left out, and so is compiled code of users' functions."""
+    """Return the cases that advice can use, in a group for each op, dtype and params that has a time.
+    Variants, overheads and software adapters are left out. So is compiled code of users' functions that also
+    run as written."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -188,7 +189,7 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
-    """Return the contenders among the cases in `group` for a call in this regime (by id)."""
+    """Return the contender set of the cases in `group` for calls of this regime (by id)."""
     return compete(run, group, regime, list(contenders(group, regime)))
 
 
@@ -258,8 +259,8 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at size `n`, if it is faster than `decision`. Beside a chosen GPU,
-    splits over that GPU count only. Returns None if there is none, or if `decision` chose no device."""
+    """Return the fastest recommended split at size `n`, if it is faster than the choice of `decision`. If that
+    is a GPU, only splits over it count. Returns None if there is none, or without a choice."""
     best = decision.best
     if best is None:
         return None

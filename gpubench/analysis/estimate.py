@@ -185,7 +185,7 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """Return the kind of a device by `kinds`; guessed from the id if the device was never opened."""
+    """Return the kind of a device by `kinds`, or a guess by its id if it was never opened."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]

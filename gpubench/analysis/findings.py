@@ -43,8 +43,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first: those in the file, and those found now that the file does
-    not have."""
+    """Return all warnings, gravest first: those in the file, and new ones that it lacks."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}

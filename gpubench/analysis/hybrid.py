@@ -31,7 +31,7 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The fastest pipeline of an op at one size on one device, compared with the fastest waited call that
-    copies. The gain is null if no session measured both. What was not timed of the stages is null."""
+    copies. The gain is null if no session measured both, and the fields about stages if they were not timed."""
 
     # fields that are left out of the JSON rows
     aside: ClassVar = ("case", "copied", "interval", "pays")
@@ -215,8 +215,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return the reason that forbids a verdict, or an empty text if nothing forbids one. Returns None if
-        the shared call surely gains, in sessions that did not choose the share."""
+        """Return the reason that forbids a verdict, or an empty text if nothing does. Returns None if the
+        shared call surely gains. A gain in the sessions that chose the share is not sure."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":

@@ -158,7 +158,7 @@ class Policy:
 
         `regime` is an id, such as "transfer-always" or "resident", or a word of `threshold`. `hybrid` means
         that the caller can compute on both sides at once, so that the answer may be a split. docs/advice.md
-        tells when it is unknown.
+        tells when the answer is unknown.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else dtype_name(dtype)
@@ -189,8 +189,7 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return what answers calls of this op, dtype, params and regime, and keep it if a run measured
-        such calls."""
+        """Return the object that answers such calls, which is kept if a run measured them."""
         tried = (outcome.case.op for measured in self._runs for outcome in measured.run.outcomes)
         name = op if _load(op) is not None else resolve_op(op, tried)
         key, regime_id = Key(name, dtype_name(dtype), params), situation_regime(regime)

@@ -209,7 +209,7 @@ def _counted_s(case: CaseResult) -> float | None:
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Return the peak that allows this case the lower rate, or None if that was not measured."""
+    """Return the peak that limits this case, or None if that peak was not measured."""
     # the float32 peak does not limit it
     if case.case.variant == TF32:
         return None
@@ -269,7 +269,7 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return the cost of allocating 1 Mi float32 elements from the memory pool, or None if it was
+    """Return the cost of allocating about 1 Mi float32 elements from the memory pool, or None if it was
     not measured."""
     walls = [
         (case, case.time.estimate)

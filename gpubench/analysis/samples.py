@@ -47,7 +47,8 @@ def used_sessions(run: Run) -> frozenset[int] | None:
 
 
 def count_sessions(run: Run) -> int:
-    """Return the number of sessions of the plan that count; a session and its repeats are one."""
+    """Return the number of sessions of the plan that count; a session and its repeats are one. If the file
+    lists none, it is the planned number, or 0 without samples."""
     if run.sessions:
         return len(observations(run))
     # the file lists no sessions

@@ -79,7 +79,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of the cases that do not run a user's function as written, because they compile it or use
-    PyTorch on the CPU. Functions count that also run as written, on both a CPU and a GPU."""
+    PyTorch on the CPU. Only functions that also run as written on both a CPU and a GPU count."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -380,8 +380,8 @@ class BreakEven(OfSeries, frozen=True, kw_only=True):
 
     @property
     def size(self) -> float | None:
-        """The size from which the device wins: the geometric middle of a bracket, infinity if there is none,
-        None if it is unknown."""
+        """The size from which the device wins, or the geometric middle of a bracket. Infinity if it wins at no
+        measured size, None if the size is unknown."""
         if self.bracketed:
             return math.sqrt((self.lo or 1) * (self.hi or 1))
         return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)

@@ -424,7 +424,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with the times of both sides at the smallest size that reaches it."""
+    """Return a break-even as evidence, with both sides' times at the smallest size that reaches it, or at
+    the largest."""
     cell = threshold(curve)
     size = cell.n if cell.kind in ("at", "range") else None
     size = curve.first if curve.verdict == "all-sizes" else size

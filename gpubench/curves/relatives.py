@@ -49,8 +49,8 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
         """Return the times of a contender. `relation` is (dtype, device, implementation, regime id). `moved`
-        gives for each size the bytes that a launch moves, and those of them that it writes; without sizes
-        there, the contender has no relatives."""
+        maps sizes to the bytes that a launch moves, and to those that it writes. If it is empty, the contender
+        has no relatives."""
         # An op that writes next to nothing is a reduction, which is related only to other reductions.
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
@@ -175,8 +175,8 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Scale the variances of the points to their chi-squared `misfit`, which has this number of `degrees`
-    of freedom."""
+    """Scale the points' variances by how far their chi-squared `misfit` of `degrees` of freedom is
+    from expected."""
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]
@@ -235,8 +235,7 @@ def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
 
 
 def _together(near: Sequence[Point], level: float) -> Point:
-    """Return the weighted mean of close points, which deviate by `level` (a standard deviation) from each
-    other's curves."""
+    """Return the weighted mean of close points of curves that deviate by the standard deviation `level`."""
     weights = [1 / (point.variance + level**2) for point in near]
     total = sum(weights)
     x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total

@@ -279,8 +279,8 @@ def mean_log(values: Iterable[float]) -> float:
 
 
 def run_value(sessions: Iterable[Sequence[float]]) -> float:
-    """Return the time of a case: exp of the mean over the sessions of each session's mean ln(block). Each of
-    the sessions, at least one, has a block."""
+    """Return the time of a case: the geometric mean over the sessions of their blocks' geometric means. There
+    is at least one session, and each has a block."""
     means = [mean_log(blocks) for blocks in sessions]
     return math.exp(math.fsum(means) / len(means))
 
@@ -373,8 +373,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return two p-values of the exact one-sided Mann-Whitney test: small if `new` is larger than `base`, and
-    small if it is smaller. Equal values share the mean of their ranks."""
+    """Return two p-values of the exact one-sided Mann-Whitney test. The first is small if `new` is larger than
+    `base`, the second if it is smaller. Equal values share the mean of their ranks."""
     ranks = _ranks([*base, *new])
     times = 1 if all(map(float.is_integer, ranks)) else 2  # a rank that two share is a half
     whole = [round(times * rank) for rank in ranks]
@@ -405,8 +405,8 @@ _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 
 def growing_k(looks: int) -> float:
-    """Return by how many robust standard deviations a suspect must fall short of its peers. With it, `looks`
-    comparisons by chance alone find a suspect in at most one fleet of twenty."""
+    """Return by how many robust standard deviations a suspect must fall short of its peers, in a fleet with
+    `looks` comparisons. Chance then finds a suspect in at most one fleet of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 

@@ -58,7 +58,7 @@ class Process(Protocol):
         """Prepare x = ln(size) for `mean` and `covariances`."""
 
     def mean(self, place: Any) -> float:
-        """Return the expected ln(seconds) at a place, as `place` returned it."""
+        """Return the expected ln(seconds) at a prepared place."""
 
     def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
         """Return the covariances between ln(seconds) at `place` and ln(seconds) at each of `others`."""
@@ -100,8 +100,8 @@ class Warp(NamedTuple):
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """Return the step of ln(seconds) between point `i` and the next point: the change beyond what the slopes on
-    both sides explain. Returns 0 if the squared step is at most `sure` times the variance of chance, or if the
-    slopes cannot tell."""
+    both sides explain. Returns 0 for a step that chance (its variance times `sure`), an outlier, the slopes or
+    a wide gap may explain."""
     low, high = points[i : i + 2]
     # too wide to be judged by the slopes beside it
     if high.x - low.x > WIDEST:
@@ -157,8 +157,8 @@ class Walk:
     """A process: a straight line of unknown level and slope, plus random walks of its height and of its slope.
 
     `mean` is the expected ln(seconds), the same at each x. `level` and `slope` are the standard deviations of
-    the line, whose level is that at x = `low`. `warp` is the variance of the height, and `bend` what the slope
-    gains in variance for each unit of x.
+    the line's level at x = `low` and of its slope. `warp` is the variance of the height's walk, and `bend` the
+    variance that the slope gains for each unit of x.
     """
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
@@ -388,8 +388,8 @@ class Height(NamedTuple):
     gap: tuple[float, float] = (0.0, 0.0)  # the ends of the gap, as ln(n)
 
     def branches(self) -> list[tuple[float, float]]:
-        """Return pairs (probability, mean): the step lies below the size, and it lies above. Returns one pair
-        if there is no step."""
+        """Return two pairs (probability, mean): for a step below the size, and for one above it. Without a
+        step, return one pair."""
         if not self.jump:
             return [(1.0, self.mean)]
         before = self.mean - self.share * self.jump

@@ -90,7 +90,7 @@ class KernelCpus(NamedTuple):
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
     """Return the sets of CPUs in the kernel's numbering; `listed` is the system's list of online CPUs. If
-    both number alike, `cpuset` is restricted to the online CPUs. A `cpuset` without a CPU of `affinity`
+    that has the same numbering, `cpuset` is restricted to it. A `cpuset` without a CPU of `affinity`
     becomes invalid."""
     # In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
     # `affinity` and `cpuset` keep the kernel's numbers.
@@ -222,8 +222,8 @@ def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
 
 
 def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
-    """Return the kinds with their ranks, by capacity, then clock, then threads per core (highest first), then
-    CPU number."""
+    """Return the kinds, fastest first, with their ranks: by capacity, clock and threads per core, then by the
+    lowest CPU number."""
 
     def speed(kind: CpuKind) -> tuple[float, ...]:
         width = kind.logical / kind.cores if kind.cores else 0
@@ -429,8 +429,8 @@ class Caches(NamedTuple):
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches; absent if none is listed. The fact is invalid if groups of CPUs that share caches
-    overlap. It is also invalid if a cache has a damaged file on all of its CPUs, or is incomplete on
+    """Read the caches; absent if none is listed. The fact is invalid if groups of CPUs that share one kind of
+    cache overlap. It is also invalid if a cache has a damaged file on all of its CPUs, or is incomplete on
     some only."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
@@ -484,8 +484,8 @@ class Frequencies(NamedTuple):
     folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return one fact for the cpufreq file `name`, with the value that `merge` makes of those of all CPUs.
-        It is invalid if a file is damaged, and absent if no CPU has a value."""
+        """Return one fact for the cpufreq file `name`, whose value `merge` makes of the CPUs' values. It is
+        invalid if a file is damaged, and absent if no CPU has a value."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)

@@ -277,8 +277,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions of a GPU, sorted by id. Partitions without a uuid count if none has one: then those
-    of the source that lists the most."""
+    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are left out if another one has a
+    uuid. Else the source that lists the most of them counts."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -301,7 +301,7 @@ def partitions(device: MergedDevice) -> list[Partition]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """Return the APIs that list the device, by the source, or by `SOURCE:DRIVER` for its second driver on."""
+    """Return the APIs that list the device, by source, or by `SOURCE:DRIVER` from its second driver on."""
     apis: dict[str, Api] = {}
     lists = {r.enumeration: r for r in reversed(device.records) if r.source not in _LOCAL}
     for (source, driver), record in sorted(lists.items()):
@@ -393,7 +393,7 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> list[int | str]:
     """Parse a list of visible devices, such as CUDA_VISIBLE_DEVICES. Return its numbers (below `count`) or its
-    uuids in full, of which the text may have unique beginnings. The list ends at its first invalid item, and a
+    full uuids, which the text may shorten to unique beginnings. The list ends at its first invalid item, and a
     duplicate makes it empty."""
     seen: list[int | str] = []
     for token in (part.strip() for part in text.split(",")):

@@ -173,7 +173,7 @@ def this_host() -> Machine:
 
 def read_this_host(root: Root) -> Files:
     """Read the files of this machine, and add the facts that uname reports. On systems other than Linux, psutil
-    gives the memory."""
+    tells CPU and memory if no file does."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}

@@ -494,8 +494,8 @@ def node_status(path: str) -> str:
 
 def runtime_warnings(nvidia: bool, cuda: int | None, capabilities: Collection[int]) -> list[MachineWarning]:
     """Return a warning if Numba is missing, and one if CuPy is missing beside NVIDIA's driver (`nvidia`).
-    `cuda` is the newest CUDA version of the driver, such as 13000, or None. `capabilities` are those of the
-    GPUs, such as 75 for 7.5."""
+    `cuda` is the newest CUDA version of the driver, such as 13000, or None. `capabilities` are the GPUs'
+    compute capabilities, such as 75 for 7.5."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
@@ -517,8 +517,8 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 def torch_warnings(gpus: Sequence[Gpu], *, wsl: bool = False) -> list[MachineWarning]:
     """Return a warning for each vendor (AMD, Intel) of a discrete GPU whose PyTorch is missing. GPUs known to
-    be unusable, and models that ROCm does not serve, do not count. `wsl` asks for the wheels that the vendor
-    has for Windows."""
+    be unusable, models that ROCm does not serve, and Macs do not count. `wsl` asks for the wheels that the
+    vendor has for Windows."""
     # The vendor's PyTorch may not drive its integrated GPUs.
     fit = [gpu for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False]
     served = {gpu.vendor.value for gpu in fit if not re.match("gfx([678]|101)", gpu.compute.arch.value or "")}

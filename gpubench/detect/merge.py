@@ -207,7 +207,7 @@ METAL = re.compile(r":metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
-    """Add a record of Metal to the only GPU that Metal lists, or make a new device of it."""
+    """Add a record of Metal to the only GPU that Metal lists, warn of several, or make a new device."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
@@ -269,7 +269,7 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
-    """Tell whether the record may be about the device: the vendors are equal, and the ids do not differ."""
+    """Tell whether the record may be about the device, by vendor and device id."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP

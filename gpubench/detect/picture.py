@@ -224,7 +224,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """Return a text with the clocks, in hertz, that are known, or None."""
+    """Return a text with the known clocks, given in hertz, or None if none is known."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -415,9 +415,9 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """Return the recommendation and the parts as text, NARROWEST to WIDEST columns wide like the terminal.
-    `bars` shows the used memory as bars. `color` is the number of colours: 0, 16 or 256. `ascii` replaces signs
-    beyond ASCII."""
+    """Return the recommendation and the parts as text, as wide as the terminal within NARROWEST and WIDEST
+    columns. `bars` shows the used memory as bars. `color` is the number of colours: 0, 16 or 256. `ascii`
+    replaces signs beyond ASCII."""
     import shutil
 
     # the terminal may show no others

@@ -133,8 +133,8 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """Return the flags that matter for speed and that all CPUs in `online` share, in a fixed order. Returns
-    None if no flags are listed."""
+    """Return the flags that matter for speed and that all CPUs share, in a fixed order, or None if no flags are
+    listed. Only CPUs in `online` count, if the file numbers them alike."""
     # else it is unknown which blocks are those of `online`
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None

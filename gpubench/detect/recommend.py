@@ -415,8 +415,8 @@ _DRIVERS = {
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Return a sentence that explains a code of `why_not` or of a reason, with a remedy for this GPU. It is ""
-    for an unknown code."""
+    """Return a sentence that explains a code of `why_not` or of a reason for this GPU. It is "" for an
+    unknown code."""
     node, variable, vendor = gpu.access.device_node, gpu.access.hidden_by_env.value, gpu.vendor.value or ""
     path = node.source or ""
     if code == "HIDDEN_BY_ENV" and variable:

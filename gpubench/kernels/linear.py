@@ -94,8 +94,8 @@ def linear(
     scale: Callable[..., Array] = scale_of_sum, **declared: Any,
 ) -> Op:  # fmt: skip
     """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
-    after x and w. `turned`: the rows are gradients dy, and the weights are stored m x k, as in a backward pass.
-    `expr` replaces the epilogue's array expression, and `declared` are further fields of the op."""
+    after x and w. With `turned`, the rows are gradients dy, and the weights are stored m x k, as in a backward
+    pass. `expr` replaces the epilogue's array expression, and `declared` are further fields of the op."""
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
     beside = tuple(
@@ -144,8 +144,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that computes slabs of rows on all threads, or all rows at once if they are few. `turned`
-    is as in `linear`."""
+    """Return a launch that computes slabs of rows on all threads. Few rows, or those of a single thread, are
+    computed at once. `turned` is as in `linear`."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -376,7 +376,8 @@ def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of the product's error: that of the normed row times the norm of each column of w."""
+    """Return the scale of the product's error: the norm of the normed row's scale times that of each column
+    of w."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)

@@ -136,7 +136,7 @@ def _kernel(x: str, out: str) -> GpuText:
 
 
 def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
-    """Return the passes: one for each chunk's sum and, for several chunks, one that adds these up."""
+    """Return the passes: one that adds up each chunk and, for several chunks, one that adds up their sums."""
     grid = (cut.across, cut.chunks, 1)
     if cut.chunks == 1:
         return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)

@@ -48,7 +48,7 @@ from gpubench.kernels.templates.cpu import (
 
 
 def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return candidates with ordinary stores and, for large arrays, with streaming stores."""
+    """Return candidates with ordinary stores and, for large arrays that allow them, with streaming stores."""
     size = ITEMSIZE[dtype]
 
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:

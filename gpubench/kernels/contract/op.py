@@ -187,7 +187,7 @@ class Ladder(msgspec.Struct, frozen=True):
 
     def snap(self, n: float) -> int:
         """Return the size nearest to `n`, by ratio, in the series 2^((k + 1/2) / 4) for whole k, at most
-        `high`. It is rounded to whole granules, or to a whole number if it has less than two."""
+        `high`. It is a multiple of the granule, or any whole number if it is small and `low` is no multiple."""
         # No powers of two, at which padded and tiled kernels look better than they are.
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
@@ -225,7 +225,8 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Collective(Overhead, frozen=True, kw_only=True):
-    """An exchange of data among the ranks of a device group. n is the bytes of a rank's largest buffer."""
+    """An exchange of data among the ranks of a device group. n is the number of bytes of a rank's
+    largest buffer."""
 
     call: Literal["exchange"] = "exchange"  # kind of call
     name: str  # name of the collective, if there are no `pairs`
@@ -575,7 +576,7 @@ timed_call = partial(
 @cache
 def overhead(call: Any, summary: str) -> Op:
     """Return the op that times `call`. A call with n bytes has a library and a tuned implementation; any other
-    has n = 1 and a library one."""
+    has n = 1 and no tuned one."""
     of_bytes = call in _OF_BYTES
     return timed_call(
         name=call, group="overhead", summary=summary,

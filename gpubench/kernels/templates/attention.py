@@ -206,8 +206,9 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose the queries of a thread, 1 or 2, and the warps of a group, which divide the keys. `itemsize` is
-    the bytes of a number in the arithmetic. Raises Unsupported for heads that are too wide for registers."""
+    """Choose the queries of a thread, 1 or 2, and the warps of a group, which divide the keys. `itemsize`
+    is the number of bytes of a number in the arithmetic. Raises Unsupported for heads that are too wide
+    for registers."""
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")

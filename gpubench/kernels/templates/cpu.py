@@ -111,8 +111,8 @@ class Blocks(Protocol):
         """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Like `run`, for a function that multiplies matrices with BLAS, then of one thread for each of
-        these threads."""
+        """Like `run`, while BLAS has one thread in each of these threads: for a function that
+        multiplies matrices."""
 
 
 class ThreadScratch:

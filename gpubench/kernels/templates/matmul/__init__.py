@@ -76,19 +76,20 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """The vec4s of workgroup memory in which half of the teams leave their sums for the other half."""
+        """The number of vec4s of workgroup memory in which half of the teams leave their sums for the
+        other half."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """The vec4s of workgroup memory of a group: for the tiles of both operands, or for the sums of the
-        teams if these take more."""
+        """The number of vec4s of workgroup memory of a group: for the tiles of both operands, or for the sums
+        of the teams if these take more."""
         # transposed in the worst case
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """Return whether the device's limits allow a group of this tile. `itemsize` is the bytes of a number in
-        the arithmetic."""
+        """Return whether the device's limits allow a group of this tile. `itemsize` is the number of bytes of a
+        number in the arithmetic."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
@@ -165,7 +166,8 @@ def _full(limits: Limits) -> int:
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return copies of tiles in which several groups share K. Tiles whose groups fill the device have none."""
+    """Return copies of tiles in which several groups share K, for tiles that leave the device partly idle and
+    can be split."""
     # Without such copies, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an
     # H200.
     full, cuts = _full(limits), []

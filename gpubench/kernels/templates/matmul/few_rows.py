@@ -73,7 +73,7 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The pairs (mean, sum of squares) of a row after the first of the two joins in WGSL, which join about
+        """The number of pairs (mean, sum of squares) of a row between the two joins in WGSL, which join about
         equally many."""
         return 1 << self.lanes.bit_length() // 2
 

@@ -52,7 +52,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def pitch(self) -> int:
-        """The vec4s from line to line in workgroup memory."""
+        """The number of vec4s from line to line in workgroup memory."""
         # lines of a turned operand begin in different banks
         return self.length // 4 + self.turned
 
@@ -62,7 +62,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """The units of memory in a line. A unit is a vec4, or an element of a `loose` operand."""
+        """The number of units of memory in a line. A unit is a vec4, or an element of a `loose` operand."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
@@ -308,7 +308,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def quads(self) -> int:
-        """The vec4s of a row of C, of which the last may be partly used."""
+        """The number of vec4s of a row of C, of which the last may be partly used."""
         return ceil_div(self.n, 4)
 
     @property

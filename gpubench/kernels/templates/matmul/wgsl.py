@@ -82,7 +82,7 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> bool:
-        """Whether the lines are read element by element: they consist of no whole vec4s."""
+        """Whether the lines are read element by element, because they are short and no whole vec4s."""
         odd = not self.turned and self.extent % 4 != 0
         # so short that a dispatch for a padded copy would cost more
         return odd and self.extent <= _LOOSE and self.k == self.deep

@@ -49,7 +49,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
 
 def _columns(params: Params) -> int:
-    """Return the length of a row: `columns`, or else the largest divisor of n up to 1024."""
+    """Return the length of a row: `columns`, the largest divisor of n up to 1024 or, if that is small, n."""
     n = params["n"]
     if "columns" in params:
         return params["columns"]
