@@ -1,8 +1,8 @@
 """`Analysis`: one run as a report reads it, with its cases, speedups and break-evens. The same file always
 gives the same result.
 
-Other modules compute further parts of a report from an `Analysis`. The functions for several runs group the
-runs by machine, find the sizes that all machines measured, and follow the time of a case from run to run.
+Other modules compute further parts of a report from an `Analysis`. The functions for several runs group them by
+machine, find common sizes, and follow the time of a case from run to run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The content of the final screen of a run: for each op the size from which one GPU backend pays and the gain,
-or the reason why nothing can be compared. The sentences are in `report/sections/answer.py`."""
+"""The content of the final screen of a run: for each op, the size from which one GPU backend pays, and the
+gain. Without these, it is the reason why nothing can be compared. The sentences are in
+`report/sections/answer.py`."""
 
 from __future__ import annotations
 

@@ -273,9 +273,9 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return the first set that compares both sides at `n`, else the first with any time there, else the first;
-    with its decision. `sets` go from the newest run to the oldest, and are read as far as needed. Returns None
-    without sets."""
+    """Return a set with its decision: the first that compares both sides at `n`, else the first with any time
+    there, else the first. `sets` go from the newest run to the oldest, and are read as far as needed. Returns
+    None without sets."""
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
         decision = choose(contender_set, n)

@@ -1,5 +1,5 @@
 """The rows of a report, one for each outcome of a run. A row has the estimate with its interval, spread, rates,
-label and, for a copying call, the time breakdown; or it has the reason why there is no number."""
+label and, for a copying call, the time breakdown. Or it has the reason why there is no number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The analysis of splits and pipelines (docs/hybrid.md): does it pay to split an op over the CPU and a GPU, or
-to overlap copies, and if not, why?
+"""The analysis of splits and pipelines (docs/hybrid.md): whether it pays to split an op over the CPU and a GPU,
+or to overlap copies, and if not, why.
 
-Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone, and f is the
+Splits: t(f) = max(f t_gpu, (1 - f) t_cpu). Here t_gpu and t_cpu are the times of each side alone, and f is the
 GPU's share. Some sessions timed several shares, and the best share f was chosen. The gain comes from the other
 sessions, paired with the faster side alone.
 

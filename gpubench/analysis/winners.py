@@ -1,9 +1,9 @@
 """The winners of a run. `ratio_map` returns the winner at each size, for each op, GPU and situation (the map of
 the run). `situations` returns the winner in each situation, which is the evidence for a mode.
 
-The map has a lane for each op and dtype (and params other than the size), and a lane has a strip for each GPU
-and situation. The ratio at a size is that of the curves of both sides; outside the curves it is unknown. The
-mode itself is decided by gpubench/detect/recommend.py.
+The map has a lane for each op and dtype (and params other than the size). A lane has a strip for each GPU and
+situation. The ratio at a size is that of the curves of both sides; outside the curves it is unknown. The mode
+itself is decided by gpubench/detect/recommend.py.
 """
 
 from __future__ import annotations

@@ -309,8 +309,8 @@ TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
-    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run, without that of a
-    step's place."""
+    """Return the variance of ln(seconds) of a single call at x = ln(n) in another run. It does not include the
+    uncertain place of a step."""
     shape = 0.0 if curve.knows(x) else WIDE_GAP
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 

@@ -222,7 +222,7 @@ def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: l
 def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
-    """Assign records of one list, vendor and kind to the devices that they fit; others become new devices."""
+    """Assign records of one list, vendor and kind to known or new devices, and warn of doubtful ones."""
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]

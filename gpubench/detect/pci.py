@@ -1,5 +1,4 @@
-"""The PCI functions in sysfs with their names from pci.ids, the DRM cards, and the GPUs of the device tree,
-which are on no PCI bus.
+"""The PCI functions in sysfs with their names from pci.ids, the DRM cards, and the GPUs of the device tree.
 
 Of a sleeping function, only those files are read that do not wake it. No decision depends on a name, because
 one id stands for several products. If no driver names a GPU, its name comes from gpubench's table of PCI names,

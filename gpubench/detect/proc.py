@@ -3,10 +3,9 @@
 /proc/cpuinfo has many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC. Control groups (v1,
 v2 and mixed) set a quota, a CPU set and a memory limit, and so do all groups above a group.
 
-A name of a group such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker,
-scope) and private parts, which identify a user or a container. The document has `*` in place of a private part.
-A recording has a number in its place, and the same private part has the same number everywhere, so that the
-recording is still a consistent machine.
+A name of a group, such as `docker-4f0c...9a.scope`, has public words (docker, scope) and private parts, which
+identify a user or a container. The document has `*` in place of a private part. A recording has a number in its
+place. One private part has one number, so that the recording is still a consistent machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """attention: softmax(q k^T / sqrt(e), causal) v for each head, the core of a transformer, without an n x n
 array.
 
-A row of qkv holds the query, the key and the value of one token, each divided into heads of e elements, as the
-projection before it writes them. A token attends to itself and to the tokens before it, which is half of the n
-x n scores. Source of the fused implementations: Dao and others, arXiv 2205.14135; of the running maximum:
-Milakov and Gimelshein, arXiv 1805.02867.
+A row of qkv holds the query, the key and the value of one token, each divided into heads of e elements. A token
+attends to itself and to the tokens before it, which is half of the n x n scores. Source of the fused
+implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv
+1805.02867.
 
 - CPU: compiled, four queries at a time; keys are in blocks in which the values of each element are adjacent.
 - CUDA and WGSL: a thread holds queries and their results in registers and goes through the keys

@@ -7,9 +7,9 @@ except by PyTorch, which masks them. The op is bound by memory.
 - CPU: two products by NumPy, for all heads at once.
 - CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the
   scores; if there are few keys, several threads share a key. Then teams of threads, each as wide as a value,
-  add up the values of their own keys, with a running maximum and a running sum, and merge their results at the
-  end. A step takes two barriers, so with few keys the time is the latency of memory. The group reads its head's
-  new key and value from the input and also writes them to the cache; no other group reads them in this launch.
+  add up the values of their own keys, with a running maximum and sum. At the end they merge their results. A
+  step takes two barriers, so with few keys the time is the latency of memory. The group reads its head's new
+  key and value from the input and also writes them to the cache. No other group reads them in this launch.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key, a power of two, for loads of `width` elements."""
+    """Choose how many threads share a key, for loads of `width` elements."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")

@@ -1,8 +1,8 @@
 """attention_grad: the gradient of `attention` with respect to its queries, keys and values, without an n x n
 array.
 
-Let p be the weights of a query and g the gradient of its result. With dp = g v^T and ds = p (dp - sum(p dp)),
-the gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao
+Let p be the weights of a query and g the gradient of its result. Let dp = g v^T and ds = p (dp - sum(p dp)).
+The gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao
 and others, arXiv 2205.14135.
 
 - CPU: blocks of queries of a head, by BLAS; each thread takes whole heads.

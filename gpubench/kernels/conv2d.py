@@ -1,8 +1,8 @@
 """conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel, in the order image, channel,
 y, x.
 
-As a matrix product it is: the filters, each a row of 9 C numbers, times the patches of an image, each a column
-of 9 C numbers for a pixel.
+It is a matrix product: the filters times the patches of an image. A filter is a row of 9 C numbers, and the
+patch of a pixel a column of 9 C numbers.
 
 - CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after
   band.

@@ -10,8 +10,8 @@ gemv: out = A x. It reads every element of A once, so memory bounds it. A is n x
 - CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no
   threads.
 - CUDA and WGSL: neighbouring threads share a row, and several short rows share a warp or a group. A thread may
-  work on several rows, for which it reads x once. If there are too few rows to fill the device, each row is
-  divided into parts, and a second launch adds these up in a fixed order.
+  work on several rows, for which it reads x once. Too few rows to fill the device are divided into parts, which
+  a second launch adds up in a fixed order.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 these ops are bound by memory. For sum_rows:
 
 - CPU: BLAS, as a vector of ones times the matrix; halves are added in float32, block by block.
-- CUDA and WGSL: neighbouring threads take neighbouring columns, and eight share a column. If there are too few
-  columns to fill the device, the rows are divided into chunks, and a second pass adds these up in a fixed
-  order.
+- CUDA and WGSL: neighbouring threads take neighbouring columns, and eight share a column. With too few columns
+  to fill the device, the rows are divided into chunks, which a second pass adds up in a fixed order.
 """
 
 from __future__ import annotations

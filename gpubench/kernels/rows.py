@@ -1,7 +1,7 @@
 """Ops along rows: softmax and layernorm with their derivatives, rmsnorm, cross_entropy and argmax.
 
 A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits, log(sum
-exp z) - z[label], and the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both.
+exp z) - z[label]. It is also the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both.
 
 - CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
 - CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.

@@ -8,7 +8,7 @@ tiktoken's format.
 
 Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read:
 `traffic` counts the expected number of distinct rows. `embedding_at` is for tokens that follow earlier ones:
-their positions begin at `start`, an input of one number, which a network that makes tokens keeps on the device.
+their positions begin at `start`, an input of one number. A network that makes tokens keeps it on the device.
 `token_append` writes a token behind those that a sequence has.
 
 - CPU: NumPy's `take` into the output, block by block; the positions are added while the block is in cache.

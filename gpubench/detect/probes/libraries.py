@@ -1,5 +1,5 @@
-"""Probes of native libraries and drivers: CUDA or HIP through CuPy, the adapters of wgpu, the render nodes of
-AMD and Intel, the BLAS that NumPy loads, and py-cpuinfo on systems without /proc/cpuinfo.
+"""Probes of native libraries and drivers: CuPy (CUDA or HIP), wgpu, the render nodes of AMD and Intel, NumPy's
+BLAS, and py-cpuinfo on systems without /proc/cpuinfo.
 
 CuPy creates a context and obeys CUDA_VISIBLE_DEVICES. Opening a render node wakes its GPU.
 

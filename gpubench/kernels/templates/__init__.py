@@ -5,9 +5,9 @@ device limits, element types in each language, and texts that serve for both lan
 
 - CUDA converts half precision by PTX instructions, so that no kernel needs a header of the CUDA toolkit. Some
   machines with a driver and CuPy do not have the toolkit.
-- WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact and the
-  arithmetic is in float32, so a result is rounded once, when it is stored. A `bitcast` between words and halves
-  cannot be used, because naga 29 compiles it to wrong values.
+- WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact. The arithmetic
+  is in float32, so a result is rounded once, when it is stored. A `bitcast` between words and halves cannot be
+  used, because naga 29 compiles it to wrong values.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A thread holds `rows` queries of one head and their results in registers. It goes through the keys four at a
 time, with a running maximum and a running sum. All threads of a warp read the same key in a single access. The
-keys are dealt out in turn to the `parts` of a group, which merge their results at the end, so that few queries
-still use many threads. No array of scores is ever written.
+`parts` of a group take the keys in turn and merge their results at the end. So few queries still use many
+threads. No array of scores is ever written.
 """
 
 from __future__ import annotations

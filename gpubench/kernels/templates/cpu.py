@@ -111,8 +111,7 @@ class Blocks(Protocol):
         """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Like `run`, while BLAS has one thread in each of these threads: for a function that
-        multiplies matrices."""
+        """Like `run`, for a function that multiplies matrices: BLAS has one thread in each of these threads."""
 
 
 class ThreadScratch:

@@ -4,7 +4,7 @@
 
 `m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step.
 The steps give the text in each language, the number of operations for an element, and a bound on the effect of
-rounding, by which the result of a user's function is judged.
+rounding. The result of a user's function is judged by that bound.
 """
 
 from __future__ import annotations

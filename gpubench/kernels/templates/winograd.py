@@ -7,7 +7,7 @@ pixels of the result. Source: A. Lavin and S. Gray, Fast Algorithms for Convolut
 section 4.1, F(2 x 2, 3 x 3).
 
 The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of
-round-off times the norms of patch and filter, of which a convolution is allowed 8 (an H200, eight shapes).
+round-off times the norms of patch and filter (an H200, eight shapes). A convolution is allowed 8.
 
 One launch writes the numbers of the filters, the other one does the rest. A block has 32 tiles, 64 filters and
 16 warps, one for each product.

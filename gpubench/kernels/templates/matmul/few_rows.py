@@ -1,7 +1,7 @@
 """Products of a few rows (at most 16) and a matrix of weights, with their epilogue, in one launch.
 
 Reading the weights and starting launches bound such products, not arithmetic. The threads of a group share a
-block of columns. Each thread takes some of the k steps, for all rows of x in its group, and loads 16 bytes of
+block of columns. Each thread takes some of the k steps, for all rows of x in its group. It loads 16 bytes of
 weights at a time if the length of a row of weights allows it. Weights that are stored transposed are read along
 their rows, by up to a warp for each column.
 
@@ -73,8 +73,8 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of pairs (mean, sum of squares) of a row between the two joins in WGSL, which join about
-        equally many."""
+        """The number of pairs (mean, sum of squares) of a row after the first of the two joins in WGSL."""
+        # both joins combine about equally many pairs
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA

@@ -1,9 +1,9 @@
 """Ops along rows, whose output is as long as the input: one formula of a row, in every language.
 
 - CPU: whole rows for each thread, or parts of a row if there are fewer rows than threads.
-- CUDA: a row is in the registers of its threads, which are a part of a warp, a warp, a block, or a cluster of
-  blocks that can access each other's shared memory. So each element is read only once, except in rows that are
-  too long for these registers.
+- CUDA: a row is in the registers of its threads: a part of a warp, a warp, a block, or a cluster of blocks with
+  access to each other's shared memory. So each element is read only once, except in rows that are too long for
+  these registers.
 - WGSL: `lanes` threads of a group share a row, and each keeps `held` units of every input in registers. Units
   that do not fit are read from memory a second time. Short rows share a group.
 """

@@ -2,8 +2,8 @@
 
     lambda m, y, dy: y * (dy - m.total(y * dy))
 
-In addition to the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)`, and
-`powers(x)`, which returns exp(x - the row's largest x) and the total of these powers.
+In addition to the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)` and
+`powers(x)`. The last returns exp(x - the row's largest x) and the total of these powers.
 """
 
 from __future__ import annotations
