@@ -5,11 +5,9 @@ import sys
 
 
 def _leave_working_folder() -> None:
-    """Remove the working folder from the module path, because a random.py of the user there would hide Python's.
-
-    The folder stays on the path if it holds this package, as in a checkout that is not installed.
-    """
+    """Remove the working folder from the module path, unless it holds this package."""
     try:
+        # A random.py of the user there would hide Python's.
         first, here = os.path.realpath(sys.path[0]), os.path.realpath(os.getcwd())
     except OSError:  # the folder is gone, so nothing can be imported from it
         return

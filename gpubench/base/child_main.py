@@ -88,18 +88,15 @@ def die_with(parent: int) -> None:
 
 
 def import_ours(root: str) -> None:
-    """Import the parent's gpubench, even if another package has that name. `root` is the folder that contains
-    it. The folder is put on the path after the standard library.
-
-    It stays on the path, because the parent may have found its libraries there, too. If it was on the path
-    before, its place does not change.
-    """
+    """Import the parent's gpubench, from the folder `root`, even if another package has that name. The folder
+    stays on the path, after the standard library, unless it was there before."""
     sys.path.insert(0, root)
     import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
 
     del sys.path[0]
     if os.path.realpath(root) in map(os.path.realpath, sys.path):
         return
+    # The parent may have found its libraries in this folder, too.
     standard = os.path.dirname(os.__file__)
     inside = [
         at for at, path in enumerate(sys.path) if path in (standard, os.path.join(standard, "lib-dynload"))

@@ -86,9 +86,8 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def read_text(path: StrPath, most: int) -> bytes:
-    """Return the bytes of a text file, in UTF-8 as by `as_utf8`. If the file has more than `most` bytes, return
-    its first `most` + 1 bytes, so that the caller sees that it is too long. Raises OSError, including
-    NotRegular."""
+    """Return the bytes of a text file, in UTF-8 as by `as_utf8`. A file of more than `most` bytes gives `most`
+    + 1 bytes, so that the caller sees that it is too long. Raises OSError, including NotRegular."""
     data = read_regular(path, most + 1)
     return data if len(data) > most else as_utf8(data)
 
@@ -110,22 +109,21 @@ def append(path: StrPath, data: bytes) -> None:
 
 
 def write_whole(path: StrPath, data: bytes) -> None:
-    """Replace the content of a regular file, or create it. Raises OSError, including NotRegular.
-
-    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader,
-    also after a kill at any moment, therefore finds the whole old file or the whole new one. A link still leads
-    to the file, which keeps its owner and permissions. A file that cannot be replaced in this way, such as one
-    that is mounted into a container, or in a file system that renames nothing, is written in place.
-    """
+    """Replace the content of a regular file in one step, or create it. A reader, also after a kill, finds the
+    whole old file or the whole new one, unless the file can only be written in place. Raises OSError, including
+    NotRegular."""
     about = None
     with contextlib.suppress(FileNotFoundError):
         about = os.stat(path)
     try:
+        # The new file gets the name after its data has reached the disk. A link still leads to the file, which
+        # keeps its owner and permissions.
         if not _DESCRIPTOR.fullmatch(os.fspath(path)):
             replace_file(Path(os.path.realpath(path)), data, about=about)
             return
     except OSError as error:
         # It may be written but not replaced, or not with its owner. On Windows another program has it open.
+        # Such a file, as one that is mounted into a container, is written in place.
         refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0) in _REFUSED
         if not refused or (about is not None and not os.access(path, os.W_OK)):
             raise
@@ -136,9 +134,9 @@ def write_whole(path: StrPath, data: bytes) -> None:
 def replace_file(
     target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None, lasting: bool = True
 ) -> None:
-    """Give `data` the name `target` in one step, as a new file with the permissions `mode` less the umask, or
-    with the owner and permissions in `about`. If `lasting` is true, the data first reaches the disk. A link of
-    that name is replaced. Raises OSError."""
+    """Give `data` the name `target` in one step, as a new file. It has the permissions `mode` less the umask,
+    or the owner and permissions in `about`; `lasting` data first reaches the disk. A link of that name is
+    replaced. Raises OSError."""
     if about is not None:
         _require_regular(about, target)
         if not os.access(target, os.W_OK):
@@ -165,13 +163,11 @@ def replace_file(
 
 def create_beside(target: Path, mode: int = 0o666) -> tuple[int, Path]:
     """Create an empty file under an unused name in the folder of `target`, with the permissions `mode` less the
-    umask. Returns its descriptor and path.
-
-    Raises OSError if it cannot be created. Existing files and links, even planted ones, are left alone.
-    """
+    umask. Returns its descriptor and path. Raises OSError if it cannot be created."""
     while True:
         fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
         with contextlib.suppress(FileExistsError):
+            # Existing files and links, even planted ones, are left alone.
             return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, mode), fresh
 
 
@@ -199,9 +195,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(source: StrPath, target: StrPath) -> None:
-    """Rename `source` to `target` in one step, and replace an existing `target`. Raises OSError. Windows
-    refuses this while any program, such as a virus scanner, has one of the files open, so there it is tried
-    again for up to 2 s."""
+    """Rename `source` to `target` in one step, and replace an existing `target`. Raises OSError, on Windows
+    after trying for 2 s."""
+    # Windows refuses this while any program, such as a virus scanner, has one of the files open.
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

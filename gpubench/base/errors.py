@@ -31,12 +31,9 @@ class ExitCode(enum.IntEnum):
 
 
 class GpubenchError(Exception):
-    """An expected problem, which is reported to the user in up to three lines.
-
-    `code` is a key of `messages.ERRORS`, on which scripts may rely. `message` says what happened; if it is
-    empty, the sentence of that entry is used. `why` is the reason, or "" if there is nothing to add. `hint` is
-    what to do next; None means the remedy of that entry, and "" means no remedy.
-    """
+    """An expected problem, which is reported to the user in up to three lines: `message` (what happened), `why`
+    and `hint` (what to do). `code` is a key of `messages.ERRORS`, on which scripts may rely. Its entry gives an
+    empty `message` and a `hint` of None; "" leaves a line out."""
 
     exit_code = ExitCode.FAILED
 
@@ -82,11 +79,9 @@ class BadPlugin(GpubenchError):
 
 
 class BackendError(Exception):
-    """Base class of the errors that a backend raises in place of the vendor's exceptions.
-
-    `reason` is a key of `messages.REASONS`; None means the class's own. `detail` says in one sentence what
-    happened. `hint` is the remedy, or "" if none is known.
-    """
+    """Base class of the errors that a backend raises in place of the vendor's exceptions. `reason` is a key of
+    `messages.REASONS`; None means the class's own. `detail` says in one sentence what happened, and `hint` is
+    the remedy, or ""."""
 
     reason: Reason = "error"
 
@@ -180,10 +175,9 @@ MOST_CHOICES = 20  # most names that a message lists
 
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
-    """Return `word` if it is one of `names`, otherwise raise UsageError. `what` is the name of the option, such
-    as "--format". `hint` replaces the text "did you mean", unless `word` holds several of the names. `listing`
-    is a command that lists all names, or "" if there is none; the error names it, and it replaces a list of
-    more than MOST_CHOICES names."""
+    """Return `word` if it is one of `names`, otherwise raise UsageError about the option `what`, such as
+    "--format". `hint` replaces the text "did you mean". `listing` is a command that lists all names, for the
+    error to name; "" means that there is none."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word
@@ -194,6 +188,7 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
         near = get_close_matches(word, allowed, n=3, cutoff=0.5)
         why = f"it is none of {len(allowed)} names" + (f"; similar: {', '.join(near)}" if near else "")
     words = word.split()
+    # A typed list of names lacks its commas, whatever `hint` says.
     if len(words) > 1 and set(words) <= set(allowed):
         hint = f"in a list write {','.join(words)}"
     steps = (hint or suggest(word, allowed), f"`{listing}` lists them all" if listing else "")

@@ -103,8 +103,8 @@ def torch_command(vendor: str, platform: str = sys.platform) -> str:
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """Return the commands that install PyTorch on the system `platform` (a value of sys.platform), as one text:
-    for the usual wheel, then for the GPUs of each vendor that this wheel does not drive."""
+    """Return the commands that install PyTorch on the system `platform` (a value of sys.platform), as one text.
+    The usual wheel is first, then wheels for the GPUs that it does not drive."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
@@ -255,11 +255,8 @@ CACHE = FolderRules("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache"
 
 
 def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) -> Path | None:
-    """Return gpubench's folder for one kind of file, without creating it. `environ` are the environment
-    variables, `platform` is a value of sys.platform. The folder is below the one that a variable names:
-    `kind.windows` on Windows, `kind.xdg` on other systems. On macOS, and without the latter variable, it is
-    below `kind.macos` or `kind.default` in the home folder. Returns None if the environment does not have what
-    is needed."""
+    """Return gpubench's folder for one kind of file, without creating it, or None if the environment does not
+    name its place. `environ` are the environment variables, and `platform` is a value of sys.platform."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -271,8 +268,8 @@ def user_folder(kind: FolderRules, environ: Mapping[str, str], platform: str) ->
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise that of `user_folder`, which
-    has the same arguments. The folder may not exist yet. Returns None if the environment names none."""
+    """Return the user's cache folder: `GPUBENCH_CACHE_DIR` if it is set, otherwise that of `user_folder`, whose
+    arguments are the same. The folder may not exist yet. Returns None if the environment names none."""
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
     return user_folder(CACHE, environ, platform)

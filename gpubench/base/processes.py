@@ -59,11 +59,9 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process with the variables of `extra`, which win.
-
-    Two variables get a default. Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
-    Without the variable of XLA, JAX takes three quarters of the GPU's memory from the other workers.
-    """
+    """Return the environment of this process with the variables of `extra`, which win, and with two defaults."""
+    # Without the first, the Vulkan loader of wgpu writes errors to stderr. Without the second, JAX takes three
+    # quarters of the GPU's memory from the other workers.
     defaults = {"XDG_RUNTIME_DIR": "/tmp", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return {**defaults, **os.environ, **(extra or {})}
 
@@ -109,9 +107,7 @@ class Excerpt:
 
 
 class _Process:
-    """A process with threads that read its pipes. `read` is called with its stdout, and an excerpt of its
-    stderr is kept. By default it has a session and process group of its own. `env` None means this process's
-    environment."""
+    """A process with threads that read its pipes: stdout by `read`, and stderr into an excerpt."""
 
     def __init__(
         self,
@@ -143,8 +139,7 @@ class _Process:
         self._begin(_drain, self._process.stderr, self.errors)
 
     def _begin(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Start a thread that reads or writes a pipe or waits for the process, and return it. If no thread can be
-        started, kill the process and raise OSError."""
+        """Start a thread for a pipe or the process, or kill the process and raise OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -155,21 +150,19 @@ class _Process:
         return thread
 
     def _end_group(self) -> None:
-        """Wait for the end of the process. If it is a Child or has failed, then end the rest of its group:
-        processes that a user's file started would run on and keep the pipes open, whose end shows a crash. A
-        command that succeeds may leave a daemon, as git does. SIGTERM does not end the tracker of
-        multiprocessing, which still frees shared memory.
-
-        The process is reaped after that, and by no other thread, because the number of a reaped process may
-        become that of a stranger's group.
-        """
+        """Wait for the end of the process, then end its group if it is a Child or has failed."""
         process = self._process
         try:
+            # The process is reaped later and by no other thread: the number of a reaped process may become that
+            # of a stranger's group.
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             failed = ended.si_status if ended else 0
         except (AttributeError, ChildProcessError):  # macOS before Python 3.13; SIGCHLD is ignored
             failed = process.wait()
         with self._reaping:
+            # Processes that a user's file started would run on and keep the pipes open, whose end shows a
+            # crash. A command that succeeds may leave a daemon, as git does. SIGTERM does not end the tracker of
+            # multiprocessing, which still frees shared memory.
             if failed or isinstance(self, Child):
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGTERM)
@@ -181,8 +174,7 @@ class _Process:
         return self.wait(0) is None
 
     def wait(self, limit_s: float) -> int | None:
-        """Return the exit status. A negative status is the negated number of the signal that ended the process.
-        Returns None if it still runs after `limit_s` seconds."""
+        """Return the exit status (negative: the number of a signal), or None after `limit_s` seconds."""
         if self._reaper is not None:
             self._reaper.join(max(0.0, limit_s))
             return self._process.returncode
@@ -191,8 +183,7 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process with its group, and kill them if the process still runs after `after_s`
-        seconds. 0: kill at once. Never raises."""
+        """Terminate the process with its group, and kill them after `after_s` seconds."""
         if after_s:
             self._send(signal.SIGTERM)
             self.wait(after_s)
@@ -205,7 +196,7 @@ class _Process:
         self._send(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _send(self, number: int) -> None:
-        """Send a signal to the process and its group. On Windows every signal kills them."""
+        """Send a signal to the process and its group, or kill them on Windows."""
         with self._reaping, contextlib.suppress(OSError):
             if self._process.returncode is None:
                 if self._own_session and hasattr(os, "killpg"):
@@ -216,8 +207,7 @@ class _Process:
                     self._process.send_signal(number)
 
     def settle(self, until: float | None = None) -> None:
-        """Let the readers read the rest of the output of an ended process, then close its pipes. Give up at
-        `until`, a value of `time.monotonic()`, by default after LET_GO_S."""
+        """Let the readers read the rest of an ended process's output until `until`, then close its pipes."""
         until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
@@ -243,12 +233,9 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 class Child(_Process):
-    """A child that sends and receives lines.
-
-    The queue `lines` has the child's messages, each with its line end, and None at the end of its output. If
-    `framed` is false, it has all lines of the output. `env` None means `environment()`. With `own_session`, the
-    child leads a session and a process group of its own.
-    """
+    """A child that sends and receives lines. The queue `lines` has its messages (all lines if `framed` is
+    false), each with its line end, and None at the end. With `own_session`, the child leads a session and a
+    process group of its own."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, *,
@@ -288,12 +275,10 @@ class Child(_Process):
         self.lines.put(None)
 
     def _read_messages(self, stream: IO[bytes]) -> None:
-        """Put each message into `lines`, and keep an excerpt of all other lines.
-
-        A message begins at the start of a line and may have any length.
-        """
+        """Put each message into `lines`, and keep an excerpt of all other lines."""
         message = bytearray()
         while piece := stream.readline(_PIECE):
+            # A message begins at the start of a line and may have any length.
             if not message and not piece.startswith(FRAME):
                 self._noise.add(piece)
                 continue
@@ -341,8 +326,8 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`. `env`, `most_output` and
-    errors: see `run_all`."""
+    """Run a command to its end, or for at most `limit_s` seconds. It reads `stdin`; `env`, `most_output` and
+    errors are as in `run_all`."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -351,16 +336,13 @@ def run_all(
     tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
     """Run commands at the same time, each to its end or to its limit in seconds, and return their results in
-    the same order. This takes at most `2 * LET_GO_S` longer than the longest limit.
-
-    `env` None means `environment()`. `stdin` contains the inputs of the first commands; the others get none. Of
-    each output, the first and the last `most_output` bytes are kept. `tell` is called once with the indices of
-    the commands that run longer than SILENT_S, if there are any. Raises OSError if a command cannot be started.
-    """
+    order. `stdin` has the inputs of the first commands, `most_output` limits the kept bytes, and `tell` gets
+    the indices of slow commands once. Raises OSError if a command cannot be started."""
     tasks: list[_Task] = []
     try:
         for place, (command, limit_s) in enumerate(commands):
             tasks.append(_Task(command, limit_s, env, stdin[place] if place < len(stdin) else b"", most_output))
+        # Slow: longer than SILENT_S.
         if tell is not None:
             until = time.monotonic() + SILENT_S
             for task in tasks:
@@ -369,6 +351,7 @@ def run_all(
                 tell(slow)
         for task in tasks:
             task.expire()
+        # In all this takes at most `2 * LET_GO_S` longer than the longest limit.
         until = time.monotonic() + LET_GO_S
         return [task.end(until) for task in tasks]
     finally:
@@ -408,8 +391,7 @@ class _Task(_Process):
             self.send_kill()
 
     def end(self, until: float) -> Ended:
-        """Return the result of the command. A process that is still running at `until`, a value of
-        `time.monotonic()`, is abandoned."""
+        """Return the result of the command; a process that runs on at `until` is abandoned."""
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
@@ -473,11 +455,11 @@ def read_cpu_times() -> CpuTimes | None:
 
 
 def _of_living_children() -> float:
-    """Return the CPU seconds that running workers and their descendants have used. A worker has children if a
-    user's function keeps a pool of processes, or in a virtual environment on Windows."""
+    """Return the CPU seconds that running workers and their descendants have used."""
     import psutil
 
     taken = 0.0
+    # A worker has children if a user's function keeps a pool, or in a virtual environment on Windows.
     for number in _children("self") or [child.pid for child in psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
             taken += sum(psutil.Process(number).cpu_times()[:4])  # its own, and of its children that have ended
@@ -485,9 +467,9 @@ def _of_living_children() -> float:
 
 
 def _children(number: int | str) -> list[int]:
-    """Return the ids of all descendants of the process `number` (an id or "self"), from the lists of children
-    that Linux has for each thread. Returns an empty list if there are none, and on other systems."""
+    """Return the ids of all descendants of the process `number` (an id or "self"), on Linux."""
     own: list[int] = []
+    # Linux lists the children of each thread. Other systems have no such files.
     for file in Path(f"/proc/{number}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
             own += map(int, file.read_text().split())
@@ -499,15 +481,12 @@ def no_cpu_times() -> None:
 
 
 def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """Return the load by other programs between two readings.
-
-    The counters advance in coarse ticks, so a small share can only be seen over a long time. If the readings
-    are less than LONG_ENOUGH_S apart, a share below a limit becomes None. The limit is BUSY_SHARE at
-    LONG_ENOUGH_S, and twice that at half the time. Both shares are None if a reading is missing.
-    """
+    """Return the load by other programs between two readings. Small shares of short times (below LONG_ENOUGH_S)
+    become None, because the counters advance in coarse ticks. Both shares are None if a reading is missing."""
     shares = load_in_ticks(before, after)
     if before is None or after is None or not 0 < after.at_s - before.at_s < LONG_ENOUGH_S:
         return shares
+    # BUSY_SHARE at LONG_ENOUGH_S, and twice that at half the time.
     least = BUSY_SHARE * LONG_ENOUGH_S / (after.at_s - before.at_s)
     return Share(*(share if share is not None and share > least else None for share in shares))
 

@@ -18,11 +18,9 @@ _TAIL = 200  # most characters of an unfinished line that are kept, because late
 
 
 class Stream:
-    """A standard stream whose writing methods are replaced. All others are passed on to the stream.
-
-    If `guarded` is true, no line acts as a command of a CI runner. If `survives` is true, text that cannot be
-    written is lost without an error.
-    """
+    """A standard stream with writing methods of its own; all others are those of the stream. If `guarded` is
+    true, no line acts as a command of a CI runner. If `survives` is true, text that cannot be written is lost
+    without an error."""
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
         self.stream = stream
@@ -70,8 +68,8 @@ class Stream:
                 self.stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def _lossy(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that suppresses errors of writing if `survives` is set. Writing to a closed stream
-        raises ValueError."""
+        """Return a context that suppresses errors of writing if `survives` is set."""
+        # Writing to a closed stream raises ValueError.
         return contextlib.suppress(OSError, ValueError) if self._survives else contextlib.nullcontext()
 
     def _inert(self, text: str) -> str:
@@ -211,11 +209,8 @@ _JSON_COMMAND = rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)"
 
 
 def inert_json(text: bytes) -> bytes:
-    """Return a JSON text in UTF-8 without invisible characters and CI commands. Its values do not change.
-
-    Direction marks, control characters, invisible characters and the first `#` of a command are escaped. All
-    JSON that gpubench writes is passed through this function.
-    """
+    """Return a JSON text in UTF-8 with the same values, in which invisible characters and CI commands are
+    escaped. All JSON that gpubench writes is passed through this function."""
     if text.isascii() and b"##" not in text and b"\x7f" not in text:
         return text
     shown = re.sub(_JSON_COMMAND, "\\\\u0023", text.decode())

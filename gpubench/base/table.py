@@ -122,14 +122,9 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
-    """Return the lines of a table, narrowed towards `width` terminal columns.
-
-    A bare table that stays too wide is divided: one group of columns below the other. Its lines are then cut.
-    If a table that is not bare stays too wide, each row continues on indented lines. Only a single cell with its
-    indent, or the labels of groups, may then be wider than `width`. `rule` is the character of a continuous rule
-    below the headings. If it is empty, each table column has its own hyphens, or hyphens are the continuous rule
-    if rows continue. A bare table has no rule.
-    """
+    """Return the lines of a table, narrowed towards `width` terminal columns. A table that stays too wide
+    continues its rows on indented lines, or is divided by its groups of columns if it is bare. `rule` is the
+    character of a continuous rule below the headings; "" means hyphens."""
     table = fit(table, width)
     parts = [table]
     if table.bare and table.groups() and natural_width(_with_short_names(table, width)) > width:
@@ -138,8 +133,8 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return the table narrowed towards `width`. If it is too wide, its cells get their brief texts. Then columns
-    are dropped one by one, those of the highest rank first. Columns of rank 0 are kept even if they do not fit."""
+    """Return the table narrowed towards `width`. If it is too wide, its cells get their brief texts, and then
+    columns are dropped, the highest rank first. Columns of rank 0 are kept even if they do not fit."""
     if natural_width(table) > width:
         brief = [tuple(replace(cell, text=cell.brief or cell.text) for cell in line) for line in table.rows]
         table = replace(table, rows=tuple(brief))
@@ -172,13 +167,13 @@ def _with_short_names(table: Table, width: int) -> Table:
 
 
 def _parts(table: Table) -> list[Table]:
-    """Return one table for each group of columns. Each begins with the columns before the first group."""
+    """Return a table for each group of columns, which begins with the columns before all groups."""
     groups = table.groups()
     return [table.keep([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the width of each column. The last column of a group is wide enough for the label of the group."""
+    """Return the width of each column; the last column of a group has room for the group's label."""
     widths = [
         max(map(columns, (column.name, *(line.text for record in table.rows for line in (record[i], *record[i].more)))))
         for i, column in enumerate(table.columns)
@@ -190,7 +185,7 @@ def _widths(table: Table) -> list[int]:
 
 
 def _gaps(table: Table) -> list[str]:
-    """Return the gap before each column. It is wider before the second and each later group."""
+    """Return the gap before each column, which is wider where a later group begins."""
     later = {start for _, start, _ in table.groups()[1:]}
     return ["", *(GROUP_GAP if i in later else GAP for i in range(1, len(table.columns)))]
 
@@ -230,9 +225,7 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
 def _row(
     record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str], starts: Sequence[int]
 ) -> list[Line]:
-    """Return the lines of one row, whose cells are in `record`. The last column is wrapped to its width.
-    `widths` and `gaps` are those of the columns, and `starts` holds the index of the first column of each
-    line."""
+    """Return the lines of one row, the last cell wrapped; `starts` has the first column of each line."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     first, *below = (

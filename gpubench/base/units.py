@@ -58,13 +58,12 @@ class _Part(NamedTuple):
     option: str  # name of the option
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
-        """Raise a UsageError about this part, with the reason `why`. `hint` is its remedy; None means the usual
-        one."""
+        """Raise a UsageError about this part, with the reason `why` and the remedy `hint`."""
         where = f"{cut(self.text, 60)!r} at position {self.start + 1} of {cut(self.whole, 60)!r}"
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
-        """Return the parts between the marks. Each mark is one character."""
+        """Return the parts between the marks, which are single characters."""
         parts, start = [], self.start
         for text in self.text.split(mark):
             parts.append(self._replace(text=text, start=start))
@@ -77,7 +76,7 @@ class _Part(NamedTuple):
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
-        """Return the value of one number. Raises UsageError unless it is a whole number from 1 to 2^40."""
+        """Return the value of one whole number from 1 to 2^40, or raise UsageError."""
         part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
@@ -119,7 +118,7 @@ class _Part(NamedTuple):
         return rest[1].steps(low, high) if len(rest) == 2 else _geometric(low, high, 2)
 
     def steps(self, low: int, high: int) -> list[int]:
-        """Return the sizes from `low` to `high`. This part is the step: `xF` or `+N`."""
+        """Return the sizes from `low` to `high` by the step in this part, `xF` or `+N`."""
         number = self.trim(first=1)
         if self.text.strip()[:1] in ("x", "X"):
             factor = number.number()
@@ -167,8 +166,7 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 
 def _value(match: re.Match[str]) -> Fraction:
-    """Return the exact value of a matched number. An exponent above 41 counts as 41, so that 9^99 is never
-    computed; both are above MAX_SIZE, unless the base is 0 or 1."""
+    """Return the exact value of a matched number, with an exponent above 41 as 41."""
     from fractions import Fraction  # commands that read no size do without
 
     if match["plain"] is not None:
@@ -181,6 +179,7 @@ def _value(match: re.Match[str]) -> Fraction:
 
 def _bounded_power(base: int, exponent: int) -> int:
     power: int = base ** min(exponent, 41 if base >= 2 else 1)
+    # 9^99 is never computed: any power from 2^41 on is above MAX_SIZE.
     return power
 
 
@@ -212,8 +211,8 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 def earned_digits(value: float, low: float, high: float) -> int:
     """Return the number of significant digits to show of `value`, whose interval is [low, high]: so many that
-    at most two are uncertain, from 1 to MAX_DIGITS. It is MAX_DIGITS if `value` is 0, if the interval has no
-    width, or if a number is not finite."""
+    at most two are uncertain. It is from 1 to MAX_DIGITS, and MAX_DIGITS for 0, for an interval without width,
+    and for infinity or NaN."""
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
         return MAX_DIGITS
@@ -222,9 +221,9 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
-    """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us or ns. With "auto"
-    it is the unit in which the number is from 1 to 1000, or as near to that as possible. With "auto", 0 is
-    `0 ns`. A number that is not finite has no unit. Raises ValueError for another unit."""
+    """Return a time with `digits` significant digits, such as `1.23 ms`. `unit` is s, ms, us, ns or "auto",
+    which takes the unit in which the number is from 1 to 1000, if there is one. Raises ValueError for another
+    unit."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)

@@ -37,8 +37,8 @@ def entries(group: str, name: str | None = None) -> list[EntryPoint]:
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return, by name, an error for each entry point of `group` (OPS or BACKENDS) that is left out because its
-    name is taken: by gpubench (`built_in`), or by a package that was found earlier."""
+    """Return, by name, an error for each entry point of `group` (OPS or BACKENDS) whose name is taken. Names of
+    gpubench (`built_in`) and of packages that were found earlier are taken."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):
@@ -62,12 +62,8 @@ def names(group: str) -> list[str]:
 
 @cache
 def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points for gpubench of all packages on the path. If two packages have the same name,
-    only the first counts.
-
-    importlib.metadata takes long to import, so it is imported only if some folder may contain such entry
-    points.
-    """
+    """Return the entry points for gpubench of all packages on the path, the first package of each name."""
+    # importlib.metadata takes long to import, so it is imported only if it may be needed.
     if not any(map(_may_have_ours, path)):
         return ()
     from importlib.metadata import distributions  # it loads the parser of e-mail
@@ -80,7 +76,7 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _may_have_ours(folder: str) -> bool:
-    """Return whether a package in the folder may have entry points for gpubench. An archive always may."""
+    """Return whether a package in the folder may have entry points for gpubench."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(folder or ".")
@@ -89,6 +85,7 @@ def _may_have_ours(folder: str) -> bool:
             file = os.path.join(folder, name, "entry_points.txt")
             if name.lower().endswith("-info") and b"[gpubench." in disk.read_regular(file):
                 return True
+    # An archive always may.
     return os.path.isfile(folder)
 
 

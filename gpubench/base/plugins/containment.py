@@ -32,10 +32,9 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Restore the state of this process after the `with` block, which imports another package. In the block,
-    output of the package, from Python or from C, goes to standard error. A process that the import forks ends
-    at the end of the block.
-    """
+    """Restore the state of this process after the `with` block, which imports another package. Its output in
+    the block, from Python or from C, goes to standard error. A process that the import forks ends at the end of
+    the block."""
     used.set()
     streams.keep_apart()
     began, before = os.getpid(), threading.enumerate()
@@ -133,22 +132,21 @@ def handler_restorers() -> list[Callable[[], Any]]:
 
 
 def _set_environment(environ: dict[str, str]) -> None:
-    """Make the environment variables of this process those of `environ`. Other variables are removed."""
+    """Make the environment variables of this process those of `environ`, and no others."""
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environ.items() if os.environ.get(name) != value})
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    """Set the handler of a signal if it differs. None means a handler that was not set in Python and cannot be
-    set."""
+    """Set the handler of a signal if it differs; None cannot be set."""
+    # None: the handler was not set in Python.
     if handler is not None and signal.getsignal(number) is not handler:
         signal.signal(number, handler)
 
 
 def _descriptors() -> Iterator[Callable[[], Any]]:
-    """Yield functions that restore the descriptors of the standard streams. A stream that was closed before is
-    closed again."""
+    """Yield functions that restore the descriptors of the standard streams, closed ones as closed."""
     for number in _STREAMS:
         try:
             yield partial(_set_descriptor, os.dup(number), number)

@@ -138,14 +138,14 @@ def section(
     choice: bool = True,
     together: bool = False,
 ) -> Callable[[F], F]:
-    """Register a function that draws the section `key`. It returns a Section, a Table, several of them, or
-    None.
+    """Register a function that draws the section `key`: a Section, a Table, several of them, or None. The
+    arguments are read from the text of the file, so they must be literals, `key` and `order` first.
 
-    `order` sorts the sections. The sections of gpubench have multiples of ten. `usual=False` shows the
-    section only if the user chooses it, and `usual="end"` also shows it at the end of a run. `choice=False`
-    shows it whenever it has content. With `together`, the function draws several files. `help` is a line for
-    the list of sections. The arguments are read from the text of the file, so they must be literals, `key`
-    and `order` first.
+    - `order` sorts the sections; those of gpubench have multiples of ten;
+    - `help` is a line for the list of sections;
+    - `usual` tells whether it is shown if the user chooses none, with "end" also at the end of a run;
+    - `choice=False` shows it whenever it has content;
+    - `together` tells that the function draws several files.
     """
 
     def register(make: F) -> F:
@@ -194,11 +194,7 @@ def all_rows(keys: Collection[str] = ()) -> list[Rows]:
 
 
 def _load(keys: Collection[str]) -> list[Any]:
-    """Import the files of these sections and return the modules. A file of a wing that cannot be imported is
-    left out.
-
-    Raises BadPlugin if a section of another package cannot be imported.
-    """
+    """Import the files of these sections and return the modules, without broken ones of wings."""
     modules: dict[str, Any] = {}
     for declaration in declarations():
         if declaration.key in keys or not declaration.choice:

@@ -73,8 +73,7 @@ def tell_broken() -> None:
 
 @functools.cache
 def foreign() -> tuple[Wing, ...]:
-    """Return the wings of other packages. Those that cannot be imported are left out, and a warning says so.
-    This is called only for an unknown command, because it may have to read all installed packages."""
+    """Return the wings of other packages. Those that cannot be imported are left out, and a warning says so."""
     wings = []
     for entry in plugins.entries(plugins.WINGS):
         try:
@@ -99,10 +98,9 @@ def brought(what: str) -> dict[str, str]:
 
 
 def for_op(what: str, op: object) -> Any:
-    """Return the object that a wing brings for this op, or None if no wing does. `what` is the field of Wing
-    that names the object: "workspaces", "timers" or "two_sides". The key of an entry in this field is an
-    attribute of ops; the entry is for the ops in which that attribute is not empty. Raises BadPlugin if the
-    object cannot be imported."""
+    """Return the object that a wing brings for this op, or None if no wing does. `what` is a field of Wing
+    whose keys are attributes of ops; an entry is for the ops in which its attribute is not empty. Raises
+    BadPlugin if the object cannot be imported."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 
