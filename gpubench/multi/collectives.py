@@ -106,8 +106,8 @@ HALF = 0.5
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """Return a sentence for each copy between two GPUs (`p2p`, `p2p_both`) that is slow: the whole interval of
-    its rate lies below half of the median rate of its peers. Peers have the same op, size and kind of path."""
+    """Return a sentence for each slow copy between two GPUs (`p2p`, `p2p_both`). A copy is slow if its whole
+    interval lies below half of the median rate of its peers: same op, size and kind of path."""
 
     def kind_of(result: CollectiveResult) -> Hashable:
         path = declared_path(analysis.run, result.device_id)
@@ -240,31 +240,28 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """Return the ids of the GPUs on which processes other than the run's compute. The times of such GPUs do not
-    show the state of the hardware."""
+    """Return the ids of the GPUs on which processes other than the run's compute."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return how far the rate of each GPU falls short, as a share, by the GPU's id. `blocks` holds the seconds
-    of each GPU's blocks. Four or more GPUs are compared with their median, fewer with the fastest of them."""
+    """Return how far the rate of each GPU falls short of its like, as a share, by the GPU's id."""
     rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
+    # Four or more GPUs are compared with their median, fewer with the fastest.
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return the GPUs that are slow in all blocks together and in each half of the blocks. `case` is the id of
-    the case without the device, `times` has the times of each GPU by its id, and `looks` is the number of
-    comparisons, which raises the threshold. The list is empty if so many GPUs are slow that they cannot be
-    considered alike."""
+    """Return the GPUs that are slow in all blocks together and in each half, unless too many are."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
         {id: blocks[part] for id, blocks in whole.items()} for part in (slice(middle), slice(middle, None))
     ]
     named = set.intersection(*(_suspects(blocks, looks) for blocks in (whole, *halves)))
+    # So many slow GPUs are not alike.
     if not is_uniform(len(named), len(whole)):
         return []
     short = _shortfalls(whole)
@@ -316,8 +313,7 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
     """Return the part of an answer that is about several GPUs: which identical GPUs differ, and which links are
-    slow. `alone` says that the run has no other answer. The part then also says what collectives carry or,
-    without collectives, what the GPUs gain."""
+    slow. If the run has no other answer (`alone`), also what collectives carry or else what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -332,8 +328,7 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
     """Return the first sentences of an answer that compares no GPU with a CPU: what the links carry. Without
-    collectives, return which part of their rates GPUs keep when they work at once, and the sizes from which
-    device groups beat one GPU. The result is empty if none of these was measured."""
+    collectives, they say what GPUs keep of their rates at once, and from which sizes device groups beat one."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -359,8 +354,8 @@ def _strong_sentence(rows: Sequence[GroupFrom]) -> str:
 
 def links_table(analysis: Analysis) -> Table:
     """Return a table of bus bandwidths: a row for each op and device group, and a column for each of the six
-    largest sizes. Columns of small sizes are left out where there is no room. If an op was measured on more than
-    two groups with as many ranks, only the slowest and the fastest group have a row."""
+    largest sizes. Columns of small sizes may be dropped. Of more than two groups with as many ranks, only the
+    slowest and the fastest have a row."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):
@@ -372,8 +367,8 @@ def links_table(analysis: Analysis) -> Table:
 
 
 def links_context(analysis: Analysis) -> str:
-    """Return a text with the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via
-    switch, 478 GB/s, nccl 2.28.9.` The run must have collectives."""
+    """Return a text with the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, nccl 2.28.9.`
+    The run must have collectives."""
     rows = collectives(analysis)
     largest = max(rows, key=lambda result: result.ranks)
     device = next((device for device in analysis.run.devices if device.id == largest.device_id), None)
@@ -419,9 +414,7 @@ def _range_text(rates: Sequence[float]) -> str:
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """Return the lines of the table of bus bandwidths as pairs of a label and its results. Each op and number
-    of ranks has a line for each device group. If there are more than _MOST_PAIRS groups, only the slowest and
-    the fastest one have a line."""
+    """Return the lines of the table of bus bandwidths, each a label with its results."""
     lanes = []
     order = sorted(
         rows,
@@ -429,6 +422,7 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
     )
     for (op, _), same in group_by(order, lambda result: (result.op, result.ranks)).items():
         device_groups = list(group_by(same, lambda result: result.device_id).items())
+        # Of more groups only the slowest and the fastest have a line.
         if len(device_groups) <= _MOST_PAIRS:
             lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in device_groups]
             continue
@@ -439,9 +433,7 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
 
 
 def _ranks_text(op: str, device_id: str) -> str:
-    """Return a text with the ranks of a device group: `0 to 1` for the op `p2p` between two ranks, whose copy
-    has a direction. For other ops it is the end of the device's id, such as `0+1`, or `4 ranks` if that is a
-    number."""
+    """Return the ranks of a device group as text: `0 to 1` for `p2p`, else `0+1` or `4 ranks`."""
     members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"
@@ -450,9 +442,9 @@ def _ranks_text(op: str, device_id: str) -> str:
 
 
 def _weak_sentence(rows: Sequence[Weak]) -> str:
-    """Return a text such as `2 GPUs at once keep 99 to 100 % of their rates alone (matmul and copy).` It is
-    about the largest number of GPUs that ran at once."""
+    """Return a text such as `2 GPUs at once keep 99 to 100 % of their rates alone (matmul and copy).`"""
     most = max(gain.gpus for gain in rows)
+    # The largest number of GPUs that ran at once.
     rows = [gain for gain in rows if gain.gpus == most]
     shares = sorted(100 * gain.late for gain in rows)
     ops = list(dict.fromkeys(gain.op for gain in rows))

@@ -49,8 +49,8 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Divide the stages into segments. A segment ends before a stage that reads a value that is not averaged
-    yet. Yield for each segment its stages and the names of the values that the ranks average after it."""
+    """Divide the stages into segments. Yield for each segment its stages and the names of the values that the
+    ranks average after it. A segment ends before a stage that reads a value that is not averaged yet."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:

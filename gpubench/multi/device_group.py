@@ -67,8 +67,7 @@ class GroupSession(
 
     @property
     def _ranks(self) -> Ranks:
-        """The sessions of the members. They are opened when an op needs them for the first time; collectives do
-        not need them."""
+        """The sessions of the members, which are opened when an op first needs them."""
         if self._opened is None:
             self._opened = Ranks(self._members())
         return self._opened
@@ -77,13 +76,8 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return the reason why the device group cannot run the case, or None if it can.
-
-        A collective must have as many ranks as the group. Any other case must be of the tuned implementation,
-        without a variant and not of an overhead. Each rank must be able to run its part of the batch of a
-        training (an op with `averaged`). Any other op must have one output and only operands of the case's
-        dtype, and it must split into shares that each rank can run.
-        """
+        """Return the reason why the device group cannot run the case, or None if it can. A collective must have
+        as many ranks as the group. Any other case must be tuned, and each rank able to run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -175,8 +169,7 @@ class GroupSession(
         return launch
 
     def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
-        """Return the launch of a training. Calls with the same buffers get the same launch, so nothing is built
-        anew."""
+        """Return the launch of a training, the same for the same buffers."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
             self._trainings[key] = ParallelLaunch(op, case, inputs, output, self._ranks.sessions, self._links)
@@ -199,8 +192,8 @@ class GroupSession(
         self, launch: SharedLaunch | ParallelLaunch, launches: int, host_output: Array | None
     ) -> dict[str, float]:
         """Return the seconds per launch that each rank takes for its share when it runs alone, by the name
-        `rankN_s`. The data is already on the devices. `launches` is the number of launches in a sample.
-        `host_output` is ignored."""
+        `rankN_s`. The data is already on the devices, and `host_output` is ignored. `launches` is the number of
+        launches in a sample."""
         self.run(launch)
         self.sync()
         times = {}
@@ -290,10 +283,10 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend: all ordered pairs, then every choice of 3, 4, ... GPUs. More
-    than eight GPUs have too many choices, so larger groups then have only GPUs that follow each other. A group's
-    id is made of the numbers in the ids of its GPUs, not of positions in `members`, where a GPU that does not
-    answer is missing."""
+    """Return the groups of these GPUs of one backend: all ordered pairs, then choices of 3, 4, ... GPUs. Groups
+    of three or more among over eight GPUs are neighbours only. A group's id is made of the numbers in the ids
+    of its GPUs."""
+    # A position in `members` is no number: a GPU that does not answer is missing there.
     count = len(members)
     chosen: list[tuple[int, ...]] = [*permutations(range(count), 2)]
     chosen.sort(key=lambda pair: (pair[0] > pair[1], pair))
@@ -405,9 +398,8 @@ class Ranks:
                 enter(session, session.close)
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
-        """Do the works of all ranks at the same time, each in a thread. If at most INLINE_BYTES bytes (`size`)
-        are moved, the calling thread does all of them in turn, because waking other threads would take
-        longer."""
+        """Do the works of all ranks at the same time, or in turn if they move few bytes (`size`)."""
+        # Waking other threads would take longer.
         if size <= INLINE_BYTES:
             for work in works:
                 work()
@@ -415,8 +407,7 @@ class Ranks:
             self._nest(works, 0)
 
     def _nest(self, works: Sequence[Work], rank: int) -> None:
-        """Do the works from index `rank` on at the same time. This thread does the first of them and the ranks'
-        own threads do the others."""
+        """Do the works from index `rank` on at the same time, the first of them in this thread."""
         if rank == len(works) - 1:
             works[rank]()
             return
@@ -500,8 +491,7 @@ class CollectiveTimer(Timed):
         self.session.sync()
 
     def _compare(self, rank: int) -> None:
-        """Compare every element that the rank received, and check that the guards are untouched. Raises Wrong
-        with the rank and the first element that differs."""
+        """Compare every element that the rank received, or raise Wrong with the first that differs."""
         links, xp, held = self._links, self._links.xp, self.held[rank]
         if held.nbytes <= FETCHED_BYTES:
             xp, held = links.fetch(held)
@@ -519,6 +509,5 @@ class CollectiveTimer(Timed):
 
 
 def _wrong(rank: int, element: int) -> Wrong:
-    """Return the error for a wrong element of a rank, whose `index` is [rank, element]. Element -1 stands for a
-    write outside the buffer."""
+    """Return the error for a wrong element of a rank; element -1 is a write outside the buffer."""
     return Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[rank, element]))

@@ -53,13 +53,12 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups to measure. A group consists of GPUs of one backend and one name. `listings` must
-    have that of the backend `group`, which says whose GPUs can form groups. `ranks` lists the numbers of GPUs
-    that groups have; if it is empty, these are 2, 4, 8, ... and all. If `pairs` is true, every ordered pair is
-    added. The result is empty if a target already is a device group. Raises RequiredUnavailable if `required` is
-    true and there is no group."""
+    """Return the device groups to measure, each of GPUs of one backend and one name. `ranks` lists the numbers
+    of GPUs in groups (empty: 2, 4, 8, ... and all), and `pairs` adds every ordered pair. Raises
+    RequiredUnavailable if `required` is true and there is no group."""
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # the user named device groups
+    # The listing of the backend `group` says whose GPUs can form groups.
     joins = {
         device.id.split(":")[1]: x.implementations
         for x in listings
@@ -110,9 +109,9 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return, for each GPU in `group`, a pair of device and case. The case runs the op at size `n` with queued
-    calls and resident data. A GPU without the preferred `implementation` uses another one. The list is empty if
-    a GPU has no such case."""
+    """Return a pair of device and case for each GPU in `group`, or an empty list if a GPU has no such case. The
+    case runs the op at size `n` with queued calls and resident data. `implementation` is preferred, not
+    required."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
@@ -254,8 +253,7 @@ def weak(
 
 
 def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
-    """Let all of these GPUs work from the same moment on, and return the times of each. They work for ALONE_S
-    seconds if `alone` is set, else for TOGETHER_S."""
+    """Let all of these GPUs work from the same moment on, and return the times of each."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
     work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
     work = {"start_at": start_at, "warmup_s": WARM_UP_S, "work_s": work_s}
@@ -291,9 +289,9 @@ SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of the GPUs that a search leaves out, and of the GPU that is measured in their place, in
-    the order of `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds
-    left; no case begins after them."""
+    """Return the times of the GPUs that a search leaves out and of the GPU measured in their place, by
+    `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds left; no case
+    begins after them."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []
@@ -309,14 +307,14 @@ def check(
 def _times(
     gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of the GPUs, which are sampled in turns. Every second round goes from the last GPU to
-    the first."""
+    """Return the times of the GPUs, which are sampled in turns."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
     blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
     for number in range(ROUNDS):
         if time.monotonic() >= until:
             break
+        # Every second round goes from the last GPU to the first.
         for position, (device, case) in enumerate(list(cases)[:: -1 if number % 2 else 1]):
             request = protocol.Sample(
                 id=0, case_id=case.id, session=session, round=number, position=position, samples=SAMPLES,

@@ -33,8 +33,8 @@ _RANK, _INDEX, _MIX = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
-    """Return the elements with the indices `i` of the buffer that `rank` sends, as float32 in the shape of `i`,
-    which is an array of uint32. `rank` is either such an array or a number."""
+    """Return the elements with the indices `i` (uint32) of the buffer that `rank` sends, as float32 in the
+    shape of `i`. `rank` is an array of uint32 or a number."""
     if isinstance(rank, int):
         spread = xp.uint32((rank + 1) * _RANK & _MASK)
     else:
@@ -63,8 +63,7 @@ def _others(ranks: int) -> float:
 def _collective(
     *, name: str, group: str, summary: str, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a group. `declared` are fields of
-    `Collective`."""
+    """Return the op that times one exchange; `declared` are fields of `Collective`."""
     return timed_call(
         name=name, group=group, summary=summary, params={"n": "bytes of the largest buffer that a rank holds"},
         sizes=Ladder(low=2**16, high=2**30, factor=16, granule=WIDTH), fits=_whole_shares,

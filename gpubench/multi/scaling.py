@@ -149,9 +149,7 @@ def scaling(analysis: Analysis) -> GroupGains:
 def _strong(
     run: Run, outcome: Measurement, result: CaseResult, singles: Mapping[str, Sequence[CaseResult]]
 ) -> Strong | None:
-    """Return the gain of one case of a device group. Ranks in host memory are compared with the CPU. Returns
-    None if no single GPU of its backend ran the same workload in the same regime, or if the ratio of the two is
-    unknown."""
+    """Return the gain of a device group's case over the best single GPU, or None if it is unknown."""
     inner, case = result.case.device_id.split(":")[1], result.case
     ranks = len(group_ranks(case.device_id))
     # Ranks in host memory are compared with the CPU.
@@ -193,8 +191,7 @@ def _seconds(case: CaseResult) -> float:
 
 
 def _balance(run: Run, outcome: Measurement) -> float | None:
-    """Return the seconds of the fastest rank divided by those of the slowest. Returns None if the ranks were
-    not timed alone."""
+    """Return the fastest rank's seconds divided by the slowest's, or None if ranks were not timed alone."""
     times = list(stage_medians(run, outcome).values())
     return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
 
@@ -205,8 +202,7 @@ def _curve(gain: Strong) -> tuple[object, ...]:
 
 
 def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
-    """Return from which size the device group is faster than the best single GPU, or that it is at no size.
-    `rows` are one curve, ordered by size."""
+    """Return from which size, if any, the device group is faster than the best single GPU."""
     first, last = rows[0], rows[-1]
     pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
@@ -323,8 +319,7 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
-    """Return the parts of each GPU's work in each usable session, by device id. A session is usable if each of
-    the `gpus` GPUs has times alone and at once, with samples in every part."""
+    """Return the parts of each GPU's work, by device id, in each session that has all of them."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -346,8 +341,7 @@ def _weak_row(
     case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
-    """Return the `Weak` of one case on `gpus` GPUs. Returns None if no session is usable, or if a GPU has no
-    rate in any session."""
+    """Return the `Weak` of one case on `gpus` GPUs, or None if a GPU has no rate."""
     late_shares: dict[str, list[float]] = {}
     own_s: list[float] = []
     seen: dict[tuple[str, Part], list[Span]] = {}
@@ -426,8 +420,7 @@ def _own(times: TogetherTimes) -> Window:
 
 
 def _add_up(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
-    """Return the seconds per launch of all GPUs together in one part of the window. The part is divided into
-    slices, and there is a value for each slice in which every GPU has a sample."""
+    """Return the seconds per launch of all GPUs together, in each slice where every GPU has a sample."""
     rates = []
     for by_part in spans.values():
         times, window = by_part[part]
@@ -487,8 +480,7 @@ def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
 
 
 def _state_text(gain: Weak) -> str:
-    """Return the state of the GPU that keeps the least, with its early and its late clock, such as `1.98 ->
-    1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`. The text is empty if its late state is unknown."""
+    """Return the state of the GPU that keeps the least, such as `1.98 -> 1.76 GHz, 690 W`, if known."""
     early, late = (
         next(
             (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None
