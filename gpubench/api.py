@@ -113,26 +113,27 @@ class Result:
         backend: str | None = None,
         dtype: Any = None,
     ) -> GpuThreshold:
-        """Return the size `n` from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
-        "copied"), with its 95 % interval `lo` to `hi`. `n` is inf if the GPU wins at no measured size, and None
-        if it is unknown; `text` and `verdict` say why.
+        """Return the size `n` from which the GPU is faster, with its 95 % interval `lo` to `hi`. `n` is inf if the
+        GPU wins at no measured size, and None if it is unknown; `text` and `verdict` say why.
 
-        `op` may be omitted if the result has only one op. `backend` is a backend or the id of a device, and
-        `dtype` a name or an object with a name, such as a NumPy dtype. None means any. If there are several GPUs,
-        dtypes or params, the smallest size counts, and the result names them. Raises UsageError for an unknown op or
-        situation, and for a missing op if there are several.
+        - `op` may be omitted if the result has only one op;
+        - `situation` is "waited", "queued", "10 calls a copy" or "copied";
+        - `backend` is a backend or the id of a device, and None means any;
+        - `dtype` is a name or an object with a name, such as a NumPy dtype, and None means any.
+
+        If there are several GPUs, dtypes or params, the smallest size counts, and the result names them. Raises
+        UsageError for an unknown op or situation, and for a missing op if there are several.
         """
         from gpubench.analysis.thresholds import find_threshold
 
         return find_threshold([self.run], op, situation, backend, dtype)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
-        """Return the time of the fastest CPU implementation / the time of the fastest GPU implementation at
-        size n.
+        """Return the time of the fastest CPU implementation / that of the fastest GPU implementation at size n,
+        so that a value below 1 means a slower GPU. If there are several dtypes, params or backends, the largest
+        ratio counts. Returns None if n is outside the measured sizes or nothing was compared.
 
-        A value below 1 means that the GPU is slower. If there are several dtypes, params or backends, the
-        largest ratio counts. Return None if n is outside the measured sizes or nothing was compared. Raises
-        UsageError for an unknown op or situation, and for a missing op if there are several.
+        Raises UsageError for an unknown op or situation, and for a missing op if there are several.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -244,11 +245,11 @@ def bench(
     **options: Unpack[BenchOptions],
 ) -> Result:
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
+    The settings are those of `gpubench.run`, and for what was not declared also the options of
+    `gpubench.function`. Ctrl-C acts as in `gpubench.run`.
 
-    The settings are those of `gpubench.run`. For a function that was not declared, and for two programs,
-    `bench` also takes the options of `gpubench.function`. Ctrl-C acts as in `gpubench.run`. Raises UsageError for
-    a function that cannot be measured and for a wrong setting, and RequiredUnavailable for a named device that
-    is absent.
+    Raises UsageError for a function that cannot be measured and for a wrong setting, and RequiredUnavailable
+    for a named device that is absent.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -291,10 +292,8 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     - how long: `budget` and `max_time` (seconds or a text such as "2m"), `quick`, `rigorous`, `sessions`,
       `min_samples`, `max_samples`, `seed`, `quiet` (print no progress).
 
-    Ctrl-C while it measures ends the run early with a warning, and raises nothing: the result has what was
-    measured until then, and its `run.complete` is False.
-
-    Raises UsageError for an unknown name and for a wrong setting, and RequiredUnavailable for a named device
+    Ctrl-C ends the run early with a warning: the result has what was measured until then, and its `run.complete`
+    is False. Raises UsageError for an unknown name or a wrong setting, and RequiredUnavailable for a named device
     that is absent.
     """
     if not declare.MEASURES:
@@ -345,8 +344,7 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
 
 
 def _word(declared: Declaration, value: Any) -> Any:
-    """Return the value of a setting in the form of its option on the command line. Raises UsageError for a
-    value of another type, and for a number below the least value of the option, or below 0."""
+    """Return the value of a setting as on the command line, or raise UsageError if it cannot be one."""
     name = declared.name
     if declared.switch:
         if value in (True, False):
@@ -381,8 +379,7 @@ def _bad_value(name: str, value: Any, kind: str) -> UsageError:
 
 
 def _measure(options: Any, began: float) -> Result:
-    """Run the measurement that the options describe. The budget counts from `began`, a value of
-    `time.monotonic()`. An interrupt ends the run early, and the result has what was measured until then."""
+    """Run the measurement that the options describe, with a budget counted from `began`."""
     from gpubench.base.plugins import containment
     from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
@@ -414,11 +411,7 @@ def shows_progress() -> bool:
 
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Yield the source in which child processes find the function, for use in a `with` block.
-
-    The source is the file that declares the function, or a temporary pickle of the function with everything
-    that it refers to. Raises UsageError if the function cannot be pickled.
-    """
+    """Yield, for a `with` block, the source in which child processes find the function."""
     from gpubench.functions.describe import CodeSource
     from gpubench.functions.sources import source_of
 
@@ -433,6 +426,7 @@ def _source(function: UserFunction) -> Iterator[CodeSource]:
     import cloudpickle
 
     name = "".join(letter if letter.isalnum() else "_" for letter in function.name) or "function"
+    # A pickle has the function with everything that it refers to.
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         path = Path(folder) / "function.pickle"
         try:

@@ -56,13 +56,9 @@ class Stays:
 
 
 class UserFunction:
-    """A function to measure. It can still be called like the original function, for example `pairwise(numpy,
-    x)`.
-
-    `cpu` is the program for the CPU, and `gpu` the one for the GPU. If `gpu` is None, `cpu` runs on both and
-    takes the array library as its first argument. `make` returns the list of inputs at a size n; None means
-    random vectors in the dtype of the case. The other options, and the errors, are those of `gpubench.function`.
-    """
+    """A function to measure, which can still be called like the original one: `pairwise(numpy, x)`. `cpu` is
+    its program for the CPU, and `gpu` that for the GPU. Without `gpu`, `cpu` runs on both and takes the array
+    library first."""
 
     def __init__(
         self, cpu: Callable[..., Any], gpu: Callable[..., Any] | None = None, **options: Unpack[Options]
@@ -178,19 +174,16 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
       wait for the device;
     - `gradients=True` lets PyTorch record gradients.
 
-    Returns an object that is called like the function. Raises UsageError for an async function, a generator
-    function, an unknown option and an option of the wrong kind.
+    Returns an object that is called like the function. Raises UsageError for an async or a generator function, and
+    for an unknown option or one of the wrong kind.
     """
     return UserFunction(call, **options) if call is not None else lambda later: UserFunction(later, **options)
 
 
 def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[Options]) -> UserFunction:
-    """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`. They take arrays or
-    any other objects.
-
-    Options and errors are those of `gpubench.function`. Without `to_gpu` and `to_cpu` the library of the GPU
-    moves the arrays. Without `wait` gpubench waits for the whole device after each call.
-    """
+    """Declare two programs that compute the same result, `cpu(x, ...)` and `gpu(x, ...)`, from arrays or any
+    other objects. Without `to_gpu` and `to_cpu` the library of the GPU moves the arrays, and without `wait`
+    gpubench waits for the whole device. Options and errors are those of `gpubench.function`."""
     return UserFunction(cpu, gpu, **options)
 
 
@@ -208,9 +201,9 @@ GPU_LIBRARIES = {
 
 
 def libraries(program: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of the packages that a program uses, the nearest first: those of its class and the bases
-    of that, then those that it imports or whose objects it names. Then the functions that it names are searched
-    in the same way. A name may occur several times."""
+    """Yield the names of the packages that a program uses, the nearest first: of its class, then those that it
+    imports or names. Then the functions that it names are searched in the same way. A name may occur several
+    times."""
     reached: list[Any] = [program]  # it grows while it is read
     for value in reached:
         while isinstance(value, functools.partial):

@@ -85,13 +85,8 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def extrapolate(points: Points, n: int) -> float:
-    """Return the value at size n, extrapolated from the points (size, value).
-
-    If there are three or more points and all lie on a line, the line is used, but no value below 0. Otherwise
-    the last two points define a power of n, whose exponent is a multiple of 0.5 from 0 to 3. A single point (m,
-    v) gives a square if v = m^2, a multiple of n if m divides v, and otherwise a constant. Without points the
-    value is 0.
-    """
+    """Return the value at size n, extrapolated from the points (size, value). Three or more points on a line
+    continue it, down to 0; others continue as a power of n. Without points it is 0."""
     values = dict(points)
     if n in values:
         return values[n]
@@ -99,6 +94,7 @@ def extrapolate(points: Points, n: int) -> float:
         return 0.0
     (first, low), (last, high) = points[0], points[-1]
     if first == last:
+        # A single value m^2 is a square, a multiple of m grows with n, and any other is constant.
         whole = 2 if low == first * first else 1 if low and low % first == 0 else 0
         return low * float(n / first) ** whole
     slope = (high - low) / (last - first)
@@ -107,6 +103,7 @@ def extrapolate(points: Points, n: int) -> float:
     if len(points) > 2 and all(abs(low + slope * (m - first) - value) <= close for m, value in points):
         return max(0.0, low + slope * (n - first))
     before, smaller = points[-2]
+    # The last two points define the exponent, a multiple of 0.5.
     power = math.log(max(high, 1e-9) / max(smaller, 1e-9)) / math.log(last / before)
     # Seconds that an interruption made long grow by no more than those of a matrix product.
     return float(high * (n / last) ** (round(2 * min(max(power, 0.0), MOST_POWER)) / 2))

@@ -60,9 +60,9 @@ def _has_items(value: Any) -> bool:
 
 
 def change_input(function: UserFunction, change: Callable[[Any], Any], value: Any) -> Any:
-    """Return `change(value)` for an input of a pair. For an input of a function of arrays, return a copy of its
-    dicts, lists, tuples and dataclasses in which `change` replaces each object that they contain, at any depth.
-    A mark `stays` is dropped."""
+    """Return `change(value)` for an input of a pair. For an input of a function of arrays, return a copy in
+    which `change` replaces each object inside its dicts, lists, tuples and dataclasses. A mark `stays` is
+    dropped."""
 
     def replace(value: Any) -> Any:
         if type(value) is dict:
@@ -92,8 +92,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def columns(value: Any) -> Any:
-    """Return a frame as its columns by name (each column has its own dtype and scale), a dataclass as its
-    fields by name, and any other object unchanged."""
+    """Return a frame as its columns by name, a dataclass as its fields by name, and any other object unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, dict):  # one of Transformers is both
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if not (hasattr(value, "columns") and hasattr(value, "to_numpy")):
@@ -160,11 +159,9 @@ def widen(value: Any) -> Any:
 
 
 def nudge(value: Any, roundoff: float) -> Any:
-    """Return a copy of an array of floating-point numbers, each multiplied by 1 + `roundoff` or 1 - `roundoff`.
-    Return any other object unchanged.
-
-    Equal numbers move alike. Whole numbers stay as they are, because they may be labels.
-    """
+    """Return a copy of an array of floating-point numbers, each multiplied by 1 + `roundoff` or 1 - `roundoff`;
+    equal numbers move alike. Whole numbers stay, because they may be labels. Any other object is returned
+    unchanged."""
     import numpy as np
 
     if not is_floating(value):
@@ -209,8 +206,7 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def _equal_sparse(first: Any, second: Any) -> bool:
-    """Tell whether both are sparse matrices with nearly the same elements. The order of the elements does not
-    matter, and duplicates are added up."""
+    """Tell whether both are sparse matrices with nearly the same elements, in any order."""
     import numpy as np
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
@@ -226,8 +222,7 @@ def _equal_sparse(first: Any, second: Any) -> bool:
 
 
 def _arrays(value: Any) -> list[Array]:
-    """Return the arrays in an object. A sparse matrix gives the arrays of its stored elements, because a dense
-    copy would need too much memory."""
+    """Return the arrays in an object, of a sparse matrix those of its stored elements."""
     rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
     parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
     return [on_host(array) for part in parts for array in part]
@@ -336,12 +331,8 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
     """Return the inputs at size n: those that the user's function returns, otherwise a random vector for each
-    of `arguments`. The same seed gives the same inputs.
-
-    Floating-point arrays get the dtype, and other objects stay unchanged. Tensors become arrays of NumPy,
-    except for a pair. Raises PluginError if the user's function does not return a list, except for one input of
-    a single argument. An exception of the user's function is passed on.
-    """
+    of `arguments`. The same seed gives the same inputs; floating-point arrays get the dtype. Raises PluginError
+    for inputs that are no list, and what the user's function raises."""
     import numpy as np
 
     rng = np.random.default_rng([seed, n])
@@ -376,8 +367,7 @@ def _seed_others(seed: int) -> None:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Let the user's file draw the same random numbers, such as the weights of a network, in every process:
-    from `random`, from NumPy, also by `default_rng()` without a seed, and from PyTorch."""
+    """Let the user's file draw the same random numbers in every process, such as the weights of a network."""
     import numpy as np
 
     entropy, initialised = np.random.default_rng, _SeedsTorch()
@@ -414,9 +404,7 @@ class _SeedsTorch(importlib.abc.MetaPathFinder):
 
 
 def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
-    """Call the user's function for inputs. If all its parameters are named as in `arguments`, they get those values.
-    Otherwise a single parameter gets n, and several get the values in order. An unknown parameter with a default
-    keeps it, as k in `lambda rng, n, k=k: ...`."""
+    """Call the user's function for inputs with those of `arguments` that it takes, by name or in order."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # a function written in C may have no signature
@@ -429,16 +417,17 @@ def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
     ]
     if taken and all(p.name in arguments and p.kind is p.POSITIONAL_OR_KEYWORD for p in taken):
         return make(**{p.name: arguments[p.name] for p in taken})
+    # A single parameter that has another name gets n.
     return make(arguments["n"]) if len(taken) == 1 else make(*list(arguments.values())[: max(2, len(taken))])
 
 
 def _cast(value: Any, dtype: str) -> Any:
-    """Return an array of floating-point numbers in the dtype, contiguous in its own order of axes, and of its
-    own class. Return any other object unchanged."""
+    """Return an array of floating-point numbers in the dtype, and any other object unchanged."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
         return value
+    # Contiguous in its own order of axes, and of its own class.
     return value.astype(dtype if value.dtype.kind == "f" else COMPLEX[dtype], order="A")
 
 

@@ -120,12 +120,9 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             )
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input into the array that the buffer holds.
-
-        The held object is replaced instead if it is no array, has another shape or cannot be written to, like
-        NumPy scalars and JAX arrays. It is also replaced if `to_gpu` returned its argument or a view of it,
-        because that input is needed again.
-        """
+        """Move an input into the array that the buffer holds. The held object is replaced instead if it is no
+        array of this shape, cannot be written to, or shares its memory with the input."""
+        # An input of which `to_gpu` returned a view is needed again.
         before, own = buffer.value, _shares_memory(buffer.value, buffer.host)
         self.upload(buffer, host)
         is_array = any(
@@ -226,25 +223,24 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
 
 def _shares_memory(value: Any, host: Any) -> bool:
-    """Return whether an object is `host` or a view of it. An array that only the GPU can read is not."""
+    """Return whether an object is `host` or a view of it."""
     import numpy as np
 
     try:
         return bool(np.may_share_memory(np.asarray(value), np.asarray(host)))
+    # An array that only the GPU can read is not.
     except (TypeError, ValueError, RuntimeError):
         return False
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy.
-
-    The first of these packages counts: that of the program itself, those that the program uses, the nearest
-    first, and those from which `inputs` come. Python's own library, NumPy and the user's package do not count.
-    If no package is left and NumPy was not among them, return the name of the function.
-    """
+    """Return the name of the library that the CPU program of a pair uses, or None if that is NumPy. It is the
+    first of: the program's package, the packages that it uses, those of `inputs`. Without any, it is the
+    function's name."""
     program = function.cpu.func if isinstance(function.cpu, functools.partial) else function.cpu
     module = getattr(program, "__module__", None) or ""
     file, package = getattr(sys.modules.get(module), "__file__", None) or "", module.partition(".")[0]
+    # Python's own library, NumPy and the user's package do not count.
     own = {"", "numpy", "gpubench", *sys.stdlib_module_names, package * ("-packages" not in file)}
 
     def find() -> Iterator[str]:
@@ -257,8 +253,8 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
 
 
 def session_of(session: Session, op: Op) -> Session:
-    """Return the session that runs an op: a CallSession for a user's function on objects, the session of a
-    composed device for this op, otherwise `session` itself."""
+    """Return the session that runs an op: a CallSession for a user's function on objects, or else the session
+    itself. A composed device has a session of its own for the op."""
     if op.calls is not None:
         return CallSession(session, op.calls)
     return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session
@@ -320,18 +316,14 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
 
 @functools.cache
 def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
-    """Return the program of a function for a GPU, changed so that the tensors it creates, for example with
-    `xp.zeros`, are on the PyTorch device `place`.
-
-    PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without it.
-    The first call therefore runs the program twice: a trial with copies of the arguments tells whether it creates
-    tensors. A trial that fails counts as if it did. `torch.compile` compiles nothing during the trial, because it
-    would have to compile again after it.
-    """
+    """Return the program of a function for a GPU, whose new tensors are on the PyTorch device `place`. Its
+    first call runs the program twice."""
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
 
     device, program = torch.device(place), function.gpu or function.cpu
+    # PyTorch's default device makes each PyTorch call slower, so a program that creates no tensor runs without
+    # it. A trial with copies of the arguments tells; a trial that fails counts as if it did.
     creates: bool | None = None  # whether a call created a tensor; None until the first call
 
     class Noted(DeviceContext):  # type: ignore[misc, no-untyped-call, unused-ignore]
@@ -343,6 +335,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
 
     def creates_tensors(arguments: Sequence[Any]) -> bool:
         noted, compiles = Noted(device), "torch._dynamo" in sys.modules  # to import it takes seconds
+        # What `torch.compile` compiled in the trial, it would have to compile again.
         with torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext(), noted:
             program(
                 *(x.detach().clone().requires_grad_(x.requires_grad) if is_tensor(x) else x for x in arguments)
@@ -363,8 +356,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
 
 
 def _device_wait(inner: Session) -> Callable[[], None]:
-    """Return a function that waits for all streams of the device. The session itself waits only for its own
-    stream."""
+    """Return a function that waits for all streams of the device."""
     if inner.device.backend == "cupy":
         import cupy
 
@@ -376,12 +368,9 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 
 
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
-    """Return the expected result of the function for `inputs`, and the allowed relative errors.
-
-    NumPy computes the result in float64. For a pair the CPU program computes it in its own way, and with `same`
-    the result in `dtype` is expected. Raises a BackendError if the function fails, and Unsupported if NumPy's
-    own error is too large in the dtype.
-    """
+    """Return the expected result of the function for `inputs`, and the allowed relative errors. NumPy computes
+    it in float64, or the CPU program of a pair in its own way. Raises a BackendError if the function fails, and
+    Unsupported if NumPy's own error is too large in the dtype."""
     own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:
         return own, Allowed(0.0, 0.0)
@@ -407,16 +396,13 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
 def allow_condition(
     function: UserFunction, inputs: Sequence[Any], dtype: str, want: Any, allowed: Allowed
 ) -> Allowed:
-    """Return `allowed`, or more for an ill-conditioned function: 256 times the change of the result if each
-    input moves by one rounding of the dtype, at most 1 %.
-
-    NumPy solves equations in float64 in every dtype, so its own error tells nothing about their condition. This
-    calls the user's function once more, so it is meant only for results that `allowed` does not allow. `want` is
-    the expected result.
-    """
+    """Return `allowed`, or more for an ill-conditioned function: 256 times what the result changes by if each
+    input moves by one rounding. It is at most 1 %, and costs one more call of the user's function. `want` is
+    the expected result."""
     if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
         return allowed
     change = widen if function.gpu is None else deepcopy
+    # NumPy solves equations in float64 in every dtype, so its own error tells nothing of their condition.
     try:
         moved = _on_cpu(function, inputs, lambda x: nudge(change(x), UNIT_ROUNDOFF[dtype]))
     except BackendError:  # such as a matrix that is singular now
@@ -471,16 +457,13 @@ UNLIMITED = Allowed(math.inf, math.inf)
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """Return the allowed errors of results in `dtype`. `want` is the float64 result, and `got` is NumPy's own
-    result in this dtype.
-
-    A floating-point element may be off by 256 roundings, but at most 1 %, or by more if `got` is. Counts and
-    labels must be equal, unless NumPy itself finds other values in this dtype, for example for a number on the
-    edge of two bins.
-    """
+    """Return the allowed errors of results in `dtype`; `want` is the float64 result, and `got` is NumPy's own
+    in this dtype. A floating-point element may be off by 256 roundings, at most 1 %, or by more if `got` is.
+    Integers must be equal, unless `got` has other ones."""
     limit, integers = min(ROUNDINGS * UNIT_ROUNDOFF[dtype], MOST_ERROR), 0.0
     for leaf in _discrepancies(got, want, UNLIMITED):
         own = min(TIMES_NUMPY * leaf.error, max(MOST_ERROR, 2 * leaf.error))
+        # Such as the count of a number on the edge of two bins.
         if math.isfinite(own) and leaf.integers:
             integers = max(integers, own)
         elif math.isfinite(own):
@@ -489,12 +472,9 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
 
 
 def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
-    """Compare every element and return the largest discrepancy. A fault in words counts as the largest.
-
-    The error of a floating-point element is |got - want| / (|want| + the root mean square of all finite
-    elements of want). The error of an array of integers is the sum of |got - want| / the sum of |want|, which
-    counts as at least 1.
-    """
+    """Compare every element and return the largest discrepancy; a fault in words counts as the largest. A
+    floating-point error is |got - want| / (|want| + the root mean square of want's finite elements). Integers
+    have one error: the sum of |got - want| / the sum of |want| (at least 1)."""
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]
     return max(wrong or all_leaves, key=lambda leaf: leaf.error)

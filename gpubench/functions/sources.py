@@ -76,12 +76,8 @@ def source_of(where: str) -> CodeSource:
 
 def declare(places: Sequence[CodePlace], **trial: Any) -> list[str]:
     """Make ops from the functions at these places, and return the ids of the ops. `trial` has the fields of
-    TrialRequest that say how the functions are tried.
-
-    Functions that cannot be measured give a warning in the run. Raises UsageError if a file does not exist,
-    cannot be imported, lacks a requested function or has the name of another file, or if no function can be
-    measured.
-    """
+    TrialRequest on how functions are tried. Raises UsageError for a file that cannot be used, for a function
+    that it lacks, and if no function can be measured."""
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:
         source = source_of(place.where)
@@ -115,10 +111,7 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Add the functions of a report to the list of ops and the manifest, and return the ids of their ops.
-
-    Raises UsageError if the source cannot be imported, declares no function or lacks a requested one.
-    """
+    """Add the functions of a report to the ops and the manifest, and return the ids of their ops."""
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
@@ -183,13 +176,10 @@ def _notes(report: TrialReport) -> list[RunWarning]:
 
 
 def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
-    """Run several child processes at the same time, and return their reports by the name of the source.
-
-    A function is left out if the call at its first size ends the child process or takes too long. New child
-    processes then try the remaining functions. A failure at a larger size does not count here, because the run
-    finds it.
-    """
+    """Let child processes try the functions, and return their reports by the name of the source."""
     reports = {request.source.name: TrialReport() for request in requests}
+    # A function whose first call ends or delays its child is left out, and new children try the rest. A failure
+    # at a larger size does not count here, because the run finds it.
     while waiting := [request for request in requests if reports[request.source.name].trying is not None]:
         count = min(len(waiting), os.cpu_count() or 1, MOST_CHILDREN)
         groups = [waiting[place::count] for place in range(count)]
@@ -206,8 +196,7 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
 
 
 def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
-    """Add `report`, which one child process sent, to the report of the whole source. `ended` says how that
-    process ended, and so why a function that it was trying is left out."""
+    """Add the report of one child process, which ended as `ended` says, to that of the whole source."""
     whole.functions += report.functions
     if report.partial is not None:
         whole.functions.append(report.partial)

@@ -154,10 +154,10 @@ def digest(function: UserFunction) -> str:
 
 
 def _text_of(program: Any) -> str:
-    """Return the source text of a program, which is the same in each process. For a partial function it is the
-    text of the inner function, and for a callable object that of its class."""
+    """Return the source text of a program, which is the same in each process."""
     if isinstance(program, partial):
         return f"{_text_of(program.func)}{_without_addresses((program.args, program.keywords))}"
+    # A callable object has the text of its class.
     for part in (program, type(program)):
         with contextlib.suppress(OSError, TypeError):
             return inspect.getsource(part) + ("" if part is program else _without_addresses(program))
@@ -201,7 +201,7 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 
 def _flops(count: Callable[[int], float], n: int) -> float:
-    """Return the user's number of operations at size n. Raises PluginError if it is no number of operations."""
+    """Return the user's number of operations at size n, or raise PluginError."""
     flops = count(n)
     if not (isinstance(flops, Real) and 0 <= flops <= MOST_FLOPS):
         raise PluginError(f"its option flops returns {flops!r:.40} at n = {n}: return a number of operations")
@@ -209,8 +209,7 @@ def _flops(count: Callable[[int], float], n: int) -> float:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
-    """Yield the trial of the function at each of a few sizes, ascending. Raises PluginError if no size works. A
-    larger size that fails ends the trials."""
+    """Yield the trial of the function at each of a few sizes, ascending."""
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
@@ -236,14 +235,10 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 
 
 def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool = False) -> Trial:
-    """Call the CPU program a few times, or once if more do not fit into the seconds of the request, and check
-    its behaviour.
-
-    `again` means that a smaller size was checked already, so that fewer checks are needed. Raises PluginError
-    if the function cannot be measured.
-    """
+    """Call the CPU program a few times at size n, and check its behaviour."""
     import numpy as np
 
+    # A smaller size was checked already, so that fewer checks are needed.
     limit_s = None if again else request.limit_s
     inputs, inputs_s = (_inputs if again else _repeatable_inputs)(function, n, request)
     arguments = _copies(inputs)
@@ -297,9 +292,7 @@ def _call(function: UserFunction, n: int, request: TrialRequest, *, again: bool 
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError if `call` returns its old `result` also for the new inputs `others` and for `inputs`
-    with scaled numbers. Both are tried, because new inputs alone may rightly give the old result, such as
-    sorted permutations. A `result` without different floating-point numbers is not judged."""
+    """Raise PluginError if `call` returns its old `result` for new inputs and for scaled numbers."""
     import numpy as np
 
     own = [plain(x) for x in inputs]
@@ -315,6 +308,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
             for x in own
         ]
 
+    # New inputs alone may rightly give the old result, such as sorted permutations.
     for values in other_values():
         if equal(own, values):
             return
@@ -330,7 +324,7 @@ def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], oth
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
-    """Return copies of inputs, without marks. Raises PluginError if one cannot be copied."""
+    """Return copies of inputs, without marks."""
     try:
         return [deepcopy(plain(x)) for x in inputs]
     except Exception as error:
@@ -338,8 +332,7 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) -> tuple[list[Any], float]:
-    """Return what `_inputs` returns, with the seconds of a second call. Raises PluginError if both calls make
-    different inputs."""
+    """Return what `_inputs` returns twice, with the seconds of the second call, or raise PluginError."""
     inputs, _ = _inputs(function, n, request)
     others, inputs_s = _inputs(function, n, request)
     if not equal([plain(x) for x in inputs], [plain(x) for x in others]):
@@ -348,8 +341,7 @@ def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) ->
 
 
 def _inputs(function: UserFunction, n: int, request: TrialRequest, seed: int = 1) -> tuple[list[Any], float]:
-    """Return the inputs at size `n`, and the seconds of making them. Raises PluginError if they need too much
-    memory or the user's function for inputs fails."""
+    """Return the inputs at size `n`, and the seconds of making them."""
     # A trial needs memory for the inputs twice, for a copy of them and for the function.
     needed = 4 * n * 4 * len(function.arguments)
     if function.make is None and needed > request.most_bytes:
