@@ -132,10 +132,7 @@ def measure_stages() -> Iterator[Agreement]:
 
 
 def _here(session: Session, agreement: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
-    """Return the agreement with the pairings of the tools that run in this process added.
-
-    Also store gpubench's own readings of the CuPy kernels in `alone`.
-    """
+    """Return the agreement with the tools of this process added; store gpubench's own readings in `alone`."""
     small = [cupy_subject(session, "matmul", 256)]
     try:
         small.append(torch_subject(session, small[0]))

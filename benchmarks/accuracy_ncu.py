@@ -55,12 +55,9 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
 
 
 def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
-    """Return, for each subject in order, a list with the seconds of each of its `launches` launches.
-
-    `rows` are the kernels that ncu timed. A row of the empty kernel marks the beginning of a subject. If a
-    launch consists of several kernels, their seconds are added up. Raises ValueError if a subject's number of
-    kernels is not a multiple of `launches`.
-    """
+    """Return, for each subject in order, a list with the seconds of each of its `launches` launches, all
+    kernels of a launch together. A subject begins after a row of the empty kernel. Raises ValueError if a
+    subject's number of kernels is not a multiple of `launches`."""
     groups: list[list[float]] = []
     for name, seconds in rows:
         if name.partition("(")[0] == EMPTY:
@@ -108,12 +105,8 @@ def pairings(
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
     """Return a pairing for each kernel in `KERNELS` and each of `clocks`, if `readings` has one of the kernel
-    on that clock.
-
-    A pairing compares gpubench's reading on that clock with the median launch that `tool` measured. `rows` are
-    the pairs (kernel name, seconds) in the output of ncu. The bool next to a clock says whether the pairing has
-    to meet a target.
-    """
+    on that clock. It compares gpubench's reading with the median launch in ncu's `rows` (kernel name, seconds).
+    The bool next to a clock says whether the pairing has to meet a target."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
         Pairing(

@@ -55,9 +55,9 @@ def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
-    """Return the times by nvbench beside those by gpubench, for each op and size: nvbench's single launches beside
-    gpubench's cold clock, its batches beside gpubench's hot clock. `besides` holds gpubench's readings, and
-    `document` is nvbench's JSON."""
+    """Return the times by nvbench beside those by gpubench, for each op and size. Single launches stand beside
+    the cold clock, batches beside the hot one. `besides` has gpubench's readings, and `document` is nvbench's
+    JSON."""
     states = summaries(document)
     samples: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
     for beside in besides:

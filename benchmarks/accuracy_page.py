@@ -97,11 +97,7 @@ def _overview(pairings: Sequence[Pairing]) -> str:
 
 
 def _rows(rows: Sequence[Pairing]) -> str:
-    """Return a table with a row for each kernel and a column for each tool.
-
-    A cell shows the time of the tool and the relative difference of gpubench's time. The difference is bold if
-    it misses the target.
-    """
+    """Return a table with a row for each kernel and a column for each tool."""
     tools = list(dict.fromkeys(pairing.tool for pairing in rows))
     kernels: dict[tuple[str, int], dict[str, Pairing]] = {}
     for pairing in rows:

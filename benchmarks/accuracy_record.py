@@ -49,12 +49,9 @@ class Pairing(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the excess is within the target, or None if there is no target.
-
-        Long kernels are compared with the tools that time programs. Short kernels are compared only with ncu,
-        which reads the start and end of the kernel itself: the times of all other tools include their events,
-        or the host's time for a launch.
-        """
+        """Whether the excess is within the target, or None if there is no target."""
+        # Short kernels are compared only with ncu, which reads the start and end of the kernel itself: all
+        # other tools include their events, or the host's time for a launch.
         if not self.judged or (self.ours > LONG_S) == self.tool.startswith("ncu"):
             return None
         if self.ours > LONG_S:

@@ -89,12 +89,9 @@ TOOLS = (
 def turns(
     subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
 ) -> list[Pairing]:
-    """Measure the kernel of `subject` by each tool, `count` times in turns with gpubench. Return a pairing for
-    each tool.
-
-    Each time of a tool is compared with the mean of gpubench's readings just before and just after it. The
-    order of the tools is reversed in every second turn. Tools with the same `measure` share one measurement.
-    """
+    """Measure the kernel of `subject` by each tool, `count` times in turns with gpubench, and return a pairing
+    for each tool. A tool's time stands beside the mean of gpubench's readings just before and just after it."""
+    # Tools with the same `measure` share one measurement.
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}
     foreign: dict[Callable[[Subject], Theirs], list[Theirs]] = {way: [] for way in ways}

@@ -211,11 +211,8 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
 def ask(
     field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
 ) -> Question:
-    """Return the question for size `n`, with the answer and its cost.
-
-    The answer comes from the contenders in `rest`, whose curves lack this size, as far as they compete in
-    `field`. The cost is judged by the times in `measured` at this size. `whole` tells which contenders are
-    CPUs.
+    """Return the question for size `n`, with the answer and its cost by the times in `measured`. The answer
+    comes from the contenders in `rest`, whose curves lack this size. `whole` tells which contenders are CPUs.
     """
     times = measured[n]
     contestants = [*filter(field.competes, rest)]

@@ -56,10 +56,10 @@ class AlteredSession:
         return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Make `repeat` launches. For a slowed case make more: each launch adds the session's share to a sum,
-        and each time the sum reaches 1 there is one launch more."""
+        """Make `repeat` launches, and for a slowed case the session's share of them in addition."""
         self._inner.run(launch, repeat)
         if id(launch) in self._owed:
+            # Shares add up, and each time the sum reaches 1 there is one launch more.
             owed = self._owed[id(launch)] + repeat * self._extra
             self._owed[id(launch)] = owed - int(owed)
             if int(owed):

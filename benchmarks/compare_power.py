@@ -46,11 +46,8 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 
 
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
-    """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`.
-
-    A case is SLOWER if its own test and the joint test of all cases are significant, and if the estimated ratio
-    new / base of its low ends is above 1 + `threshold`.
-    """
+    """Return, for each case of a suite, whether `compare` would judge it SLOWER at this `threshold`. Its own
+    test and the joint test must be significant, and the ratio new / base of low ends above 1 + `threshold`."""
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])
         for before, after in zip(base, new, strict=True)

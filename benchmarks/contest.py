@@ -31,12 +31,8 @@ def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentPars
 
 def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
     """Run `script` with the options `named` in a process for gpubench, then in `options.pairs` pairs of
-    processes.
-
-    Return the output of the first process, which compiles and chooses kernels, and for each pair the outputs of
-    gpubench and PyTorch by name. The pairs share the time `options.budget_s`. When it is used up, a process
-    takes one batch of each case.
-    """
+    processes. Return the output of the first, which compiles and chooses kernels, and for each pair those of
+    gpubench and PyTorch by name. The pairs share the time `options.budget_s`."""
     began = time.monotonic()
     prepared = _run(script, "ours", options, named, 0.0)
     print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)

@@ -169,8 +169,7 @@ def true_curves(shape: Shape, crossing: float) -> tuple[Curve, Curve]:
 
 
 def truth(cpu: Curve, gpu: Curve) -> float:
-    """Return the last size on a fine grid at which the GPU begins to be faster, or infinity if the CPU is
-    faster at the largest size."""
+    """Return the last size on a fine grid at which the GPU begins to be faster, or infinity if there is none."""
     low, high = math.log(LADDER[0]), math.log(LADDER[-1])
     grid = [low + (high - low) * i / 20000 for i in range(20001)]
     turn = math.inf
@@ -184,9 +183,9 @@ def truth(cpu: Curve, gpu: Curve) -> float:
 def simulated_blocks(
     curve: Curve, sizes: Sequence[int], noise: Noise, shift: float, rng: random.Random
 ) -> dict[int, list[list[float]]]:
-    """Return the simulated times of a case, with one session of one block at each size, as a dict: size -> a
-    list of sessions -> a list of seconds. `curve` gives the true ln(seconds) for ln(n), to which `noise` is
-    added. `shift` is the shift that the session gives to all cases, in standard deviations."""
+    """Return the simulated times of a case: size -> a list of sessions -> a list of seconds, here a single one.
+    `curve` gives the true ln(seconds) for ln(n), to which `noise` is added. `shift` is what the session shifts
+    all cases by, in standard deviations."""
     offset = noise.session * (
         math.sqrt(OFFSETS_TOGETHER) * shift + math.sqrt(1 - OFFSETS_TOGETHER) * rng.gauss(0, 1)
     )
@@ -282,9 +281,8 @@ QUARTILES = 1.349  # interquartile range / standard deviation
 
 
 def labels(repeats: int) -> None:
-    """Print a table of labels for simulated cases: a row for each true spread of blocks and each number of
-    blocks, a column for each number of sessions. A cell shows how often a case is labelled at least noisy, and
-    how often unstable."""
+    """Print a table of labels for simulated cases, by the true spread of blocks, their number and the sessions.
+    A cell shows how often a case is labelled at least noisy, and how often unstable."""
     print("| true spread | blocks | " + " | ".join(f"{k} session{'s' * (k > 1)}" for k in (1, 3, 5, 10)) + " |")
     print("|---|---|---|---|---|---|")
     for spread in SPREADS:

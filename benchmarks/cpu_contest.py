@@ -107,10 +107,7 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
 
 
 def _time(call: Callable[[int], None], limit_s: float) -> float:
-    """Return the seconds of a call, the median of the batches that fit into about `limit_s` seconds.
-
-    At least three batches are timed, or one if `limit_s` is 0.
-    """
+    """Return the seconds of a call, the median of the batches that fit into about `limit_s` seconds."""
     clock = time.perf_counter
     start = clock()
     call(1)
@@ -131,8 +128,7 @@ def _time(call: Callable[[int], None], limit_s: float) -> float:
 
 
 def _arrays(elements: int) -> list[Any]:
-    """Return three inputs and an output, each with this number of elements. The inputs are normally distributed
-    and the same in every process."""
+    """Return three inputs, the same in every process, and an output, each with so many elements."""
     import numpy as np
 
     generator = np.random.default_rng(1)
@@ -240,33 +236,25 @@ def table(record: Any, names: list[str], sizes: list[str]) -> str:
 
 
 def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the ratio PyTorch's time / gpubench's time with its interval, as text, and whether it passes.
-
-    It passes if it reaches the limit of the op. A ratio slightly below the limit passes, too, if its interval
-    contains the limit and is narrow.
-    """
+    """Return the ratio PyTorch's time / gpubench's with its interval, as text, and whether it passes."""
     key = f"{name} {word}"
     ratios = [pair["torch"]["cases"][key]["s"] / pair["ours"]["cases"][key]["s"] for pair in pairs]
     middle = stats.geometric_median(ratios)
     low, high = stats.median_interval(ratios)
     limit = LEAST_RATIO.get(name.partition("/")[0], 1.0)
+    # A ratio slightly below the limit passes if its interval contains the limit and is narrow.
     close = low <= limit <= high and high - low <= WIDEST * middle and middle >= NEVER_BELOW * limit
     return f"{middle:.2f} [{low:.2f}-{high:.2f}]", middle >= limit or close
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the share of the copy rate that the op reaches, as text, and whether it is as high as COPY_SHARES
-    requires.
-
-    The share is the rate of gpubench's op, counted in compulsory bytes, divided by the rate of the faster copy,
-    which may be gpubench's or PyTorch's. It is the geometric median over the pairs. The text is empty for an op
-    that is not in COPY_SHARES.
-    """
+    """Return the share of the copy rate that the op reaches, as text, and whether it is high enough."""
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
         return "", True
     shares = []
     for pair in pairs:
+        # The faster copy counts, gpubench's or PyTorch's; bytes are compulsory bytes.
         peak = max(_rate(pair[side]["cases"][f"copy {word}"]) for side in SIDES)
         shares.append(_rate(pair["ours"]["cases"][f"{name} {word}"]) / peak)
     middle = stats.geometric_median(shares)
@@ -278,15 +266,12 @@ def _rate(case: Any) -> float:
 
 
 def _different(pair: Any) -> list[str]:
-    """Return the cases in which the results of gpubench and PyTorch differ.
-
-    A long sum of numbers of both signs is left out, because its terms cancel and rounding errors are a large
-    part of the result.
-    """
+    """Return the cases in which the results of gpubench and PyTorch differ."""
     different = []
     for key, own in pair["ours"]["cases"].items():
         torch_values = pair["torch"]["cases"][key]["seen"]
         largest = max(map(abs, torch_values))
+        # In a long sum of numbers of both signs rounding errors are a large part of the result.
         if not all(
             abs(a - b) <= 1e-3 * largest + 1e-6 for a, b in zip(own["seen"], torch_values, strict=True)
         ) and not key.startswith(("sum", "dot")):

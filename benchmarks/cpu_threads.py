@@ -100,16 +100,14 @@ def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession,
 
 
 def _times(calls: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds per launch of each call in each round.
-
-    The calls take turns, in reverse order in every second round.
-    """
+    """Return the seconds per launch of each call in each round."""
     repeats = {}
     for name, call in calls.items():
         call(1)
         repeats[name] = max(1, min(10_000, round(BATCH_S / max(_took(call, 3), 1e-8))))
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
+        # The calls take turns, in reverse order in every second round.
         for name in calls if number % 2 else reversed(list(calls)):
             settle()  # threads of the one before may still spin
             calls[name](1)  # wakes its own

@@ -104,11 +104,7 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 
 def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the fastest implementation of the CPU and of the device at the measured size that is nearest to
-    the break-even.
-
-    Returns None if no size has both.
-    """
+    """Return the fastest implementation of each side at the measured size nearest to the break-even."""
     times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
     for n, times in times_by_size.items():
@@ -127,11 +123,8 @@ def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
 def sweep(
     crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
-    """Make a dense sweep around a break-even.
-
-    Return the break-even of the sweep (None: it found none), the last size at which the order of its medians
-    changes (0: it never does), the number of sizes, and the seconds that the sweep took.
-    """
+    """Make a dense sweep around a break-even. Return its break-even (None: none was found), the last size at
+    which the order of its medians changes (0: never), the number of sizes, and its seconds."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)

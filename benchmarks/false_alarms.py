@@ -117,11 +117,9 @@ def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
 
 
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield four numbers for each comparison of unchanged sessions.
-
-    They are whether any case is SLOWER, whether any is beyond the `raised` thresholds, the share of cases that
-    are SAME, and the share that would be SAME by the low ends alone.
-    """
+    """Yield four numbers for each comparison of unchanged sessions. Two are truths: any case is SLOWER, and any
+    is beyond the `raised` thresholds. Two are shares of cases: those that are SAME, and that would be by the
+    low ends alone."""
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
@@ -145,12 +143,9 @@ def _same_but_for_shape(case: JudgedCase) -> bool:
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """Compare sessions in which the case `case_id` was slowed by `share` with unchanged sessions. Yield its
-    verdict and its ratio new / base for each comparison.
-
-    The other cases of a comparison are `others`, which come from the slowed sessions too, but were not changed.
-    The unchanged sessions are those just before and after the slowed ones.
-    """
+    """Compare sessions in which the case `case_id` was slowed by `share` with the unchanged sessions beside
+    them. Yield its verdict and its ratio new / base for each comparison. `others` are cases of the same
+    sessions that were not changed."""
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
     near = [
         [

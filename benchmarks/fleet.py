@@ -112,9 +112,9 @@ def synthetic(
 
 
 def alarms(counts: list[int], figures: int) -> None:
-    """Print two tables for fleets of these numbers of GPUs. The first one has the mean number of healthy GPUs
-    that the rule confirms as slow, per fleet. The second one shows how often one slow GPU is confirmed.
-    `figures` is about how many values each cell simulates."""
+    """Print two tables for fleets of these numbers of GPUs. The first has the healthy GPUs that the rule
+    confirms as slow, per fleet, the second how often one slow GPU is confirmed. `figures` is about how many
+    values each cell simulates."""
     print("confirmed false alarms a healthy fleet")
     print(f"{'tails':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for tail in (gauss, heavy):

@@ -54,12 +54,9 @@ def at(curve: Curve, n: float) -> float:
 
 
 def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
-    """Return the smallest size at which a reader of the printed answer in `cell` chooses the GPU.
-
-    It is `low`, the smallest size, if the GPU always wins, and infinity if the reader never chooses the GPU. An
-    answer without a size is read as the geometric mean of its interval, whose open ends are replaced by `low`
-    and `high`.
-    """
+    """Return the smallest size at which a reader of the printed answer in `cell` chooses the GPU, or infinity
+    if never. It is `low` if the GPU always wins. An interval is read as its geometric mean, from `low` to
+    `high` where it is open."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):

@@ -41,13 +41,9 @@ if PLACE != "cpu":
 
 
 def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> dict[str, tuple[Any, int]]:
-    """Return, by the name of a situation, a function that makes a given number of turns, and the number of
-    calls in one turn.
-
-    `call` is the function to time, `up` copies an input to the device, `down` copies a result back, and `wait`
-    waits for the device. For the resident situations `inputs` are copied to the device once, before the first
-    turn.
-    """
+    """Return, by the name of a situation, a function that makes a number of turns, and the calls in one turn.
+    `call` is the function to time, `up` and `down` copy an input and a result, and `wait` waits for the device.
+    `inputs` are on the host."""
     there = [up(getattr(x, "value", x)) for x in inputs]  # the value of an input marked by gpubench.stays
 
     def wait_each(turns: int) -> None:
@@ -75,9 +71,8 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 def time_call(sample: Any, calls: int) -> float:
     """Return the seconds of a call, from the faster of two samples after a turn for warm-up. `sample` makes a
-    given number of turns, each of them with `calls` calls. The first sample is one turn, and the second is up
-    to MOST turns, which take about SAMPLE_S seconds. If the first takes longer than LONG_S, there is no second
-    sample."""
+    given number of turns, each of them with `calls` calls. The second sample is omitted if the first takes
+    longer than LONG_S."""
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1

@@ -89,11 +89,9 @@ def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
 
 
 def _trim() -> None:
-    """Make glibc return freed memory to the system.
-
-    Its arenas keep tens of MiB, which look like a leak but are not (200 openings of llvmpipe: 190 MiB resident,
-    109 MiB afterwards). Other C libraries have no such function.
-    """
+    """Make glibc return freed memory to the system; other C libraries cannot."""
+    # Its arenas keep tens of MiB, which look like a leak but are not (200 openings of llvmpipe: 190 MiB
+    # resident, 109 MiB afterwards).
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -65,8 +65,7 @@ def _each(options: argparse.Namespace) -> int:
 
 
 def _device_ids(names: list[str]) -> Iterator[str]:
-    """Yield the id of one device for each kind and name, because equal devices leak alike. Print the reason for
-    each backend that is not available."""
+    """Yield the id of one device for each kind and name, because equal devices leak alike."""
     for name in names:
         try:
             devices = backends.load(name).devices()
@@ -111,8 +110,7 @@ def _traces(
 
 
 def _size(op: Op, *, cpu: bool) -> int:
-    """Return the largest power of two up to 64 K at which the operands of the op fit into BYTES (CPU_BYTES on a
-    CPU), or 16 if there is none, as for a network."""
+    """Return the largest power of two from 16 to 64 K at which the op's operands fit, or else 16."""
     most, sizes = CPU_BYTES if cpu else BYTES, [1 << power for power in range(16, 3, -1)]
     return next((n for n in sizes if op.held_bytes({"n": n}, "float32") <= most), sizes[-1])
 
@@ -124,8 +122,7 @@ class _Memory(ctypes.Structure):
 
 
 def _device_memory() -> leak_traces.DeviceBytes | None:
-    """Return a function that returns the memory in use on all NVIDIA GPUs, or None if the driver's NVML library
-    is missing or does not start."""
+    """Return a function that returns the memory in use on all NVIDIA GPUs, or None without NVML."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError:

@@ -113,10 +113,9 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def scatter(runs: Sequence[Run]) -> None:
-    """Print a row for each device, implementation and regime that at least five ops have. It shows how much the
-    times of the runs differ at the smallest common size, the part that all ops share, and the part of each op.
-    The last column is the correlation of the differences at the smallest size with those at the next larger
-    size."""
+    """Print how much the times of the runs differ, for each device, implementation and regime that at least
+    five ops have. Columns: at the smallest common size, the part that all ops share, each op's own, and the
+    correlation with the next larger size."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):
@@ -216,8 +215,7 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
 def _fit_line(
     x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
 ) -> tuple[float, float]:
-    """Return the (intercept, slope) of the weighted least-squares line. Raises ValueError unless x has at least
-    two different values."""
+    """Return the (intercept, slope) of the weighted least-squares line."""
     w = weights or [1.0] * len(x)
     total = math.fsum(w)
     mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
@@ -319,9 +317,10 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """Return a random deviation of ln(time) for a case at its size. Half of its variance is drawn once for
-        each case, the other half at each call, as if new memory were allocated."""
+        """Return a random deviation of ln(time) for a case at its size."""
         own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
+        # Half of the variance is drawn once for each case, the other half at each call, as if new memory were
+        # allocated.
         return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 
 
@@ -329,8 +328,8 @@ MOST_EQUAL = 6  # the largest number of cells for which `about equal` counts as 
 
 
 def width(curve: BreakEven) -> float:
-    """Return high / low of a break-even. It is 1 if one side is faster at all sizes up to the largest of the
-    op, and infinity if an end is unknown or if the run ended at a smaller size."""
+    """Return high / low of a break-even, or 1 if one side is faster at all sizes of the op. It is infinity if
+    an end is unknown or the run ended at a smaller size."""
     if curve.verdict in ("all-sizes", "no-size"):
         return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
     return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
@@ -344,14 +343,12 @@ def count_answers(rows: Sequence[BreakEven]) -> int:
 
 
 def simulate(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
-    """Print a row for each engine and budget.
-
-    A row has the share of cells with an answer, the share of break-evens within a factor of 2.25, the share of
-    intervals that contain the true break-even, and the distance of guesses from it (median and 90 %). Then
-    follow the seconds until every op has an answer, until the ladder ends and until the run ends, and the time
-    to choose a step. A budget above the default is used completely.
-    """
+    """Print a row for each engine and budget: how many cells have an answer, how good the break-evens are, and
+    how long it takes. A budget above the default is used completely."""
     truth = Truth(runs)
+    # within 2.25: break-evens within this factor; held: intervals that contain the true one; off by: its
+    # distance from guesses (median and 90 %); then seconds until every op has an answer, the ladder ends and the
+    # run ends; choosing: the time to choose a step.
     print("| engine | budget | answered | within 2.25 | held | off by | every op | ladder | end | choosing |")
     print("|---" * 10 + "|")
     for engine in engines:

@@ -425,8 +425,7 @@ class Mutant:
 
 def draw(parts: list[str], only: tuple[str, ...], number: int, seed: int) -> tuple[list[Mutant], int]:
     """Return the mutants to try, and the number of all changes among which they were drawn. `only` are
-    beginnings of `Mutant.text`, of which one must fit if there are any, and `number` 0 is all mutants. The text
-    of a mutant takes a tenth of a second, so only those that are drawn get one."""
+    beginnings of `Mutant.text`, of which one must fit if there are any. `number` 0 means all mutants."""
     files = [(part, file) for part in parts for file in _files(part)]
     if only:
         near = [
@@ -532,13 +531,13 @@ def _deletable(node: ast.stmt) -> bool:
 
 
 def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node and all nodes inside it that may be altered. These are left out: annotations, decorators,
-    the bases and keywords of a class, the value of an argument `strict=`, and `if TYPE_CHECKING:` blocks."""
+    """Yield the node and all nodes inside it that may be altered."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return
+    # Annotations, decorators, bases and keywords of a class alter nothing that a test sees.
     silent = {
         "annotation",
         "returns",
@@ -635,7 +634,7 @@ class Survey:
 
 
 def _survey(tests: tuple[str, ...]) -> Survey:
-    """Run the unaltered tests and record the lines that each runs. Raises RuntimeError if they fail."""
+    """Run the unaltered tests, which must pass, and record the lines that each runs."""
     notes = Path(f"survey-{os.getpid()}.json")
     began = time.monotonic()
     if _pass(tests, 1800, notes) is not True:
@@ -680,10 +679,7 @@ class _Counted:
 
 
 def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[tuple[str, ...], float]]:
-    """Return pairs (tests, deadline in seconds) in the order in which they are run.
-
-    The deadline is four times the unaltered time plus 10 s.
-    """
+    """Return pairs (tests, deadline in seconds) in the order in which they are run."""
     own = [(tests, surveys[tests]) for tests in PARTS[mutant.part][1:] if tests]
     reach = _statement(mutant)
     running: dict[str, float] = {}
@@ -730,10 +726,7 @@ def _why_equivalent(mutant: Mutant) -> str:
 
 
 def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None) -> bool | None:
-    """Run the tests in a fork until one fails, and return whether all pass. Returns None if they take too long.
-
-    `survey` is the file for the record of a survey, if one is wanted.
-    """
+    """Run the tests in a fork until one fails; return whether all pass, or None if they take too long."""
     child = os.fork()
     if not child:
         _run(tests, survey)
@@ -750,8 +743,8 @@ def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None)
 
 
 def _run(tests: tuple[str, ...], survey: Path | None) -> None:
-    """Run the tests in this forked process, and end it. It gets a process group, so that all its children can
-    be ended with it."""
+    """Run the tests in this forked process, and end it."""
+    # With a group of its own, all its children can be ended with it.
     os.setsid()
     with open(os.devnull, "r+b") as nothing:
         for stream in (0, 1, 2):

@@ -78,10 +78,7 @@ def _child(options: Any, names: list[str]) -> None:
 
 
 def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str, float]:
-    """Return the seconds of one waited call and of one queued call.
-
-    Each is the median of the calls that fit into about `limit_s` seconds.
-    """
+    """Return the median seconds of one waited call and of one queued call, in about `limit_s` seconds."""
     clock = time.perf_counter
 
     def time_calls(calls: int = 1) -> float:
@@ -164,8 +161,7 @@ class _Torch:
         return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
 
     def mlp_backward(self, n: int) -> Call:
-        """Return a call that computes the gradients of both layers, with the operations that autograd would
-        use, from random values in place of those that a forward pass would store."""
+        """Return a call that computes the gradients of both layers, as autograd would, from random values."""
         torch = self._torch
         x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
         w2, _ = self._weight(512, CLASSES)
@@ -233,10 +229,7 @@ class _Torch:
         return lambda: f.conv2d(x, w, padding=1)
 
     def inference(self, n: int) -> Call:
-        """Return a call that processes the prompt and then generates tokens.
-
-        Keys and values are cached, and the tokens stay on the device, so that no step waits for the host.
-        """
+        """Return a call that processes the prompt and then generates tokens."""
         torch, f = self._torch, self._torch.nn.functional
         table, positions = self._normal(tokens.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
         norms = [[(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)] for _ in range(LAYERS)]
@@ -249,6 +242,7 @@ class _Torch:
         cache = torch.zeros(LAYERS, 2, HEADS, n + NEW, WIDTH // HEADS, device=self._device)
         prompt = torch.randint(tokens.ENTRIES, (n,), device=self._device)
 
+        # Keys and values are cached, and the tokens stay on the device, so that no step waits for the host.
         def step(ids: Any, start: int) -> Any:
             count, end = len(ids), start + len(ids)
             x = f.embedding(ids, table) + positions[start:end]

@@ -100,15 +100,15 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
 
 
 def _peaks(analyses: Sequence[Analysis]) -> str:
-    """Return a table with one peak for each set of devices and dtype. A peak with both limits comes before one
-    with a single limit, then one out of caches before others, then one of a large matmul, then the one with the
-    most bytes/s. The shares in the other tables refer to the peak of their own file."""
+    """Return a table with one peak for each set of devices and dtype, the most telling one."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
         for peak in roofline(analysis).peaks:
             key = (peak.device_ids, peak.dtype)
             limits = (peak.bytes_per_s is not None) + (peak.flops_per_s is not None)
+            # Both limits before one, out of caches before others, a large matmul before a small one, then the
+            # most bytes/s. The shares in the other tables refer to the peak of their own file.
             rank = limits - 0.4 * peak.cache_sized - 0.2 * peak.small_matmul + (peak.bytes_per_s or 0.0) / 1e18
             if limits and rank > order.get(key, -1.0):
                 memory, compute, ridge = peak_texts(peak)
@@ -120,8 +120,7 @@ def _peaks(analyses: Sequence[Analysis]) -> str:
 
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
-    """Return the rows of all files that `keep` accepts, without hybrid cases. If several files of a machine
-    have the same case, the newest file counts."""
+    """Return the rows of all files that `keep` accepts, the newest of each case, without hybrid cases."""
     newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
         for share in roofline(analysis).rows:
@@ -131,8 +130,7 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """Return a table for each machine, with a row for each set of labels and a column for each device and
-    implementation. A cell shows the rate, the share of the peak and the ratio to the vendor library."""
+    """Return a table for each machine, with a row for each set of labels and a column for each implementation."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -234,14 +232,14 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 
 def _memory(analyses: Sequence[Analysis]) -> str:
-    """Return the table of the float32 ops except matmul, at the sizes whose data fit into no cache. An op
-    without such a size is shown at all its sizes."""
+    """Return the table of the float32 ops except matmul, at the sizes whose data fit into no cache."""
     computing = [analysis for analysis in analyses if not overheads(analysis).rows]
     rows = [share for _, share in _rows(computing, _plain_op)]
     large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}
 
     def keep(share: PeakShare) -> bool:
         case = share.case.case
+        # An op without such a size is shown at all its sizes.
         beyond = share.case.bytes >= OUT_OF_CACHE_BYTES or case.op not in large
         return _plain_op(share) and case.dtype == "float32" and beyond
 

@@ -42,7 +42,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 def took_s(arguments: Sequence[str], folder: str) -> float:
     """Return the processor seconds of one complete process. Raises RuntimeError, with the end of its standard
-    error, if it fails. Only the command `rnu` may fail, because it is the usage error."""
+    error, if it fails, unless it is the usage error `rnu`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False

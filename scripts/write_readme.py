@@ -173,8 +173,7 @@ def _fill(text: str) -> str:
 
 
 def _print(command: str, arguments: str) -> str:
-    """Return the output of the command with these arguments. Paths are relative to the repository. Ends the
-    program if the command fails."""
+    """Return the output of the command with these arguments, whose paths are relative to the repository."""
     import contextlib
     import os
 
