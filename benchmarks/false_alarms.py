@@ -117,9 +117,9 @@ def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
 
 
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield four numbers for each comparison of unchanged sessions. Two are truths: any case is SLOWER, and any
-    is beyond the `raised` thresholds. Two are shares of cases: those that are SAME, and that would be by the
-    low ends alone."""
+    """Yield four numbers for each comparison of unchanged sessions. The first two say whether any case is
+    SLOWER, and whether any is beyond the `raised` thresholds. The others are the shares of cases that are SAME,
+    and that would be by the low ends alone."""
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]

@@ -55,8 +55,8 @@ def at(curve: Curve, n: float) -> float:
 
 def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
     """Return the smallest size at which a reader of the printed answer in `cell` chooses the GPU, or infinity
-    if never. It is `low` if the GPU always wins. An interval is read as its geometric mean, from `low` to
-    `high` where it is open."""
+    if there is none. It is `low` if the GPU always wins. An interval is read as its geometric mean, from `low`
+    to `high` where it is open."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):

@@ -46,8 +46,7 @@ _ORDER = (*KNOWN, *SEVERAL)
 
 
 def names() -> tuple[str, ...]:
-    """List the built-in backends and those of the wings, without importing any. The baseline (`numpy`) is first,
-    and names that `KNOWN` lacks are last. A built-in backend has the name of its file or folder."""
+    """List the built-in backends and those of the wings, the baseline (`numpy`) first, without importing any."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
@@ -90,8 +89,8 @@ def usual() -> tuple[str, ...]:
 
 
 def facts(name: str) -> Facts | None:
-    """Return the facts of a backend that `built_in` lists, without importing its library. Returns None for any
-    other backend: one that is hidden or composed, that of device groups, or one of another package."""
+    """Return the facts of a backend that `built_in` lists, without importing its library, or None for any
+    other."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -107,7 +106,7 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 
 def may_drive_cpu(name: str) -> bool:
-    """Return whether the backend may have a CPU. One without `facts` may."""
+    """Return whether the backend may have a CPU, as each one without `facts` may."""
     facts_of = facts(name)
     return facts_of is None or "cpu" in facts_of.kinds
 
@@ -119,8 +118,8 @@ def is_hidden(device_id: str) -> bool:
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """List the backends of a device: its own, and for a composed device or a device group those of the devices
-    inside."""
+    """List the backends of a device: its own first, then those of the devices inside a composed device or a
+    device group."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
     if own == DEVICE_GROUP:
         return (own, device_id.split(":")[1])
@@ -128,8 +127,7 @@ def names_of(device_id: str) -> tuple[str, ...]:
 
 
 def has(name: str) -> bool:
-    """Return whether `load` would find the backend. It looks at entry points only for a name that is not built
-    in, and loads none."""
+    """Return whether `load` would find the backend, without loading any."""
     return name in _ours() or bool(plugins.entries(plugins.BACKENDS, name))
 
 

@@ -97,8 +97,8 @@ CpuPart = Callable[[int], None]
 
 
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
-    """Return a view of the last `on_cpu` units of each input, or the whole input if it is not divided. A copy
-    would cost as much as a split saves."""
+    """Return a view of the last `on_cpu` units of each input, or the whole input if it is not divided."""
+    # A copy would cost as much as a split saves.
     return [
         split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
@@ -201,15 +201,13 @@ class Sides:
         return partial(gpu.fetch, host_output)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
-        """Reserve cores for the threads that move the GPU's data. Without such threads the CPU gets all cores.
-
-        If every core computes, each thread that wakes up for a chunk has to wait for a time slice.
-        """
+        """Reserve cores for the threads that move the GPU's data; without such threads the CPU gets all cores."""
         movers, cpu = launch.movers if travels else 0, launch.cpu
         shared = cpu, movers, launch.gpu is None
         if shared == self._shared:  # `isinstance` takes 20 us before Python 3.12
             return
         self._shared = shared
+        # If every core computes, each thread that wakes up for a chunk has to wait for a time slice.
         if isinstance(cpu, protocols.CpuThreads):
             cpu.use_threads((cpu.threads or 1) - movers if movers else None)
         if launch.gpu is not None:
@@ -224,9 +222,8 @@ class Sides:
         again: bool = False,
         rest: bool = False,
     ) -> None:
-        """Run the GPU's share alone: send changed inputs, or all that travel if `again` is true, run, and with
-        `host_output` fetch its result. If `rest` is true, wait for the kernel without spinning, because the CPU
-        has no core to spare."""
+        """Run the GPU's share alone: send what was uploaded (`again`: all inputs that travel), run, and fetch
+        the result into `host_output`, if there is one. With `rest`, the wait before the fetch does not spin."""
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
         if wait is not None:
@@ -235,6 +232,7 @@ class Sides:
         launch.gpu.send(again=again)
         self.gpu.run(launch.gpu.launch, repeat)
         if host_output is not None:
+            # The CPU has no core to spare.
             if rest:
                 self.gpu.sync_asleep()
             launch.gpu.fetch(host_output)

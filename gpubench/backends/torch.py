@@ -240,9 +240,8 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the tensor, or None if its shape or dtype differs from the given one. Comparing
-        later outputs with the copy is quicker than comparing them with the float64 reference, also on the CPU.
-        """
+        """Return a copy of the tensor, or None if its shape or dtype differs from the given one."""
+        # To compare later outputs with the copy is quicker than with the float64 reference, also on the CPU.
         if not self._fits(buffer, shape, dtype):
             return None
         with vendor_errors():

@@ -30,8 +30,7 @@ class Messages:
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, which is a line of text. Begin a new line first, even if other code has written an
-        unfinished one."""
+        """Send one message, a line of text, on a line of its own."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
 
@@ -105,8 +104,8 @@ def import_ours(root: str) -> None:
 
 
 def import_msgspec() -> None:
-    """Import msgspec without typing_extensions. That library takes half of the import time and adds only names
-    that `typing` has, too."""
+    """Import msgspec without typing_extensions."""
+    # That library takes half of the import time and adds only names that `typing` has, too.
     sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
     try:
         import msgspec  # noqa: F401

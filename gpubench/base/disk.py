@@ -93,8 +93,9 @@ def read_text(path: StrPath, most: int) -> bytes:
 
 
 def as_utf8(text: bytes) -> bytes:
-    """Return a text in UTF-8 without a byte order mark. Windows PowerShell writes UTF-16 (`> FILE`), and some
-    editors write the mark. Other texts are returned unchanged, whether they are UTF-8 or not."""
+    """Return a text in UTF-8 without a byte order mark. A text without a mark stays unchanged, whether it is
+    UTF-8 or not."""
+    # Windows PowerShell writes UTF-16 (`> FILE`), and some editors write the mark of UTF-8.
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         with contextlib.suppress(UnicodeDecodeError):
             return text.decode("utf-16").encode()

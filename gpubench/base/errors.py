@@ -32,8 +32,8 @@ class ExitCode(enum.IntEnum):
 
 class GpubenchError(Exception):
     """An expected problem, which is reported to the user in up to three lines: `message` (what happened), `why`
-    and `hint` (what to do). `code` is a key of `messages.ERRORS`, on which scripts may rely. Its entry gives an
-    empty `message` and a `hint` of None; "" leaves a line out."""
+    and `hint` (what to do). `code` is a key of `messages.ERRORS`, on which scripts may rely; its entry replaces
+    an empty `message` and a `hint` of None. An empty `why` or `hint` has no line."""
 
     exit_code = ExitCode.FAILED
 

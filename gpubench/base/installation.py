@@ -29,8 +29,8 @@ EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch"
 
 @functools.cache
 def checkout() -> str | None:
-    """Return the folder of the checkout from which gpubench runs. Returns None if gpubench is installed,
-    except for an editable installation, which runs from the source."""
+    """Return the folder of the source from which gpubench runs, in a checkout or an editable installation, else
+    None."""
     import tomllib
 
     folder = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -130,7 +130,7 @@ def quote(text: str, platform: str = sys.platform) -> str:
 
 
 def upgrade_command() -> str:
-    """Return the command that installs the newest gpubench, ready to paste. For a checkout, a text that first tells
+    """Return the command that installs the newest gpubench, ready to paste. In a checkout, the text first says
     to update the source."""
     if not checkout():
         return _pip(f"install --upgrade {DISTRIBUTION}")

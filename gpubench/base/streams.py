@@ -18,9 +18,8 @@ _TAIL = 200  # most characters of an unfinished line that are kept, because late
 
 
 class Stream:
-    """A standard stream with writing methods of its own; all others are those of the stream. If `guarded` is
-    true, no line acts as a command of a CI runner. If `survives` is true, text that cannot be written is lost
-    without an error."""
+    """A wrapper of a standard stream, with writing methods of its own. If `guarded` is true, no line acts as a
+    command of a CI runner. If `survives` is true, text that cannot be written is lost without an error."""
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
         self.stream = stream
@@ -115,16 +114,14 @@ def take_over() -> None:
 
 
 def keep_apart() -> None:
-    """Reserve standard output for `put`, and send all other output to standard error. Does nothing unless
-    sys.stdout is the Stream that `take_over` made, and not on a second call.
-
-    Other code may print from Python, from C or from a thread, so the output of `put` goes to a private
-    descriptor.
-    """
+    """Reserve standard output for `put`, and send all other output to standard error. This works once, and only
+    if sys.stdout is the Stream that `take_over` made."""
     out = sys.stdout
     if not isinstance(out, Stream) or out.stream is not sys.__stdout__:
         return
     out.flush()
+    # Other code may print from Python, from C or from a thread, so the output of `put` goes to a private
+    # descriptor.
     private = os.dup(out.fileno())
     with contextlib.suppress(OSError):  # standard error is closed
         os.dup2(2, 1)
@@ -223,9 +220,8 @@ def _json_escape(mark: re.Match[str]) -> str:
 
 
 def inert(text: str) -> str:
-    """Return `text` with a blank in each command that a CI runner would execute. A character without width
-    would not do, because runners compare texts by cultural rules that ignore such characters.
-    """
+    """Return `text` with a blank in each command that a CI runner would execute."""
+    # Runners compare texts by cultural rules, which ignore characters without width.
     return re.sub(_COMMAND, r"\g<0> ", text)
 
 
@@ -237,10 +233,7 @@ def visible(text: str) -> str:
 
 def escape(text: str) -> str:
     """Return `text`, a line or a part of a line, escaped so that GitHub shows it exactly, makes no links and
-    notifies nobody.
-
-    Characters of HTML become entities, and characters that Markdown may interpret get a backslash.
-    """
+    notifies nobody."""
     import html
 
     shown = re.sub(_LINKED, rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))

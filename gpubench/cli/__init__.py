@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program on `argv`, or on the arguments of this process if it is None. Returns the exit code."""
+    """Run the program on `argv` (None: on the arguments of this process), and return its exit code."""
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before or after the guard, while modules are loaded

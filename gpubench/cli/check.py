@@ -73,7 +73,7 @@ class Version(NamedTuple):
             raise self.failure(ended)
 
     def failure(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
-        """Return the error for a run that measured nothing. Its reason is the message of the run."""
+        """Return the error for a run that failed, whose reason is the run's own message."""
         from gpubench.base import processes
 
         lines = [line for line in ended.stderr.splitlines() if line.strip()]

@@ -47,8 +47,7 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:
-    """Return the outcome of a comparison. `warnings` has the gates that passed narrowly, the notices, and the
-    unsure cases."""
+    """Return the outcome of a comparison. What is no failure but near one is among the `warnings`."""
     from gpubench.report.comparison import gate_text
 
     counts = comparison.counts
@@ -70,8 +69,7 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Return the outcome of reports. `exit_code` is the exit code of the command. `gpu_wins` adds up the ops of
-    all reports."""
+    """Return the outcome of reports, of a command that ends with `exit_code`."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -155,8 +153,7 @@ def messages(outcome: CiOutcome) -> Iterator[str]:
 
 
 def escape_command(text: str) -> str:
-    """Return `text` escaped for a command of a CI runner. Percent signs and line ends become percent codes, and
-    text that would begin another command gets a blank."""
+    """Return `text` escaped for a command of a CI runner."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
     return inert(visible(text))
@@ -346,8 +343,8 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """Raise UsageError for a gate that selects none of `cases`. `on_cpu` tells whether a device id is a CPU,
-    and `hint` is the remedy in the error."""
+    """Raise UsageError for a gate that selects none of `cases`, of which those on a CPU do not count. `on_cpu`
+    tells whether a device id is a CPU, and `hint` is the remedy in the error."""
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:
         if not any(demand.selects(case) for case in contenders):

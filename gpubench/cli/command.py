@@ -324,10 +324,8 @@ def _lower(text: str) -> str:
 
 
 def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
-    """Run one command and return its exit code. Sets `invocation["verbose"]`, which makes errors verbose.
-
-    Raises UsageError for a wrong command line, and every error of the command.
-    """
+    """Run one command and return its exit code. Sets `invocation["verbose"]` to what --verbose says. Raises
+    UsageError for a wrong command line, and every error of the command."""
     program = Group()
     if "_GPUBENCH_COMPLETE" in os.environ:  # a shell asks how a line can go on
         program.main(list(arguments), prog_name="gpubench", standalone_mode=False)
@@ -424,8 +422,7 @@ def _names_us(project: Path) -> bool:
 
 
 def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
-    """Return the path of the user's configuration file. Returns None if the environment names no folder for
-    it."""
+    """Return the path of the user's configuration file, or None if the environment names no folder for it."""
     folder = user_folder(CONFIGURATION, environ, platform)
     return folder / "config.toml" if folder else None
 

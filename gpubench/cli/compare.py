@@ -104,7 +104,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
 
 
 def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
-    """Raise UsageError for a selector that selects no case. Otherwise, renaming an op would switch a gate off."""
+    """Raise UsageError for a selector that selects no case, so that a renamed op does not switch a gate off."""
     from gpubench.result.case import selector
 
     selections = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]

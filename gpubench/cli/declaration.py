@@ -68,8 +68,8 @@ class Declaration(NamedTuple):
 def option(
     metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any
 ) -> Any:
-    """Return a declaration with these fields. If `brief` is True, `-h` shows the same text as `--help`; if it
-    is False, `-h` does not show the option."""
+    """Return a declaration with these fields. `brief` is the text for `-h`: True means that of `--help`, and
+    False means that `-h` does not show the option."""
     return Declaration(help, heading, metavar, help if brief is True else brief or None, **more)
 
 
@@ -132,7 +132,7 @@ class CommandOptions:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
 
     def instead(self) -> int | None:
-        """Do the work of another command and return its exit code. Returns None if no option asks for that."""
+        """Do the work of another command and return its exit code, or return None if no option asks for that."""
         return None
 
     def replace(self, **changes: Any) -> Self:

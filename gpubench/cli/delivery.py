@@ -67,8 +67,7 @@ def check_outputs(output: list[str], options: SavingOptions) -> list[str]:
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written to. Raises UsageError if not. Does nothing if no result goes
-    there: with --no-save, or if `output` names a result file."""
+    """Check that the results folder can be written to, if a result goes there. Raises UsageError if it cannot."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
@@ -95,8 +94,8 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
     """Rename the `.part` file that an earlier run left beside the first result file in `output`, and print a
-    warning. Does nothing if there is none, or if this run continues it (`resumed`). Raises GpubenchError if the
-    file cannot be renamed."""
+    warning. A run that continues it (`resumed`) leaves it. Raises GpubenchError if the file cannot be renamed.
+    """
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)
@@ -235,8 +234,8 @@ def read_back(run: Run) -> Run:
 
 
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
-    """Return the run and its analyses. A failed gate gives both its exit code, unless the run itself failed,
-    and saves the run again."""
+    """Return the run and its analyses. If a gate failed, both get the exit code of gates, and the run is saved
+    again. A run that did not end with OK stays as it is."""
     from gpubench.analysis.findings import has_failures
 
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
@@ -321,8 +320,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
         return report.screen(analyses, self.format, options, files=files, saved=saved, height=height)
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """Return the report as text. Another format than that of this style gets no colour, the usual width and
-        all columns."""
+        """Return the report as text. A format other than the style's gets no colour, the usual width and all
+        columns."""
         from gpubench import report
 
         options = self.options
@@ -398,8 +397,7 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """Return the requested format. Without one, return the format for the suffix of `output`. If `output` is
-    None or `-`, return the default for standard output."""
+    """Return the requested format, else that of the suffix of `output`, else the default for standard output."""
     if format is not None:
         return format
     if output is None or output == "-":

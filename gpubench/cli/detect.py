@@ -113,11 +113,11 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
 
 
 def read_result(run: Run) -> Measured | str:
-    """Return the evidence in a run for choosing a mode, or the reason why there is none. The analysis is
-    imported here, so that `detect` does not load it if there are no results."""
+    """Return the evidence in a run for choosing a mode, or the reason why there is none."""
     from gpubench.analysis.analyse import analyse
     from gpubench.analysis.winners import evidence, why_silent
 
+    # The analysis is imported here, so that `detect` does not load it if there are no results.
     return evidence(analyse(run)) or why_silent(run)
 
 

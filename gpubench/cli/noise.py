@@ -110,9 +110,8 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 
 
 def judge_sessions(run: Run, sessions: int) -> Noise:
-    """Return the noise of the sessions of a run that was measured here. Raises GpubenchError, which says why,
-    if there are too few sessions. Its exit code is that of the run or, if that is 0, BUDGET or INPUT.
-    """
+    """Return the noise of the sessions of a run that was measured here. Raises GpubenchError if there are too
+    few; its exit code is the run's or, if that is 0, BUDGET or INPUT."""
     from gpubench.compare.two_runs import noise
 
     try:

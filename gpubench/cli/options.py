@@ -372,12 +372,12 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, CommonOptio
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that are no results, as the wing that reads them does, and return the exit code. Returns
-        None if the files are results."""
+        """Report files that only a wing reads, and return the exit code. Returns None if the files are results.
+        """
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs of the files that an option of a wing chooses. Returns None if no option does."""
+        """Return the runs that an option of a wing chooses from the files, or None if no option does."""
         return None
 
     examples = (

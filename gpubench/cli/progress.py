@@ -60,8 +60,7 @@ _MOST_NAMES = 3
 
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
-    """Return `Measuring 14 ops, at most 45 seconds`. A run ends earlier if all results are precise enough. The
-    first calls of a user's functions, which may compile, are not counted."""
+    """Return a text such as `Measuring 14 ops, at most 45 seconds`."""
     whole = math.ceil(seconds)
     most = units.count_noun(whole // 60, "minute") if whole % 60 == 0 else units.count_noun(whole, "second")
     beyond = " after the first calls" if any("." in op for op in ops) else ""
@@ -138,8 +137,7 @@ WIDTH = 100
 
 
 class Display:
-    """Base class of displays of the progress of a run. A display is a Sink of events. The base class shows
-    nothing."""
+    """Base class of displays of the progress of a run, which shows nothing. A display is a Sink of events."""
 
     _grows = False  # whether the plan grows, so that the number of cases is not shown
 
@@ -183,14 +181,13 @@ def show(
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
-    """Return `between` and the number of all cases, such as ` of 40`. The caller writes it after the number of
-    a case. Returns an empty text if the plan still grows."""
+    """Return `between` and the number of all cases, such as ` of 40`, or an empty text if the plan still grows."""
     return "" if grows else f"{between}{max(number, cases)}"
 
 
 def again(event: SessionAgain, *, grows: bool) -> str:
-    """Return the line that says why a session is measured again, and how many cases the run now has. The number
-    is left out if the plan still grows."""
+    """Return the line that says why a session is measured again, and how many cases a run of a fixed plan now
+    has."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
     return why if grows else f"{why} {units.count_noun(event.cases, 'case')} in all"

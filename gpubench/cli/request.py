@@ -322,8 +322,8 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
 
 
 class Request:
-    """The request for a run: selection, settings and filter of cases. All three are adapted to the devices that
-    are there."""
+    """The request for a run: selection, settings and filter of cases, which are adapted to the devices that are
+    there."""
 
     def __init__(
         self,
@@ -476,7 +476,7 @@ def blas_threads(machine: Machine) -> list[RunWarning]:
 
 
 def on_battery() -> bool:
-    """Return whether the machine says that it runs on a battery now. Returns False if that is unknown."""
+    """Return whether the machine says that it runs on a battery now; unknown counts as False."""
     try:
         import psutil
 

@@ -30,7 +30,7 @@ _PROTOCOL = Settings().protocol
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
-    """Return the plan of a run, which --append or --like takes from a file. `began`, `tell` and other errors
+    """Return the plan of a run, from a file if --append or --like names one. `began`, `tell` and other errors
     are as in `cli.request.request`. Raises UsageError if a typed option contradicts the file, and InputError if
     the file cannot be used here."""
     append, like = options.append, options.like
@@ -92,7 +92,7 @@ def _existing(append: str | None) -> Run | None:
 def _on_same_devices(
     options: RunOptions, plan: Run, began: float, tell: requesting.Tell | None, *, again: bool
 ) -> RunSpec:
-    """Return a new run with the selection, the settings and the devices of the file."""
+    """Return the input of the runner with the selection, the settings and the devices of the file."""
     settings = msgspec.structs.replace(plan.settings, protocol=_PROTOCOL)
     if options.budget is not None:
         settings = msgspec.structs.replace(

@@ -394,8 +394,8 @@ def choose_sizes(
     keep: Callable[[Case], bool] | None,
 ) -> tuple[Selection, Callable[[Case], bool]]:
     """Return the selection with sizes for the ops of the preset, and a filter that gives each device its own.
-    `health` measures each GPU model by its first backend, and device groups; without a GPU, all devices. Sizes
-    that the user gave stay."""
+    Sizes that the user gave stay. If there are GPUs, `health` measures device groups and each GPU model by its
+    first backend."""
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
     measured = [d for d in devices if d.backend in (DEVICE_GROUP, first.get(d.name))] if gpus else devices
@@ -453,9 +453,8 @@ TRIAL_SHARE = 0.4
 
 
 def with_functions(options: RunOptions) -> RunOptions:
-    """Return the options with the id of an op in place of each file or function, which a child process reads.
-    Raises UsageError for a file without a usable function, for a word that names no file, and for a function on
-    a cluster."""
+    """Return the options with the id of an op in place of each file or function. Raises UsageError for a file
+    without a usable function, for a word that names no file, and for a function on a cluster."""
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
     named = [_file(word, options) for word in options.functions or []]

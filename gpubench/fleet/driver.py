@@ -354,8 +354,8 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the inventory of a fleet: machines from `journal` of the nodes that answered (`ends`), and the
-    nodes that could not be asked (`absent`). `expected` answers make it complete; None means all."""
+    """Return the inventory of a fleet. `ends` say how the nodes answered, whose machines are in `journal`, and
+    `absent` names those that could not be asked. `expected` answers make it complete; None means all."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -460,9 +460,8 @@ class FleetJournal:
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Store the result that the node sent in a file of its own or, if it is not valid, the part that
-        arrived. Return None if something was stored, else the reason why there is nothing. The file is written
-        in one step, once the pieces have been read as a valid result."""
+        """Store the result that the node sent or, if it is not valid, the part that arrived. Return None if
+        something was stored, else the reason why there is nothing."""
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
         for source in (arriving, part):

@@ -456,8 +456,8 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. It is complete if it
-    has `expected` results (None: one of each node), among them one for each label in `names` and of `failed`. A
+    """Return the fleet of `nodes`, which have a result, and of the nodes that `failed`. It is complete if
+    `expected` nodes have a result (None: all), and if none that `names` or `failed` names is missing. A
     complete fleet omits the failed nodes."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}

@@ -174,8 +174,7 @@ def gpu_keys(run: Run, node: str, newest: Run | None = None) -> dict[str, str]:
 
 
 def node_figures(node: Node, name: str = "") -> list[Figure]:
-    """Return the figures of all runs of the node, which is called `name`, or by its own name if that is
-    empty."""
+    """Return the figures of all runs of the node, under `name` or else under its own name."""
     return [figure for run in node.runs for figure in figures(run, name or node.name, node.result)]
 
 

@@ -107,7 +107,7 @@ class UserFunction:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the positional arguments without a default, in order. Empty if the signature is
+        """The names of the positional arguments without a default, in order, or none if the signature is
         unknown."""
         try:
             # A call of a PyTorch module takes anything; its forward tells what.

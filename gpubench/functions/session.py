@@ -134,8 +134,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
                 buffer.value = before
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
-        """Wait for the whole device, then move a result to the host, as `to_cpu` or on_host returns it. Raises
-        a BackendError if that fails. On PyTorch, raises Unsupported if a function for all libraries returns
+        """Wait for the whole device, then move a result to the host, by `to_cpu` or `loading.on_host`. Raises a
+        BackendError if that fails. On PyTorch, raises Unsupported if a function for all libraries returns
         arrays of NumPy."""
         host.value = None
         self.sync()
@@ -214,7 +214,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of `repeat` calls, or of one call with flushed caches if `cold` is true.
+        """Return the device seconds of `repeat` calls, with flushed caches before the first if `cold` is true.
         Return None for a pair, which may use streams that the events do not measure, and for a device without a
         clock."""
         if self.function.gpu is not None or not isinstance(self._inner, LaunchClock):
@@ -369,7 +369,7 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
     """Return the expected result of the function for `inputs`, and the allowed relative errors. NumPy computes
-    it in float64, or the CPU program of a pair in its own way. Raises a BackendError if the function fails, and
+    the result in float64, except for a pair and with `same`. Raises a BackendError if the function fails, and
     Unsupported if NumPy's own error is too large in the dtype."""
     own, tolerance = _on_cpu(function, inputs, deepcopy), function.tolerance
     if function.same is not None:
@@ -397,8 +397,8 @@ def allow_condition(
     function: UserFunction, inputs: Sequence[Any], dtype: str, want: Any, allowed: Allowed
 ) -> Allowed:
     """Return `allowed`, or more for an ill-conditioned function: 256 times what the result changes by if each
-    input moves by one rounding. It is at most 1 %, and costs one more call of the user's function. `want` is
-    the expected result."""
+    input moves by one rounding, at most 1 %. This calls the user's function once more. `want` is the expected
+    result."""
     if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
         return allowed
     change = widen if function.gpu is None else deepcopy

@@ -185,8 +185,8 @@ def _backends(function: UserFunction) -> list[str] | None:
 
 
 def one_of(function: UserFunction) -> list[str]:
-    """Return the backends that could measure the GPU program, the one of its library first. Empty without a GPU
-    program and if its library is unknown."""
+    """Return the backends that could measure the GPU program, the one of its library first, or none if the
+    library is unknown."""
     library = gpu_library(function.gpu) if function.gpu is not None else ""
     first = GPU_LIBRARIES.get(library)
     return sorted(("cupy", "torch"), key=lambda name: name != first) if library else []

@@ -197,10 +197,10 @@ class IdenticalGpuCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def identical_gpu_checks(analysis: Analysis) -> tuple[IdenticalGpuCheck, ...]:
-    """Return a check for each group of identical GPUs. In the file, the times of a group begin with those of
-    the GPU that was measured in full."""
+    """Return a check for each group of identical GPUs."""
     run = analysis.run
     names = {device.id: device.name for device in run.devices}
+    # The times of a group begin with those of the GPU that was measured in full.
     groups: dict[str, list[IdenticalGpuTimes]] = {}
     first = ""
     for times in run.identical_gpus or ():
@@ -313,7 +313,8 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
     """Return the part of an answer that is about several GPUs: which identical GPUs differ, and which links are
-    slow. If the run has no other answer (`alone`), also what collectives carry or else what the GPUs gain."""
+    slow. If the run has no other answer (`alone`), it also says what collectives carry or, without these, what
+    GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -354,7 +355,7 @@ def _strong_sentence(rows: Sequence[GroupFrom]) -> str:
 
 def links_table(analysis: Analysis) -> Table:
     """Return a table of bus bandwidths: a row for each op and device group, and a column for each of the six
-    largest sizes. Columns of small sizes may be dropped. Of more than two groups with as many ranks, only the
+    largest sizes. Columns of small sizes may be dropped. If more than two groups have as many ranks, only the
     slowest and the fastest have a row."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []

@@ -77,7 +77,7 @@ class GroupSession(
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Return the reason why the device group cannot run the case, or None if it can. A collective must have
-        as many ranks as the group. Any other case must be tuned, and each rank able to run its share."""
+        as many ranks as the group."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -235,8 +235,8 @@ class GroupBackend(Backend):
 
     def devices(self) -> list[Device]:
         """Return all groups of GPUs of the built-in backends, including hidden ones, and the groups of ranks in
-        host memory. Set `default_devices` to the pairs, the first 4, 8, ... GPUs and all GPUs; other groups are
-        used only on request."""
+        host memory. Sets `default_devices` to the pairs, the first 4, 8, ... GPUs and all GPUs; other groups
+        are used only on request."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in make_device_groups(_members(name))
         ]
@@ -283,9 +283,9 @@ def _members(name: str) -> list[Device]:
 
 
 def make_device_groups(members: Sequence[Device]) -> list[Device]:
-    """Return the groups of these GPUs of one backend: all ordered pairs, then choices of 3, 4, ... GPUs. Groups
-    of three or more among over eight GPUs are neighbours only. A group's id is made of the numbers in the ids
-    of its GPUs."""
+    """Return the groups of these GPUs of one backend: all ordered pairs, then choices of three or more. With
+    more than eight GPUs, these have only GPUs that follow each other. A group's id is made of the numbers in
+    the ids of its GPUs."""
     # A position in `members` is no number: a GPU that does not answer is missing there.
     count = len(members)
     chosen: list[tuple[int, ...]] = [*permutations(range(count), 2)]

@@ -289,9 +289,9 @@ SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return the times of the GPUs that a search leaves out and of the GPU measured in their place, by
-    `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds left; no case
-    begins after them."""
+    """Return the times of the GPUs that a search leaves out and of the GPU measured in their place, in the
+    order of `spec.left_out`. A GPU that fails has a reason instead of times. `left_s` returns the seconds left;
+    no case begins after them."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []

@@ -35,8 +35,8 @@ class ScalingOptions(SelectionOptions):
 
     def wish(self, request: Any, settings: Any) -> Any:
         """Return the request for devices. With strong scaling or `--ops health` (unless the mode is cpu), it
-        asks for device groups of the GPUs that are found, too. `--ops health` adds every ordered pair of GPUs
-        to them."""
+        asks for device groups of the GPUs that are found, too. `--ops health` adds every ordered pair of GPUs.
+        """
         from gpubench.cli import selection
 
         strong = settings.scales("strong")

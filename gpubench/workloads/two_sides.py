@@ -424,8 +424,8 @@ class AssignedLaunch(Launch):
         self.staging = session.way.staging
 
     def run(self, assignment: str) -> None:
-        """Run the stages once, in order. While a kernel is being chosen, the steps are not the whole workload
-        and do not fit `assignment`; they then run on the GPU."""
+        """Run the stages once, in order, or all on the GPU if `assignment` does not fit them."""
+        # While a kernel is being chosen, the steps are not the whole workload.
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:

@@ -240,7 +240,7 @@ class _Stages:
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return the lowest rates of slow library calls among the stages, as `Op.slow`."""
+        """Return the operations per second of slow library calls, the lowest among the stages, as `Op.slow`."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():

@@ -200,8 +200,8 @@ class HostMemory(ABC):
 
 
 class Links(ABC):
-    """The links of a device group, which move data among its ranks. Each call enqueues work on the ranks that
-    take part. Callers call `copy`, `collect`, `average` and `sync` inside `guard`."""
+    """The links of a device group, which move data among its ranks. `copy`, `collect` and `average` enqueue
+    work on the ranks that take part; callers call these and `sync` inside `guard`."""
 
     ranks: int  # number of ranks
     xp: Any  # array library of the buffers
@@ -348,8 +348,8 @@ class Session(ABC):
 
     @property
     def home(self) -> Session:
-        """The session in whose memory weights lie: this session. For a session whose operands lie in host
-        memory it is the session of the device itself."""
+        """The session in whose memory weights lie: this one, or the device's own if the operands lie in host
+        memory."""
         return self
 
     def enter(self) -> None:
@@ -473,8 +473,7 @@ class Observed(Protocol):
     @abstractmethod
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
         """Return a function that reads a GPU now, as a mapping with some of the fields of `monitor.Reading`:
-        clock_hz, memory_clock_hz, temperature_c, power_w, energy_j and throttle. The monitor's process calls
-        it."""
+        clock_hz, memory_clock_hz, temperature_c, power_w, energy_j and throttle."""
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:

@@ -298,8 +298,7 @@ class CupySession(
             return self._clock.time(launch, repeat, cold=cold)
 
     def core_hz(self) -> float | None:
-        """Count the cycles of one SM against the global timer, after all enqueued work. Returns None if there
-        is no such counter."""
+        """Return the cycles of one SM per second, after all enqueued work, or None if there is no such counter."""
         if self._cycles is None:
             return None
         with vendor_errors():
@@ -350,12 +349,10 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
 
 def no_expression(cupy: Any, op: Op, dtype: Dtype, params: Params) -> str:
     """Return why the op's expression does not stay in the dtype, or an empty string if it does. It is tried
-    with arrays of zeros.
-
-    CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in
-    bfloat16.
-    """
+    with arrays of zeros."""
     kind = host_dtype(dtype)
+    # CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in
+    # bfloat16.
     try:
         zeros = (cupy.zeros(x.shape(params), host_dtype(x.stored_dtype(dtype))) for x in op.inputs)
         results = each(op.at(params).expr(cupy, *zeros))

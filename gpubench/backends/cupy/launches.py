@@ -279,9 +279,10 @@ class CudaGraphs:
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """Return the launches as one graph. Return None if there are fewer than `FEWEST`, or if a library call
-        among them allocates memory, which is impossible in a graph."""
+        """Return the launches as one graph, or None if they are fewer than `FEWEST`, or if one is a library
+        call."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
+        # A library call may allocate memory, which is impossible in a graph.
         if len(own) < FEWEST or not all(
             isinstance(step, CudaLaunch) and step.steps is not None for step in own
         ):

@@ -68,8 +68,8 @@ class DevicePool(BufferPool):
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep the array if its shape was asked for before. Other arrays, such as new results of launches, are
-        dropped."""
+        """Keep the array if its shape and dtype were asked for before; drop others, such as new results of
+        launches."""
         home = self._homes.get((buffer.shape, buffer.dtype.char))
         if home is not None:
             home.give_back(buffer)

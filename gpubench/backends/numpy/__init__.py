@@ -147,9 +147,8 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """Return a call that computes the case. The library implementation is the plain expression. The tuned
-        one is the chosen way to compute the case (by default the likeliest one, possibly the plain expression),
-        which writes into `output`."""
+        """Return a call that computes the case. The library implementation is the plain expression; the tuned
+        one is the chosen or else the likeliest way, which writes into `output`."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]

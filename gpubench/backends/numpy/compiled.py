@@ -114,7 +114,7 @@ def slowing_variables() -> str:
 
 
 class NumbaUnusable(RuntimeError):
-    """Error: numba is installed but does not compile or computes wrongly. The message is a whole sentence."""
+    """Error: numba is installed but cannot be used. The message is a whole sentence."""
 
 
 class NumbaThreads:

@@ -169,7 +169,7 @@ def in_slices(
     function: Callable[[int], Result], count: int, step: int = SLICE, most: int = _MOST_CHECKERS
 ) -> list[Result]:
     """Call `function` with the start of each slice of `count` elements, on at most `most` threads, and return
-    the results. NumPy releases the interpreter's lock inside each call."""
+    the results."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]

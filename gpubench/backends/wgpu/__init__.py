@@ -404,9 +404,8 @@ class WgpuSession(
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """Run all launches in one pass of one submit, since a submit for each dispatch would be timed, too. A
-        launch of many steps takes several submits if it was not recorded ahead. Steps on the host come before
-        each launch."""
+        """Run the launches, in one pass of one submit if they have neither many steps nor steps on the host."""
+        # A submit for each dispatch would be timed, too.
         together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
@@ -501,8 +500,7 @@ def _description(device: Device) -> str:
 
 
 def is_software(info: dict[str, Any]) -> bool:
-    """Return whether the adapter is a rasteriser on the CPU, by its type or name. It is never treated as a
-    GPU."""
+    """Return whether the adapter is a rasteriser on the CPU, by its type or name."""
     name = f"{info.get('device', '')} {info.get('vendor', '')}"
     return info.get("adapter_type") == "CPU" or bool(re.search(SOFTWARE_NAMES, name, re.I))
 

@@ -61,8 +61,8 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """One or more launches of a few steps each, in order. While a slice is recorded, the host does not look
-        at the device. So the first slices are the shortest, because a short chain is soon done."""
+        """One or more launches of a few steps each, in order, the shortest first."""
+        # While a slice is recorded, the host does not look at the device, and a short chain is soon done.
         count = max(1, len(self.steps))
         return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])
 

@@ -157,8 +157,8 @@ class Queue:
             )
 
     def wait(self) -> None:
-        """Wait until all submitted work is done. wgpu-py's `on_submitted_work_done` is not used, since it
-        raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
+        """Wait until all submitted work is done."""
+        # wgpu-py's `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834).
         number = next(_numbers)
         if self._asks:
             info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)

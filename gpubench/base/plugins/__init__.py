@@ -25,7 +25,7 @@ EARLIER = "; it was written for an earlier contract: docs/extending.md says what
 
 
 class PluginError(Exception):
-    """Error: an entry point is broken. The text is one sentence."""
+    """Error: code that is not gpubench's, such as an entry point, is broken. The text is one sentence."""
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:

@@ -32,9 +32,9 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Restore the state of this process after the `with` block, which imports another package. Its output in
-    the block, from Python or from C, goes to standard error. A process that the import forks ends at the end of
-    the block."""
+    """Restore the state of this process after the `with` block, which imports another package. Output in the
+    block, from Python or from C, goes to standard error. A process that the import forks ends at the end of the
+    block."""
     used.set()
     streams.keep_apart()
     began, before = os.getpid(), threading.enumerate()

@@ -122,8 +122,8 @@ def find(place: str) -> Any:
 
 
 def find_all(places: Mapping[str, str]) -> dict[str, Any]:
-    """Return, by the names of `places`, the objects of the places, which are written `module:attribute`. An
-    object that cannot be imported is left out, with a message on standard error."""
+    """Return the objects that `places` names as `module:attribute`, by the same keys. An object that cannot be
+    imported is left out, with a message on standard error."""
     objects = {}
     for name, place in places.items():
         try:

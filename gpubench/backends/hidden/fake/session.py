@@ -79,16 +79,15 @@ class FakeLaunch(Launch):
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
-        """Compute if other arrays were uploaded since the last call, since launches are idempotent. A launch
-        without inputs computes at every call, because a user's function may not be idempotent."""
+        """Compute again if other arrays were uploaded since the last call, or if there are no inputs."""
+        # A user's function without inputs may not be idempotent; all other launches are.
         arrays, earlier = [buffer.array for buffer in self.reads], self._computed_from
         if self.output is None or not arrays or not all(map(_is_same, arrays, earlier)):
             self.output, self._computed_from = self.compute(), arrays
 
 
 class FakeChain(FakeLaunch):
-    """Several launches in order as one. Each result is put into the buffer that the next launch reads, which on
-    the CPU is the caller's array."""
+    """Several launches in order as one, each with its result in the buffer that the next one reads."""
 
     def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
@@ -226,8 +225,7 @@ class HostTime:
         self._last = 0.0
 
     def read(self) -> float:
-        """Read the clock. If work was done since the last reading, the difference is exactly the cost of the
-        work. Otherwise the clock moves on by one step, so that no two readings are equal."""
+        """Read the clock, which moves on by one step if nothing moved it since the last reading."""
         if self.seconds <= self._last:
             self.seconds += CLOCK_STEP_S
         self._last = self.seconds
@@ -414,7 +412,7 @@ class FakeSession(
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
     def sync(self) -> None:
-        """Wait for the device. The wait takes one step of the clock."""
+        """Wait for the device, at the cost of one step of the clock."""
         self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
 
     def both(self, aside: Work, here: Work) -> None:
