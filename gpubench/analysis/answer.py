@@ -44,7 +44,7 @@ class AnswerRow(OfSeries, frozen=True, kw_only=True):
     count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
-        """Return the number of elements of one array at size `n`; `n` itself if sizes count rows, tokens
+        """Return the number of elements of one array at size `n`, or `n` itself if sizes count rows, tokens
         or images."""
         return n * n if self.size_unit == "side" else n
 
@@ -168,8 +168,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which the break-even of queued calls is smaller than that of waited calls: a median
-        over the rows. None if fewer than FEWEST_OPS rows have both break-evens."""
+        """The factor by which break-evens of queued calls are smaller than those of waited calls, as a median
+        over the rows. It is None if fewer than FEWEST_OPS rows have both break-evens."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None

@@ -56,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def expected(self) -> float | None:
-        """The claimed speedup, or the ratio of the claimed times of both sides; None without either."""
+        """The claimed speedup, or the ratio of the claimed times of both sides, or None without either."""
         if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
             return self.cpu_s / self.gpu_s
         return self.speedup
@@ -180,7 +180,7 @@ class _Measured:
         return SOFTWARE if any(ratio.case.device_kind == "software" for ratio in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
-        """Return the speedup 1 of a stage that no GPU can run; None for other stages."""
+        """Return the speedup 1 of a stage that no GPU can run, or None for other stages."""
         matching = [case for case in self.cases if matches(case.case)]
         if not any(case.reason == HOST_STAGE for case in matching):
             return None
@@ -267,7 +267,7 @@ def _comparable(base: Case, case: Case) -> bool:
 
 
 def _ends(curve: BreakEven) -> tuple[float, float]:
-    """Return the ends of the interval of a break-even, as sizes; an unknown end is 0 or infinity."""
+    """Return the ends of the interval of a break-even, as sizes. An unknown end is 0 or infinity."""
     if curve.verdict == "all-sizes":
         return 1.0, curve.first  # no size is smaller
     if curve.verdict == "no-size":
@@ -276,7 +276,7 @@ def _ends(curve: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the result of a claim; `sides` are further fields, from which its numbers are filled in."""
+    """Return the result of a claim, whose numbers are filled in from the further fields `sides`."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:

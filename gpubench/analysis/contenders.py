@@ -219,8 +219,7 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the least and largest size at which both sides can be compared; least > largest if there
-    is none."""
+    """Return the least and the largest size at which both sides can be compared, or least > largest."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]
@@ -318,7 +317,7 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
 
 
 def _blocks(point: Expected) -> list[Sequence[float]]:
-    """Return the blocks of a call; one block with the expected time if it is interpolated."""
+    """Return the blocks of a call, or one block with the expected time if it is interpolated."""
     return list(point.rows[0].blocks.values()) if point.measured else [[point.time.estimate]]
 
 
@@ -337,7 +336,8 @@ RegimeCases = Mapping[str, CaseResult]  # the cases of one device, implementatio
 
 
 def calls_of(regime: str) -> int | None:
-    """Return N, the calls that share a copy, for the regime `transfer-once-N`; None for other regimes."""
+    """Return N, the number of calls that share a copy, for the regime `transfer-once-N`. Returns None for
+    other regimes."""
     head, _, count = regime.rpartition("-")
     return int(count) if head == "transfer-once" and count.isdecimal() else None
 

@@ -69,7 +69,7 @@ class CaseTime(Estimate, frozen=True):
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of one `transfer-always` launch, in seconds. The parts and `residual_s` add up
-    to `whole_s`. The fields from `single_s` on are no parts; None if not measured."""
+    to `whole_s`. The fields from `single_s` on are no parts, and None if they were not measured."""
 
     alloc_s: float  # the allocation of memory for inputs and outputs
     upload_s: float  # the copy of the inputs to the device
@@ -324,9 +324,9 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
 def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> TimeBreakdown | None:
-    """Return the time breakdown of a `transfer-always` case; None for other regimes, and if a part was not
-    measured. `wall_s` is the time of the call, `cold_s` the kernel's by the device's clock, and `beside` holds
-    the queued cases, which run the same kernels."""
+    """Return the time breakdown of a `transfer-always` case, or None for other regimes and without a part.
+    `wall_s` is the time of the call, `cold_s` the kernel's by the device's clock, and `beside` holds the queued
+    cases, which run the same kernels."""
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))

@@ -133,17 +133,17 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The GPU's share of a split op, from 0 to 1. None for other shared calls."""
+        """The GPU's share of a split op, from 0 to 1, or None for other shared calls."""
         return None
 
     @property
     def assignment(self) -> str | None:
-        """The side of each stage of a network, as letters c and g. None for a split."""
+        """The side of each stage of a network, as letters c and g, or None for a split."""
         return None
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
-        """The stages that the GPU runs, all or some of their repeats. Empty for a split."""
+        """The stages that the GPU runs, all or some of their repeats. A split has none."""
         return ()
 
 
@@ -239,8 +239,8 @@ def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) ->
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest of the cases that were measured in all of these sessions, judged by these alone; None
-    without any."""
+    """Return the fastest of the cases that were measured in all of these sessions, judged by these alone.
+    Returns None if there is no such case."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)

@@ -33,7 +33,7 @@ def fact(part: Any, *path: str) -> Any:
 
 
 def usable_cpus(run: Run) -> int | None:
-    """Return the number of CPUs that the process may use, or else of logical CPUs; None if both are unknown."""
+    """Return the number of CPUs that the process may use, or else that of logical CPUs, or None."""
     count = fact(run.machine, "cpu", "available")
     if count is None:
         count = fact(run.machine, "cpu", "logical")
@@ -150,9 +150,9 @@ def node_key(*runs: Run) -> str:
 
 
 def group_by_machine(runs: Sequence[Run | RunOutline]) -> list[list[int]]:
-    """Return the indexes of `runs`, grouped by machine; groups and indexes ascend. Two runs are of one machine
-    if they share the UUID of a GPU, or the node name and a host that looks the same. Without UUIDs and node
-    names, host and devices have to look the same."""
+    """Return the indexes of `runs`, grouped by machine, in ascending order. Two runs are of one machine if they
+    share the UUID of a GPU, or the node name and a host that looks the same. Without UUIDs and node names, host
+    and devices have to look the same."""
     looks: dict[str | None, list[Fingerprints]] = {}  # one fingerprint of each machine, by node name
     groups: list[tuple[set[object], list[int]]] = []  # the marks of a machine, and its runs
     for place, run in enumerate(runs):

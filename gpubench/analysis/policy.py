@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def advice(self) -> Advice | None:
-        """The evidence for the answer, computed on first use. None if no result has the op, dtype
+        """The evidence for the answer, computed on first use. It is None if no result has the op, dtype
         and params."""
         question: _Question | None = vars(self).get("_question")
         return question and question.advise()
@@ -75,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the time of one call, in seconds. None if the answer is unknown."""
+        """The 95 % interval of the time of one call, in seconds. It is None if the answer is unknown."""
         time = self.advice and self.advice.time
         return (time.low, time.high) if time else None
 
@@ -86,7 +86,8 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def command(self) -> str | None:
-        """The command that measures exactly this call. None if the call was measured or no size has its shape."""
+        """The command that measures exactly this call. It is None if the call was measured, or if no size has
+        its shape."""
         question: _Question | None = vars(self).get("_question")
         unmeasured = question is not None and question.n > 0 and self.basis != "measured"
         return measuring_command(question.call.key, question.n) if question and unmeasured else None
@@ -175,7 +176,7 @@ class Policy:
         """Return the size from which the GPU is faster in a situation ("waited", "queued", "10 calls a copy" or
         "copied").
 
-        `backend` is the id of a backend or device, and `dtype` as in `choose`; None means any. Of several GPUs,
+        `backend` is the id of a backend or device, and `dtype` as in `choose`. None means any. Of several GPUs,
         dtypes or params, the smallest size counts. Raises UsageError for an op that was not measured and for an
         unknown situation.
         """
@@ -291,7 +292,7 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 
 def _whole(value: Any) -> int:
-    """Return a whole number from 0 on as an int; any other value raises an error."""
+    """Return a whole number from 0 on as an int. Raises an error for any other value."""
     number = int(value)
     if number != value or number < 0:
         raise ValueError

@@ -39,16 +39,16 @@ UNFINISHED_STOPS = frozenset({"timeout", "budget"})  # deadlines, which may leav
 
 
 def used_sessions(run: Run) -> frozenset[int] | None:
-    """Return the indexes of the sessions that count, or None if the file lists no sessions, so that
-    all count."""
+    """Return the indexes of the sessions that count. Returns None if the file lists no sessions, because all
+    count then."""
     if not run.sessions:
         return None
     return frozenset(session.index for session in run.counting)
 
 
 def count_sessions(run: Run) -> int:
-    """Return the number of sessions of the plan that count; a session and its repeats are one. If the file
-    lists none, it is the planned number, or 0 without samples."""
+    """Return the number of sessions of the plan that count, without repeats. If the file lists none, it is the
+    planned number, or 0 without samples."""
     if run.sessions:
         return len(observations(run))
     # the file lists no sessions
@@ -83,7 +83,7 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
     """Return the seconds per launch of the used samples of `blocks`. Warm-up samples, and times that are not
-    positive and finite, are left out; so are discarded samples, unless `discarded` is True."""
+    positive and finite, are left out. So are discarded samples, unless `discarded` is True."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -166,8 +166,9 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return the indexes of the sessions that count as independent observations, ascending. Of a session and
-    its repeats, that is the least disturbed one. Only `sessions` are considered; None means all that count."""
+    """Return the indexes of the sessions that count as independent observations, ascending. A session and
+    its repeats count once, by the least disturbed one. Only `sessions` are considered. None means all
+    that count."""
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
     counting = allowed or () if sessions is None else sessions
@@ -194,8 +195,8 @@ Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one c
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
     """How the times of one device scatter, for launches of similar length. Each component is a standard
-    deviation as a share of the time, without what the scatter below its level explains. None if nothing was
-    repeated at its level."""
+    deviation as a share of the time, without what the scatter below its level explains. It is None if nothing
+    was repeated at its level."""
 
     device_id: str  # the id of the device
     launches: Launches  # `short`: below 50 us, `middle`: below 1 ms, `long`: all others
@@ -439,9 +440,9 @@ Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Return a text that tells, with both numbers, which measured or theoretical peak the case would exceed if
-    a launch took `seconds`. Returns None if it exceeds none, and for splits and single transfers. `kind` is the
-    kind of its device."""
+    """Return a text that names the measured or theoretical peak that the case would exceed if a launch took
+    `seconds`. Returns None if it exceeds none, and for splits and single transfers. `kind` is the kind of
+    its device."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -461,8 +462,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Return a text that tells, with both numbers, which transfer of a call of `wall_s` seconds is faster than
-    the link. Returns None if none is, for splits, and for transfers below LINK_BYTES."""
+    """Return a text on the transfer that would be faster than the link, in a call of `wall_s` seconds. Returns
+    None if there is none, for splits, and for transfers below LINK_BYTES."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
@@ -511,7 +512,7 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Return the measured and the theoretical rate of the link to a device, in bytes/s; the smaller one is
+    """Return the measured and the theoretical rate of the link to a device, in bytes/s, the smaller one as
     None. `direction` None means the faster direction. The theoretical rate is that of PCIe with the link's
     generation and width."""
     peaks = list(_peaks(run, device_id, "gpu"))

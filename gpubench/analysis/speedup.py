@@ -169,7 +169,8 @@ def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[
 
 
 def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
-    """Return the case with the least time, among equal times the first by id; None if no case has a time."""
+    """Return the case with the least time, and among equal times the first by id. Returns None if no case has
+    a time."""
     timed = [(item.time.estimate, item.id, item) for item in rows if item.time is not None]
     return min(timed)[2] if timed else None
 
@@ -182,7 +183,7 @@ def pair(
     kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
 ) -> Speedup | None:
     """Return the speedup of `case` over `baseline`, or None if one is None or no session measured both.
-    `headline` tells whether it may be a headline; None lets `kind` and the labels decide."""
+    `headline` tells whether it may be a headline. None lets `kind` and the labels decide."""
     ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
@@ -380,8 +381,8 @@ class BreakEven(OfSeries, frozen=True, kw_only=True):
 
     @property
     def size(self) -> float | None:
-        """The size from which the device wins, or the geometric middle of a bracket. Infinity if it wins at no
-        measured size, None if the size is unknown."""
+        """The size from which the device wins, or the geometric middle of a bracket. It is infinity if the
+        device wins at no measured size, and None if the size is unknown."""
         if self.bracketed:
             return math.sqrt((self.lo or 1) * (self.hi or 1))
         return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)

@@ -110,7 +110,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> Gain | None:
-        """The gain at the largest size. None if no size has a gain."""
+        """The gain at the largest size, or None if no size has a gain."""
         return self.gains[-1] if self.gains else None
 
 
@@ -468,7 +468,8 @@ def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield the fastest cases of each workload and GPU; on the GPU, those of one implementation."""
+    """Yield, for each workload and GPU, the fastest CPU case and the cases of the fastest
+    GPU implementation."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
@@ -562,5 +563,5 @@ def _verdict(estimate: float, low: float) -> AmortizationVerdict:
 
 
 def _whole(calls: float) -> int | None:
-    """Round up to whole calls, at least one; None above MOST_CALLS."""
+    """Round up to whole calls, at least one, or return None above MOST_CALLS."""
     return max(1, math.ceil(calls)) if calls <= MOST_CALLS else None

@@ -134,8 +134,8 @@ def fastest_map(analysis: Analysis) -> RatioMap:
 
 
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
-    """Return the map of all GPUs of a run; without lanes if no GPU was compared with a CPU. The fastest backend
-    is shown first, or `backend` if it is given."""
+    """Return the map of all GPUs of a run. It has no lanes if no GPU was compared with a CPU. The fastest
+    backend is shown first, or `backend` if it is given."""
     summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
@@ -384,8 +384,7 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return a text for an op whose winner differs from that of the situation, such as `matmul from 930
-    x 930`."""
+    """Return the name of an op that another side wins, with its size, such as `matmul from 930 x 930`."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])

@@ -119,7 +119,7 @@ def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
 
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
-    """Fit the curve of each contender that has a time. `only` selects the keys whose curves are returned; the
+    """Fit the curve of each contender that has a time. `only` selects the keys whose curves are returned. The
     others still serve as relatives."""
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():

@@ -142,7 +142,7 @@ def order_correlation(values: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks of the values, from 0; equal values share their mean rank."""
+    """Return the ranks of the values, from 0, where equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, start = [0.0] * len(values), 0
     while start < len(order):

@@ -89,7 +89,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """Return the range of ln(n) that both sides were timed over; empty if low > high."""
+    """Return the range of ln(n) that both sides were timed over, which is empty if low > high."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),
@@ -210,7 +210,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return the x at which the rising sequence passes `share`; infinite if it lies wholly on one side."""
+    """Return the x at which the rising sequence passes `share`, infinite if it lies wholly on one side."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):

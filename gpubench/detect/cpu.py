@@ -89,9 +89,8 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Return the sets of CPUs in the kernel's numbering; `listed` is the system's list of online CPUs. If
-    that has the same numbering, `cpuset` is restricted to it. A `cpuset` without a CPU of `affinity`
-    becomes invalid."""
+    """Return the sets of CPUs in the kernel's numbering. `listed` is the system's list of online CPUs; with the
+    same numbering, `cpuset` is restricted to it. A `cpuset` without a CPU of `affinity` becomes invalid."""
     # In a container, lxcfs numbers the CPUs from 0 in `online` and in /proc/cpuinfo, but the kernel's folders,
     # `affinity` and `cpuset` keep the kernel's numbers.
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
@@ -254,7 +253,7 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
-    """Return each online CPU's bits 4 to 15 of MIDR_EL1, or its `CPU part`; empty if a CPU has neither."""
+    """Return each online CPU's bits 4 to 15 of MIDR_EL1, or its `CPU part`, or nothing if a CPU has neither."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -429,8 +428,8 @@ class Caches(NamedTuple):
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches; absent if none is listed. The fact is invalid if groups of CPUs that share one kind of
-    cache overlap. It is also invalid if a cache has a damaged file on all of its CPUs, or is incomplete on
+    """Read the caches. The fact is absent if none is listed, and invalid if groups of CPUs that share one kind
+    of cache overlap. It is also invalid if a cache has a damaged file on all of its CPUs, or is incomplete on
     some only."""
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice

@@ -117,7 +117,7 @@ class Root:
         return names
 
     def names_like(self, path: str, form: str) -> list[str]:
-        """Return the names in a folder that match the whole pattern `form`; none if the folder cannot
+        """Return the names in a folder that match the whole pattern `form`. There are none if the folder cannot
         be listed."""
         return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
@@ -239,7 +239,7 @@ def parse_name(text: str) -> str | None:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Parse an ascending list such as "0-3,8" and return its members; an empty text has none. Raises ValueError
+    """Parse an ascending list such as "0-3,8" and return its members, none for an empty text. Raises ValueError
     for other texts."""
     members: set[int] = set()
     before = -1
@@ -495,7 +495,7 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Return the fact of `value`, a whole fact or a plain value; None if it is no consistent fact of
+    """Return the fact of `value`, a whole fact or a plain value, or None if it is no consistent fact of
     this `kind`."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:

@@ -169,8 +169,7 @@ def _bdf(device: MergedDevice) -> Fact[str]:
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    """Return the name of a GPU, and whether it is "exact" or that of its PCI id ("family"); None without
-    a name."""
+    """Return the name of a GPU, and whether it is "exact" or that of its PCI id ("family")."""
     names = [make_fact(r.name, r.source) for r in device.records if r.name]
     exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:
@@ -337,7 +336,7 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
     """Return an id for each device: its uuid, else `pci:BDF`, else `api:SOURCE:N`. An id that two devices would
-    share is not used; N counts the nameless devices of a source."""
+    share is not used. N counts the nameless devices of a source."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)
@@ -435,7 +434,7 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return the GPUs of one vendor that the environment variable leaves visible, or a fact with why that
+    """Return the GPUs of one vendor that the variable leaves visible, or a fact that says why this
     is unknown."""
     cuda = gpus[0].vendor.value == "nvidia"
     if not cuda and any(gpu.compute.partitions for gpu in gpus):

@@ -153,7 +153,7 @@ def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
     """Return, by the name of the fact, the differences between the machines `there` and `here` (default: this
-    one). `measured` holds the ids of the GPUs of `there` that count; empty means all."""
+    one). `measured` holds the ids of the GPUs of `there` that count, and is empty if all do."""
     return compare(here or this_host(), there, measured).differences
 
 
@@ -273,7 +273,8 @@ def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]
 
 
 def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
-    """Return `whole` minus `part`, which may be absent; invalid if `part` is unreadable or larger."""
+    """Return `whole` minus `part`, or an invalid fact if `part` is unreadable or larger."""
+    # an absent part is no part
     if whole.value is None or part.status == "absent":
         return whole
     if part.value is None:

@@ -76,7 +76,7 @@ def inspect(
     `records`. Raises UsageError for an unknown mode, and ValueError for a malformed record.
 
     `extra_records` are further records, and `gathered` is an earlier result of `gather`. Without a `mode`,
-    `results` (a folder or file) can decide it; `read` turns a result into evidence. `debug` keeps the raw
+    `results` (a folder or file) can decide it, and `read` turns a result into evidence. `debug` keeps the raw
     records.
     """
     if mode is not None and mode not in get_args(Mode):
@@ -347,7 +347,7 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
-    """Return the answer of an ended probe; of a partial message, only the records are kept."""
+    """Return the answer of an ended probe, or only the records of a partial message."""
     message, records = ProbeMessage(partial=True), []
     # a complete message counts, however the process ended
     if ended.status == 0 or ended.framed:
@@ -398,7 +398,7 @@ _FOR_GUESTS = r"(.*-)?vfio-pci|pci-stub|(xen-)?pciback"
 
 def judge_access(gpu: Gpu, live: bool) -> Gpu:
     """Return the GPU with its field `usable`, and with the reasons against its use in `why_not`. Any reason
-    makes it unusable; without one, an API or a device node must show it. `live` is False for a recorded
+    makes it unusable. Without one, an API or a device node must show it. `live` is False for a recorded
     machine, whose GPUs are unusable or not probed."""
     driver, mode = gpu.driver.name, gpu.compute.mode
     node, hiding = gpu.access.device_node, gpu.access.hidden_by_env
@@ -454,7 +454,8 @@ def _by_webgpu(gpu: Gpu) -> bool:
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, shown: bool) -> Fact[str]:
-    """Return whether the GPU's device node is present, absent or no_permission; not probed if it is unknown."""
+    """Return whether the GPU's device node is present, absent or no_permission, or not probed if it
+    is unknown."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         own = next((r for r in device.records if r.source == "proc-nvidia"), None)

@@ -414,7 +414,7 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 
 def is_software(record: DeviceRecord) -> bool:
-    """Tell whether the record is of a renderer that runs on the CPU, by whatever API."""
+    """Tell whether the record is of a renderer that runs on the CPU."""
     return record.adapter_type == "cpu" or bool(re.search(SOFTWARE_NAMES, _names(record), re.I))
 
 
@@ -489,8 +489,7 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id that the record states, or else the id that belongs to its vendor's name,
-    or None."""
+    """Return the PCI vendor id that the record states, or else that of its vendor's name, or None."""
     named = record.vendor_id is not None and record.vendor_id >= _NO_PCI_ID
     if record.vendor_id is not None and not named:
         return record.vendor_id

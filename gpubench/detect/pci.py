@@ -292,7 +292,7 @@ class Book(NamedTuple):
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
     """Return the name of a PCI id (`vendor`, `device`) and its source, or None if the name is unknown. `root`
-    is that of the machine; without it, only gpubench's own table is used."""
+    is that of the machine. Without it, only gpubench's own table is used."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)
@@ -316,7 +316,7 @@ def books(root: Root | None) -> list[Book]:
 
 
 def table() -> Book:
-    """Return the table of PCI names that is part of gpubench; without names if its file cannot be read."""
+    """Return the table of PCI names that is part of gpubench. It has no names if its file cannot be read."""
     try:
         text = zlib.decompress(TABLE.read_bytes()).decode()
         day = text[2 : text.index("\n")]

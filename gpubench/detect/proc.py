@@ -132,8 +132,8 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """Return the flags that matter for speed and that all CPUs share, in a fixed order, or None if no flags are
-    listed. Only CPUs in `online` count, if the file numbers them alike."""
+    """Return the flags that matter for speed and that all CPUs share, in a fixed order. Returns None if no
+    flags are listed. Only CPUs in `online` count, if the file numbers them alike."""
     # else it is unknown which blocks are those of `online`
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
@@ -247,8 +247,9 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """Return the mounts of control groups and cpusets in the table `text`, without damaged lines. `path` is its
-    file, which decides the format. Only mountinfo says which group is mounted; else the `root` is "/"."""
+    """Return the mounts of control groups and cpusets in the table `text`, without damaged lines. `path` is
+    its file, which decides the format. Only mountinfo says which group is mounted. In other tables the `root`
+    is "/"."""
     mounts = []
     for line in text.splitlines():
         place, dash, right = line.partition(" - ")
@@ -452,7 +453,7 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 
 
 def _below(path: str, root: str) -> str:
-    """Return `path` relative to the mounted group `root`, with a leading slash; "" if it is not below."""
+    """Return `path` relative to the mounted group `root`, with a leading slash, or "" if it is not below."""
     path, root = path.rstrip("/"), root.rstrip("/")
     inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
     return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""

@@ -87,8 +87,8 @@ def listing() -> dict[str, ListedOp]:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Return the names of all listed ops that compute something, unlike overheads and collectives. Imports each
-    listed op."""
+    """Import all listed ops, and return the names of those that compute something, unlike overheads
+    and collectives."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
 

@@ -307,7 +307,7 @@ def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *star
 
 
 def _embedding_torch(torch: Any, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
-    """Return the embeddings of the ids; `start` is not copied to the host."""
+    """Return the embeddings of the ids, without a copy of `start` to the host."""
     if start:
         positions = positions[start[0] + torch.arange(len(ids), device=ids.device)]
     return torch.nn.functional.embedding(ids, table) + positions

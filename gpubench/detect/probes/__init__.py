@@ -28,7 +28,7 @@ class ProbeFailure(Exception):
 
 @contextlib.contextmanager
 def require(package: str, remedy: str = "") -> Iterator[None]:
-    """Run the imports of a package in this context. Raises ProbeFailure if one fails; its hint has `remedy`, or
+    """Run the imports of a package in this context. Raises ProbeFailure if one fails. The hint has `remedy`, or
     the command that installs gpubench."""
     try:
         yield
@@ -59,9 +59,9 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a probe's answer before the check of each device, and once more at the end. It has the records of
-    all devices that `describe(number, device)` can describe; the hint names the others. `check` tells whether a
-    device computes rightly."""
+    """Yield a probe's answer before the check of each device, and once more at the end. The answer has the
+    records of all devices that `describe(number, device)` can describe, and names the others in its hint.
+    `check` tells whether a device computes rightly."""
     described, lost = [], []
     for number, device in enumerate(devices):
         try:

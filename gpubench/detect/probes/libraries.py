@@ -90,8 +90,8 @@ _NO_DEVICE = 100
 
 
 def probe_cuda(cupy: Any = None) -> Iterator[dict[str, Any]]:
-    """Yield the probe's growing answer (`ask_each`) for the devices that CuPy lists. `cupy` is the library;
-    None imports it. Raises ProbeFailure if CuPy or its driver does not work."""
+    """Yield the probe's growing answer (`ask_each`) for the devices that CuPy lists. `cupy` is the library, or
+    None to import it. Raises ProbeFailure if CuPy or its driver does not work."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
@@ -252,9 +252,9 @@ _MOST_BYTES = 1 << 16
 
 
 def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
-    """Return one record for each render node that answers within `limit_s` seconds; the hint names the others.
-    `nodes` holds the `node` name, `bdf` and `driver` of each. Raises ProbeFailure on systems without render
-    nodes, and if nodes refuse permission and none answers."""
+    """Return one record for each render node that answers within `limit_s` seconds, and name the others in the
+    hint. `nodes` holds the `node` name, `bdf` and `driver` of each. Raises ProbeFailure on systems without
+    render nodes, and if nodes refuse permission and none answers."""
     try:
         import fcntl
     except ImportError as error:

@@ -114,8 +114,8 @@ def _code(error: Exception) -> Any:
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the records found so far after each GPU, and at the end all records with their links. `nvml` is the
-    binding; None imports it. `addresses` are those of the GPUs bound to the driver. Raises ProbeFailure if NVML
-    cannot start."""
+    binding, or None to import it. `addresses` are those of the GPUs bound to the driver. Raises ProbeFailure if
+    NVML cannot start."""
     nvml = nvml or library()
     try:
         handles, lost = _start(nvml)
@@ -368,13 +368,13 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
     """Return, by device id, a function that reads the present state of the target's GPU, in the fields of
-    `measure.monitor.Reading`. Why a device is not found goes into `absent`, by its id. `nvml` is the binding;
-    None imports it."""
+    `measure.monitor.Reading`. Why a device is not found goes into `absent`, by its id. `nvml` is the binding,
+    or None to import it."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """Return the GPUs' handles by the target's device id; `absent` gets the reasons for the others."""
+    """Return the GPUs' handles by the target's device id, and tell in `absent` why others have none."""
     handles: dict[int, Handle] = {}
     try:
         handles, refused = _start(nvml or library())

@@ -142,8 +142,8 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with a stricter `fits`, which also refuses params at which another of its functions raises
-    an error or returns something invalid."""
+    """Return the op with a stricter `fits`, which also refuses params at which another of its
+    functions fails."""
     # plans call `fits` before these functions
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 

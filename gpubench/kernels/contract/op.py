@@ -282,7 +282,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One op inside a workload; a host stage if the op runs on the host."""
+    """One op inside a workload. If the op runs on the host, it is a host stage."""
 
     name: str  # name, which is equal in all turns of a repeat
     op: str  # name of the op
@@ -521,7 +521,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def begins(self, params: Params, larger: Params) -> bool:
         """Return whether each input at `params` is the beginning of the same input at `larger`, along the first
-        dimension. False unless the op can be divided, with all inputs along that dimension."""
+        dimension. Returns False unless the op can be divided, with all inputs along that dimension."""
         split = self.split_at(larger)
         if split is None or {x.name for x in self.inputs} != set(split.axes) or any(split.axes.values()):
             return False
@@ -575,7 +575,7 @@ timed_call = partial(
 
 @cache
 def overhead(call: Any, summary: str) -> Op:
-    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation; any other
+    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation. Any other
     has n = 1 and no tuned one."""
     of_bytes = call in _OF_BYTES
     return timed_call(

@@ -58,7 +58,7 @@ is_half = {half}
 
 
 def numba_signature(dtype: str, parts: str = "") -> str:
-    """Return the decorator of a kernel whose arrays have this dtype; those named in `parts` ("c", "out")
+    """Return the decorator of a kernel whose arrays have this dtype. The arrays named in `parts` ("c", "out")
     are float64."""
     kinds = [dtype] * 4
     if "c" in parts:

@@ -358,7 +358,7 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Return the statements that store a tail of halves; a last word keeps the half that is outside."""
+    """Return the statements that store a tail of halves, and keep the half of a word that is outside."""
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")

@@ -211,7 +211,7 @@ for _name, _word in zip(
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol unchanged, and a finite number as a float; anything else raises Untraceable."""
+    """Return a symbol unchanged, and a finite number as a float. Raises Untraceable for anything else."""
     if isinstance(value, Symbol):
         return value
     try:
@@ -238,7 +238,7 @@ def _number_of(value: Any) -> Any:
 
 
 def _step(call: str, *values: Any) -> Symbol:
-    """Return a step; a sum of truth values is their `or`, and a product their `and`, as in NumPy."""
+    """Return a step, where a sum of truth values is their `or`, and a product their `and`, as in NumPy."""
     if all(map(_is_truth, values)):
         call = {"add": "logical_or", "multiply": "logical_and"}.get(call, call)
         if call not in _LOGICAL:
@@ -491,7 +491,7 @@ def _number(value: float, language: Language) -> str:
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and its precedence; `number` says whether its last operand is a constant."""
+    """Return the text of a step and its precedence. `number` says whether its last operand is a constant."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words

@@ -138,8 +138,8 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the device's limits allow (`Tile.fits`); the last one is the smallest. Raises
-    Unsupported if none is allowed."""
+    """Return the tiles that the device's limits allow (`Tile.fits`). The last of `tiles` is the smallest.
+    Raises Unsupported if none is allowed."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]
@@ -181,8 +181,8 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first: the first tile that gives the device enough groups, or else the
-    one that gives the most. On a software adapter it is `SOFTWARE_TILE`. Narrow tiles, for few columns, keep
+    """Return the tiles with the default first. It is the first that gives the device enough groups, or else
+    the one that gives the most. A software adapter has `SOFTWARE_TILE`. Narrow tiles, for few columns, keep
     their order."""
     if limits.software:
         return [SOFTWARE_TILE, *tiles[::-1]]

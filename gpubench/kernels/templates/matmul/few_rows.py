@@ -358,7 +358,7 @@ def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
 
 
 def _cuda_source(product: WeightedRows, of: ColumnBlock) -> str:
-    """Return the CUDA translation unit of the product; a turned one has no norm."""
+    """Return the CUDA translation unit of the product, which has no norm if it is turned."""
     arrays = "".join(f", const stored* __restrict__ {name}_" for name in (*product.operands, *product.across))
     index = {"across": "column", "all": "row * m + column"}
     operands = "".join(f", wide({name}_[{index[along]}])" for name, along in product.operands.items())

@@ -176,8 +176,8 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """Return the passes with one tile. A matrix whose lines have a length that is no multiple of 4 is first
-    copied into longer lines, unless they are short."""
+    """Return the passes with one tile. Lines whose length is no multiple of 4 are first copied into longer
+    ones, unless they are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
     deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
