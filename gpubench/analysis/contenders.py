@@ -219,7 +219,7 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the least and the largest size at which both sides can be compared, or least > largest."""
+    """Return the range of sizes at which both sides can be compared, which is empty if its ends are swapped."""
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
     highs = [max((contender.last for contender in side), default=-math.inf) for side in (cpu, others)]

@@ -66,8 +66,8 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the device has as many records of the list of `record` as it can have. `record` is then
-        of another device."""
+        """Tell whether the record must be of another device, because its list names this one often
+        enough already."""
         # one for each PCI function or partition
         most = max(len(r.partitions) or 1 + len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= most
