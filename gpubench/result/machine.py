@@ -1,4 +1,4 @@
-"""The `gpubench-detect` document, version 2: the parts of a machine, and a recommendation where to compute on
+"""The `gpubench-detect` document, version 1: the parts of a machine, and a recommendation where to compute on
 it.
 
 A `Fact` holds a value with its source, or None with the reason why there is no value. Other fields are plain
@@ -39,7 +39,7 @@ class Fact(msgspec.Struct, Generic[T], frozen=True):
     alternatives: list[Alternative] | UnsetType = UNSET  # the different values of other sources
 
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 Mode = Literal["cpu", "gpu", "hybrid"]
 Confidence = Literal["provisional", "verified", "measured"]
 

@@ -528,7 +528,7 @@ _FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")
 
 def result_4(data: Plain) -> Plain:
     """Upgrade a result to version 4: rename fields and devices."""
-    return {**_rename(data), "machine": detect_2(data["machine"])}
+    return {**_rename(data), "machine": _machine(data["machine"])}
 
 
 def _rename(value: Any) -> Any:
@@ -544,8 +544,8 @@ def _rename(value: Any) -> Any:
     return value
 
 
-def detect_2(data: Plain) -> Plain:
-    """Upgrade a machine to version 2: rename the evidence of a recommendation."""
+def _machine(data: Plain) -> Plain:
+    """Return the machine of a result, with the evidence of its recommendation renamed."""
     advice = data.get("recommendation") or {}
     if not advice.get("measured"):
         return data
@@ -566,7 +566,6 @@ def fleet_nodes(data: Plain) -> Plain:
 UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
     RESULT_NAME: {2: result_3, 3: result_4},
     "gpubench-fleet": {2: fleet_nodes, 3: fleet_nodes},
-    "gpubench-detect": {1: detect_2},
 }
 
 

@@ -15,8 +15,6 @@ from gpubench.base.disk import as_utf8
 from gpubench.base.errors import ExitCode, InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.result import store
-from gpubench.result.machine import SCHEMA_VERSION as machine_version
-from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Device, Peak, Run, RunWarning
 from gpubench.result.store import document
 from tests.examples import CHARACTERS
@@ -124,12 +122,10 @@ def test_names_of_before_version_4_are_read(run):
     split = {"op": "add", "dtype": "float32", "regime": "transfer-always", "n": 8, "device_id": "hybrid:cupy:0",
              "gain": 1.2, "lo": 1.1, "hi": 1.3, "fraction": 0.75}  # fmt: skip
     measured = {"date": "2026-01-02", "split": 0.75, "splits": [split]}
-    plain["machine"] |= {"schema_version": 1, "recommendation": {"measured": measured}}
+    plain["machine"]["recommendation"] = {"measured": measured}
     upgraded = store.loads(json.dumps(plain).encode(), "x")
-    machine = json.dumps(plain["machine"]).encode()
-    detected = store.loads_as(Machine, machine, "x", name="gpubench-detect", newest=machine_version)
-    for evidence in (upgraded.machine.recommendation.measured, detected.recommendation.measured):
-        assert (evidence.gpu_share, evidence.splits[0].gpu_share) == (0.75, 0.75)
+    evidence = upgraded.machine.recommendation.measured
+    assert (evidence.gpu_share, evidence.splits[0].gpu_share) == (0.75, 0.75)
     assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
     assert (upgraded.label, upgraded.identical_gpus) == ("gang", [])
     assert upgraded.sessions[0].peaks == [Peak(device_id="group")]
