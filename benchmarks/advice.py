@@ -15,9 +15,9 @@ Two thresholds are judged on the same sizes, and on all sizes. The first is a si
 remaining sizes of the op, dtype, regime and set of devices. The second is 100,000 elements of the first input.
 For both, the best implementation of the chosen side counts.
 
-Two more columns show the limit of every rule: how often the interval of the omitted times shows that the answer
-is wrong, and the cost of an answer from the same size, measured in the other half of the blocks or in another
-file of the machine.
+Two more columns show the limit of every rule. One is how often the interval of the omitted times shows that the
+answer is wrong. The other is the cost of an answer from the same size, measured in the other half of the blocks
+or in another file.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 sessions.
 
 It opens the device ALTERED_DEVICE and passes every call on. ALTERED_EXTRA is a list of shares, one for each
-session in turn, such as `0,0.1,0,0.2`. In a session with the share 0.1, every tenth launch of the cases whose
-size is in ALTERED_SIZES is made twice, so that a sample takes a tenth longer because of real work on the
-device. The file ALTERED_LOG counts the sessions: it gets one line for each.
+session in turn, such as `0,0.1,0,0.2`. In a session with the share 0.1, every tenth launch is made twice, of
+cases whose size is in ALTERED_SIZES. So a sample takes a tenth longer because of real work on the device. The
+file ALTERED_LOG counts the sessions: it gets one line for each.
 """
 
 from __future__ import annotations

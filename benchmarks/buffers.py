@@ -2,9 +2,9 @@
 
 Run: python benchmarks/buffers.py [DEVICE ...] (default: cupy:0 and wgpu:0)
 
-It prints the nanoseconds per call of each step, and the additional time of a waited and of a queued `add` of 1
-Mi float32 elements whose output comes from the pool. For CuPy it also measures CuPy's own pool and `empty`, and
-`a + b` in comparison with `add(a, b, out=o)`.
+It prints the nanoseconds per call of each step. It also prints what an `add` of 1 Mi float32 elements takes
+longer, waited and queued, if its output comes from the pool. For CuPy it also measures CuPy's own pool and
+`empty`, and `a + b` in comparison with `add(a, b, out=o)`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ because this folder has modules with the names of modules that numba imports.)
 
 The three take turns of a millisecond in one process, after fresh choices, for each op and for sizes in steps of
 half an octave. The script prints the cases in which the tuned implementation takes more than 1.05 times as long
-and more than 0.1 us longer: *surely* if the interval of the ratio shows it, *perhaps* if only the median does.
-This is a report, not a test. The exit code is always 0.
+and more than 0.1 us longer. It says *surely* if the interval of the ratio shows it, and *perhaps* if only the
+median does. This is a report, not a test. The exit code is always 0.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/energy.py [SECONDS]
 
-Matrix products run for SECONDS (10), then for half of that time, then for SECONDS again. For each of these
-three windows the script prints the joules of the counter, the integral of the sensor's power, and the joules of
-one product.
+Matrix products run for SECONDS (10), then for half of that time, then for SECONDS again. For each of the three
+windows the script prints the counter's joules, the integral of the sensor's power, and the joules of one
+product.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@ others.
 
 Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
 
-The script makes the run in this process, listens to the messages between the run and its workers, and prints a
-Markdown table with the seconds and the share of the wall time of each part. *Waiting for a worker* is time in
+The script makes the run in this process and listens to the messages between the run and its workers. It prints
+a Markdown table with the seconds and the share of the wall time of each part. *Waiting for a worker* is time in
 which no worker reports its work, because it starts, wakes or answers. If several workers work at the same time,
-the time counts for the worker whose message comes next, so that the shares add up to 1. The answer of the run
-itself goes to stderr.
+the time counts for the one whose message comes next. So the shares add up to 1. The answer of the run itself
+goes to stderr.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl [--markdown PAG
 
 The script prints the table. With --markdown it replaces the table between the marks of the page instead. A cell
 is a function, device and situation. Its reader takes the GPU for sizes from the printed break-even on, and the
-CPU for smaller sizes. The loss at a size is (the time of the chosen device / the time of the faster one) - 1,
-and a loss below 10 % counts as 0.
+CPU for smaller sizes. The loss at a size is (the time of the chosen device / the time of the faster one) - 1.
+Below 10 % it counts as 0.
 """
 
 from __future__ import annotations

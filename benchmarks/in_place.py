@@ -7,7 +7,7 @@ gpubench run --quick --sessions 2 --max-time 60ms --regimes in-place,copied,wait
 python benchmarks/in_place.py cupy:0 a.json b.json
 
 Each time is that of the device's fastest implementation. A gain is the time of the copying call / the time of
-the call in place, with the interval that follows from the intervals of both times.
+the call in place. Its interval follows from those of both times.
 """
 
 from __future__ import annotations

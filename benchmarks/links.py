@@ -3,8 +3,8 @@
 Run: python benchmarks/links.py (two GPUs, CuPy and NCCL; half a minute)
 
 The script uses CuPy's peer copy and NCCL's all-reduce. gpubench and the script take their samples in turns, in
-one process. The output has the GB/s of both (for an all-reduce the bus bandwidth), and the quartiles of the
-ratio gpubench / plain script over the turns.
+one process. The output has the GB/s of both (for an all-reduce the bus bandwidth). It also has the quartiles of
+the ratio gpubench / plain script over the turns.
 """
 
 from __future__ import annotations

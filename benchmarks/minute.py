@@ -2,13 +2,13 @@
 
 Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 45,300] (some minutes; no GPU)
 
-The files are default runs of one machine. The first table shows how much their times at the least size differ,
-and divides the differences into a part that all ops of a run share and a part of each op. The second table is
-of simulated runs of one session, with the real passes and the real verdict. Their true curves are pooled from
-the files; their scatter and costs are constants, measured on H200 hosts. It shows the share of cells with an
-answer (a break-even within a factor of 4, one side at all sizes, or about equal), the share of break-evens
-within 2.25, and the share of intervals that contain the true one. It also shows when every op has been measured
-once, when the ladder ends, and when the run ends.
+The files are default runs of one machine. The first table shows how much their times at the least size differ.
+It divides the differences into a part that all ops of a run share and a part of each op. The second table is of
+simulated runs of one session, with the real passes and the real verdict. Their true curves are pooled from the
+files; their scatter and costs are constants, measured on H200 hosts. It shows three shares: of cells with an
+answer, of break-evens within 2.25, and of intervals that contain the true one. An answer is a break-even within
+a factor of 4, one side at all sizes, or about equal. It also shows when every op has been measured once, when
+the ladder ends, and when the run ends.
 """
 
 from __future__ import annotations

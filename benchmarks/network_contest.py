@@ -7,9 +7,9 @@ It prints a Markdown table of PyTorch's time / gpubench's time, so that gpubench
 1. The exit code is always 0.
 
 The pairs are those of contest.py. The PyTorch code is written as its users write it: functional calls on
-weights that stay on the device, without gradients unless the op computes them, and with TF32 off. A *waited*
-time is that of one call and the wait for it, and a *queued* time is that of a call in a batch. gpubench's
-output is checked before.
+weights that stay on the device. Gradients are recorded only for ops that compute them, and TF32 is off. A
+*waited* time is that of one call and the wait for it, and a *queued* time is that of a call in a batch.
+gpubench's output is checked before.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/weight.py --write    # set each budget to the present number
 
 Tokens are counted instead of lines, so that longer lines gain nothing. Comments and docstrings do not count. A
-string counts as one token. A string or f-string of more than three lines counts its words, because it contains
-a kernel or a page, and so do pages (.js .css .html). tests/architecture/test_budgets.py checks each package
-against its budget.
+string counts as one token. A string or f-string of more than three lines contains a kernel or a page, and
+counts its words. So do pages (.js .css .html). tests/architecture/test_budgets.py checks each package against
+its budget.
 """
 
 from __future__ import annotations

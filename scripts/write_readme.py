@@ -3,8 +3,8 @@
 python scripts/write_readme.py [--default FILE] [--claims FILE] [--stages FILE]
 
 A block between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` is the output of that
-command. A block between `<!-- words NAME -->` and `<!-- end -->` consists of sentences about the default run,
-whose file is named by the block with the answer.
+command. A block between `<!-- words NAME -->` and `<!-- end -->` has sentences about the default run. The block
+with the answer names the file of that run.
 
 The script also draws the map of the default run, and a chart of the stages of a workload from the result that
 docs/workloads.md names. A FILE replaces the result that the pages showed in this role. With --default the

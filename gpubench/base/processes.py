@@ -1,13 +1,13 @@
 """Child processes: how they are started, their environment and messages, their time limit and the end of their
 output. Also the load that other programs put on the CPUs.
 
-A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
-child_main.py runs before the start-up code of other packages. Its messages are framed, which tells them from
-other output. On Linux the kernel kills a Python child when the thread that started it ends, so that thread has
-to outlive the child.
+A Python child starts with `-P`, so that nothing is imported from the working folder. `-S` lets child_main.py
+run before the start-up code of other packages. Its messages are framed, which tells them from other output. On
+Linux the kernel kills a Python child when the thread that started it ends, so that thread has to outlive the
+child.
 
-The load is computed from two readings of the system's counters, one before and one after the work (a session,
-say), so that nothing has to run in between.
+The load is computed from two readings of the system's counters, before and after the work. So nothing has to
+run in between.
 """
 
 from __future__ import annotations

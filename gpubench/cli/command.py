@@ -1,5 +1,5 @@
-"""The parser of the command line, and the configuration: the environment, the project file and the user file
-give the defaults of options, in this order of precedence.
+"""The parser of the command line, and the configuration. The environment, the project file and the user file
+give options their defaults, in this order of precedence.
 
 A command is imported only when it is used, and its options become one object. Configuration files and the
 GPUBENCH_ variables that give options their defaults are read here and nowhere else.

@@ -94,8 +94,8 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
     """Rename the `.part` file that an earlier run left beside the first result file in `output`, and print a
-    warning. A run that continues it (`resumed`) leaves it. Raises GpubenchError if the file cannot be renamed.
-    """
+    warning. If this run continues the earlier one (`resumed`), the file stays. Raises GpubenchError if the file
+    cannot be renamed."""
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)

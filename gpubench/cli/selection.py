@@ -3,7 +3,7 @@ is suggested, if there is one.
 
 In `--ops`, the presets `roofline` and `health` mean some ops at certain sizes. `roofline` shows what each
 device can do. `health` shows whether a GPU is as fast as others of its model, and how fast the links of several
-GPUs are; fleets are compared by it. A user's functions are words, too: `options.py`, `options.py:pairwise`,
+GPUs are. Fleets are compared by it. A user's functions are words, too: `options.py`, `options.py:pairwise`,
 `--ops options.py,add`.
 """
 

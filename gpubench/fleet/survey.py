@@ -2,10 +2,10 @@
 complete result, which GPUs are slow and which software differs. The inventory (`gpubench-inventory`, version 1)
 lists the hardware of the nodes. Both depend only on the nodes' files, not on their order.
 
-A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's
-median by more than the tolerance, and by more than the spread of the group makes likely. It is slow if two
-sessions of fresh workers show that independently (docs/fleet.md). Nodes are read one after the other and
-dropped, and only a few hundred bytes are kept for each GPU and case.
+A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate lies below the group's
+median by more than the tolerance and more than the spread makes likely. It is slow if two sessions of fresh
+workers show that independently (docs/fleet.md). Nodes are read one after the other and dropped, and only a few
+hundred bytes are kept for each GPU and case.
 """
 
 from __future__ import annotations

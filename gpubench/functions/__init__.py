@@ -2,8 +2,8 @@
 measures them as ops.
 
 The command line, the Python interface and the workers use this package. The parent process never runs the
-user's code. It only knows the descriptions that a child process sent: the name of each function, its arguments,
-and the shapes of its inputs and results at some sizes.
+user's code. It knows only what a child process described: the name of each function, its arguments, and the
+shapes of its inputs and results.
 """
 
 # A call may take this share of free memory, its reference included: its bytes are extrapolated from small sizes.

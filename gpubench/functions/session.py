@@ -1,5 +1,5 @@
-"""Child side: a session that runs a user's function on any objects, the expected result of the function, and how far
-another result may lie from it."""
+"""Child side: a session that runs a user's function on any objects, the expected result, and the allowed error
+of others."""
 
 from __future__ import annotations
 

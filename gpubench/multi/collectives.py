@@ -1,5 +1,5 @@
-"""Findings about several GPUs of one host: the bytes per second that links carry, identical GPUs that are
-slower than the others, and the answer of a run that measured only device groups.
+"""Findings about several GPUs of one host: the bytes per second that links carry, and identical GPUs that are
+slower than the others. Also the answer of a run that measured only device groups.
 
 A collective has two rates: the rate that its caller sees (algbw), and the rate of the busiest link (busbw).
 Four or more identical GPUs are judged by the rule for fleets (docs/fleet.md); for fewer, the difference is

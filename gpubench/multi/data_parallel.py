@@ -1,5 +1,5 @@
-"""Training on all ranks of a device group. Each rank computes the gradients of its part of the batch, the ranks
-average the gradients, and each rank updates its own copy of the weights.
+"""Training on all ranks of a device group. Each rank computes the gradients of its part of the batch. The ranks
+average them, and each updates its own copy of the weights.
 
 The stages of a rank between two exchanges are one launch. An exchange is enqueued on the same stream as the
 launches of the ranks, so that no rank waits for the host. Whenever the weights are checked, all copies of them

@@ -1,9 +1,9 @@
-"""Measurements of identical GPUs beside the plan: weak scaling, which runs each GPU alone and all of them at
-once, and a check of the GPUs that a search leaves out.
+"""Measurements of identical GPUs beside the plan: weak scaling, and a check of the GPUs that a search leaves
+out. Weak scaling runs each GPU alone and all of them at once.
 
 For weak scaling all workers begin at the same moment, and each reports when each of its samples ended. The
-analysis counts the samples inside the window in which all GPUs worked. For the check, the same three cases run
-in turns on each GPU that the search left out and on the GPU that is measured, within a share of the budget.
+analysis counts the samples inside the window in which all GPUs worked. For the check, three cases run in turns
+on the measured GPU and each that was left out, within a share of the budget.
 """
 
 from __future__ import annotations

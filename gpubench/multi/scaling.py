@@ -1,13 +1,13 @@
 """Scaling: what several GPUs gain over one, and from which size on.
 
-Strong scaling compares two times at the same size: that of an op which is divided among a device group, and
-that of the best single GPU. The speedup S is the time of the single GPU divided by the time of the device
-group, and the efficiency is S / ranks.
+Strong scaling compares the time of an op divided among a device group with that of the best single GPU at the
+same size. The speedup S is the time of the single GPU divided by the time of the device group, and the
+efficiency is S / ranks.
 
 Weak scaling compares the rate of identical GPUs that work at the same time with the rate of each GPU alone.
 Rates are launches per second, from the samples that lie entirely inside the window in which all GPUs worked.
 The part `early` is the beginning of the window and `late` is its end. A loss from alone to early is caused by
-links and host memory, which the GPUs share; a loss from early to late is caused by heat and power.
+links and host memory, which the GPUs share. A loss from early to late is caused by heat and power.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The exact search for the stage assignments with the least predicted time.
 
 A stage assignment is a string with one letter for each stage: `c` if the CPU runs it, `g` if the GPU does. Its
-predicted time is a sum: the times of the stages, the time of a launch and its wait for each place where the GPU
-follows the CPU, and the times of the copies. A value is copied to the CPU or the GPU when a stage there reads
-it and has no valid copy; a copy is valid until a stage writes the value. The values that the caller wants end
-on the host. The prediction assumes that nothing overlaps.
+predicted time is the sum of the times of its stages and copies. A launch and its wait are added for each place
+where the GPU follows the CPU. A value is copied to the CPU or the GPU when a stage there reads it and has no
+valid copy. A copy is valid until a stage writes the value. The values that the caller wants end on the host.
+The prediction assumes that nothing overlaps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The networks: a perceptron for images of 28 x 28 pixels (784 inputs, 512 hidden units, 10 classes), the block
-of a transformer, and a small GPT that reads a prompt and writes text.
+"""The networks: a perceptron for images of 28 x 28 pixels, the block of a transformer, and a small GPT that
+writes text. The perceptron has 784 inputs, 512 hidden units and 10 classes.
 
 `mlp_forward` gives the class probabilities of n images. `mlp_backward` gives the gradients of all weights from
 the values of the forward pass; its formulas hold for any hidden values and any gradient. `mlp_step` gives the

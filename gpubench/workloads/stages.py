@@ -1,5 +1,5 @@
-"""The time breakdown of a workload: the time of each stage alone and in the chain, and whether the stages add
-up to the whole call.
+"""The time breakdown of a workload: each stage alone and in the chain, and whether the stages add up to the
+whole call.
 
 On a terminal the section lists the stages at the largest size of each workload; the full report lists them at
 all sizes.

@@ -1,5 +1,5 @@
-"""The training ops. One group makes three training steps of the perceptron or of a transformer block, each on
-its own batch and with an update of the weights. `transformer_step` makes one step of the block and gives the
+"""The training ops. One group makes three training steps of the perceptron or of a transformer block. Each step
+has its own batch and updates the weights. `transformer_step` makes one step of the block and gives the
 gradients of everything it reads.
 
 `mlp_sgd` and `transformer_sgd` update by w -= rate dw, and `mlp_adam` by Adam with both bias corrections. One
@@ -7,7 +7,7 @@ launch makes all three steps, and weights and moments stay on the device from st
 with the same weights, so that no number drifts, and float64 can judge the result.
 
 The mean square of Adam begins with small numbers instead of 0. From 0 the first step would be the rate times
-the sign of the gradient, and round-off decides the sign of a gradient that is nearly 0.
+the sign of the gradient, which round-off decides if it is nearly 0.
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """Return the stages for the gradients of norm `number`: of its weights, and of its input plus `residual`."""
+    """Return the stages for the gradients of norm `number`: of its weights, and of its input, with `residual`
+    added."""
     normed = f"dn{number}"
     return (
         Stage(

@@ -2,9 +2,9 @@
 says, and a value is copied to the CPU or the GPU when it is needed there. The module also times the stages and
 the copies on both sides and predicts the times of stage assignments.
 
-A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again: a weight is
-copied to the GPU once, an input once after each upload, and the result of a stage once after each run.
-Consecutive stages on the same side run as one chain.
+A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again. A weight is
+copied to the GPU once, an input once an upload, and the result of a stage once a run. Consecutive stages on the
+same side run as one chain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between a worker and a backend: a Backend opens a Session on one device.
 
 `Session` has the methods that every device needs. A method with a body is a default that a subclass may
-override. A feature of only some devices is a small protocol: a session that derives from the protocol has the
+override. A feature of only some devices is a small protocol. A session that derives from the protocol has the
 feature, and the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, since
 sessions turn the errors of libraries into `errors.BackendError`.
 

@@ -1,8 +1,9 @@
 """Building blocks of compiled CPU kernels: scalar functions that LLVM vectorizes, and the parallel region.
 
-A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the range of units to work
-on (elements, rows, tiles), the number of its slice, and two lengths whose meaning the kernel defines. `share`
-and `alone` call every kernel. They are compiled once for all kernels, so an op only compiles its own loops.
+A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`. It gets four arrays, the range of units
+to work on (elements, rows, tiles), and the number of its slice. The kernel defines what the lengths m and s
+mean. `share` and `alone` call every kernel. They are compiled once for all kernels, so an op only compiles its
+own loops.
 
 - The functions of a body have only the flag {contract}: reassociation would delete the steps that make `exp`
   exact. Loops that add up have {contract, reassoc, nsz}; without these flags LLVM does not vectorize them.

@@ -1,4 +1,4 @@
-"""The means to measure peaks: large arrays that are quick to make, a check of products too large for a
+"""The means to measure peaks. They are large arrays that are quick to make, a check of products too large for a
 reference, and chains of multiply-adds in WGSL.
 
 A chain has no memory access between its steps: it replaces x by b - x again and again. Each thread has eight
