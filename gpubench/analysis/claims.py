@@ -267,7 +267,7 @@ def _comparable(base: Case, case: Case) -> bool:
 
 
 def _ends(curve: BreakEven) -> tuple[float, float]:
-    """Return the ends of the interval of a break-even, as sizes. An unknown end is 0 or infinity."""
+    """Return the ends of the interval of a break-even, as sizes, with 0 and infinity for unknown ends."""
     if curve.verdict == "all-sizes":
         return 1.0, curve.first  # no size is smaller
     if curve.verdict == "no-size":

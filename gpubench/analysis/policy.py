@@ -292,7 +292,7 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 
 def _whole(value: Any) -> int:
-    """Return a whole number from 0 on as an int. Raises an error for any other value."""
+    """Return a whole number from 0 on as an int, or raise an error for any other value."""
     number = int(value)
     if number != value or number < 0:
         raise ValueError

@@ -211,7 +211,7 @@ for _name, _word in zip(
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol unchanged, and a finite number as a float. Raises Untraceable for anything else."""
+    """Return a symbol unchanged and a finite number as a float, or raise Untraceable."""
     if isinstance(value, Symbol):
         return value
     try:
@@ -491,7 +491,7 @@ def _number(value: float, language: Language) -> str:
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and its precedence. `number` says whether its last operand is a constant."""
+    """Return the text of a step, whose last operand may be a constant `number`, and its precedence."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
