@@ -46,7 +46,7 @@ class SessionValues(NamedTuple):
 
     @property
     def p(self) -> tuple[float, float]:
-        """The p-values of a rank test, as a pair: that new is slower, and that new is faster."""
+        """The p-values of a rank test, as a pair: for a slower new file, and for a faster one."""
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
@@ -301,7 +301,7 @@ def _least_p(pair: CasePair) -> float:
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
-    """Divide the family into groups of cases that have the same sessions, which the permutations need."""
+    """Divide the family into groups of cases that have the same sessions, as the permutations require."""
     groups = group_by(
         sorted(family, key=lambda pair: pair.id),
         lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
@@ -449,9 +449,9 @@ QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return two adjusted p-values for each case of a family: that `new` is larger, and that it is smaller.
-    `base` and `new` hold, for each case, the logarithm of the time in each session, the same sessions for all,
-    at least three a side. The correction is a joint permutation test (Westfall and Young 1993)."""
+    """Return two adjusted p-values for each case of a family: for larger values of `new`, and for smaller ones.
+    `base` and `new` hold, for each case, the logarithm of the time in each session. The sessions are the same
+    for all, at least three a side. The correction is a joint permutation test (Westfall and Young 1993)."""
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
         + [(values, True) for values in zip(*new, strict=True)]

@@ -433,8 +433,7 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which at least one case is SLOWER, beyond its entry in
-    `thresholds`."""
+    """Return the share of permutations in which a case is SLOWER by more than its entry in `thresholds`."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views

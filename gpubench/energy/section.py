@@ -86,7 +86,7 @@ def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 
 def _table(analysis: Analysis, results: Iterable[EnergyResult]) -> Table:
-    """Return a table with a line for each op, size, dtype and situation, by each side's least energy."""
+    """Return a table with a line for each op, size, dtype and situation, with the least energy of each side."""
     # A variant, such as a product in TF32, is no implementation to choose.
     cases = {case.id: case.case for case in analysis.cases if case.case.variant is None}
     results = [energy for energy in results if energy.id in cases]

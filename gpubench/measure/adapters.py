@@ -145,7 +145,7 @@ def choose_adapters(
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the first adapter that passed its trial, or the fastest if that is MARGIN times as fast."""
+    """Return the first adapter that passed its trial, unless another one is more than MARGIN times as fast."""
     passed = [device for device in card if times.get(device.id) is not None]
     if not passed:  # or none was tried
         return card[0]

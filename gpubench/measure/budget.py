@@ -60,7 +60,7 @@ class Budget:
 
     @property
     def longest(self) -> Budget:
-        """A copy of the budget whose limit is `most_once_s` longer, and which counts all work."""
+        """A copy of the budget that is `most_once_s` longer and counts all work."""
         return Budget(None if self.total_s is None else self.total_s + self._most_once_s, self._began)
 
     @property

@@ -162,8 +162,8 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case after the loss of its worker: as a skip if the budget ended it and no launch hung, else
-        as a failure."""
+        """End the case after the loss of its worker. It becomes a skip if the budget ended the worker and no
+        launch hung, else a failure."""
         # A user's function may compile at its first launch, which then does not count as hanging.
         building = gone.phase in BUILDING or (self.case.group == FUNCTIONS and gone.phase == "first launch")
         late = gone.reason == "timeout" and self.runtime.budget.over

@@ -171,8 +171,7 @@ class _Trial:
         )
 
     def contract(self, thing: object, base: type) -> None:
-        """Check that `thing` is an instance of `base`, and that it has no public method outside the
-        contract."""
+        """Check that `thing` is an instance of `base` without public methods outside the contract."""
         self.is_a(base, thing)
         names = sorted(
             {
@@ -387,7 +386,8 @@ class _Trial:
 
 
 def author_sizes(op: Op) -> list[int]:
-    """Return those of the sizes 1, 1000, 2**10 and 2**20 that the op has and that do not take long."""
+    """Return the sizes at which an author's op is checked, from 1 to 2**20. Sizes that would take long are left
+    out."""
 
     def fits(params: dict[str, int]) -> bool:
         small = op.held_bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS

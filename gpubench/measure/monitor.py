@@ -153,7 +153,7 @@ class Monitor:
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the GPUs and splits that can be read, and by device id the reasons for those that cannot. Other
+    """Return the GPUs and splits that can be read, and the reasons against the others, by device id. Other
     devices are ignored, and so is a split whose GPU is unknown."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []

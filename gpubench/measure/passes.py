@@ -558,7 +558,7 @@ def _keep_own_code(
 
 
 def _contenders(race: Race, opens: Sequence[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders that compete at x = ln(n), on the sides that make an interval of `opens` wide."""
+    """Return the contenders that compete at x = ln(n) on the sides with uncertain curves."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 

@@ -542,8 +542,8 @@ UNKNOWN_MEMORY_BYTES = 8 << 30
 def plan_peaks(
     workloads: Sequence[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
 ) -> dict[str, PeakRequest]:
-    """Return, by device id, the peaks that a case of the plan could come near. Of several devices on the same
-    hardware, one measures the memory. Software adapters, splits and device groups have no peaks."""
+    """Return, by device id, the peaks that a case of the plan could come near. Devices on the same hardware
+    measure its memory once. Software adapters, splits and device groups have no peaks."""
     items = [item for item in workloads if item.op.overhead is None]
     by_device: dict[str, PeakRequest] = {}
     for device in devices:

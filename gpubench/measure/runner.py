@@ -311,8 +311,8 @@ class Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Measure each disturbed session in `busy` again while there is time, and count its least disturbed try
-        alone."""
+        """Measure each disturbed session in `busy` again while there is time, and count only its least
+        disturbed try."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:

@@ -328,7 +328,7 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Return whether the search of a run that searches sizes may be unfinished."""
+    """Return whether the run's search for sizes may be unfinished."""
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False  # repeats of disturbed sessions come last
     # A session after the search repeats its sizes: it measures a case a second time, or has only just begun.

@@ -135,7 +135,7 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """Return the recommendation of the newest run, of those with evidence if there are any, or None."""
+    """Return the recommendation of the newest run with evidence, else of the newest run, or None."""
     if len(machine_runs(analyses)) > 1:
         return None  # each machine has its own
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)

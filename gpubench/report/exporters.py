@@ -56,7 +56,7 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The id of the case, which is the name of the benchmark in every tool."""
+        """The id of the case."""
         return self.row.id
 
     @property

@@ -138,8 +138,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def precision(self) -> str:
-        """The number format whose rounding error the correctness gate allows: `tf32` for that variant, else the
-        dtype."""
+        """The number format whose rounding error the check allows: `tf32` for that variant, else the dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property

@@ -106,12 +106,13 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
 
 
 def _memory_rate(session: Session, request: PeakRequest) -> float:
-    """Return the rate of memory in bytes/s, of copying or of reading alone."""
+    """Return the rate of memory in bytes/s."""
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
         raise _NoPeak(f"arrays of {size} bytes take too much of the memory")
     if session.device.kind == "cpu":  # it reads each cache line before it writes it
         return WRITE_ALLOCATE * _stream(session, "copy", size)
+    # Reading alone may be faster than copying.
     return max(_stream(session, "copy", size), _stream(session, "dot", size))
 
 

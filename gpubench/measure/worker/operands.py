@@ -361,7 +361,7 @@ class Weights:
 
 
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
-    """Return the weights of a session, with the outputs that passed, which all its workspaces share."""
+    """Return the weights of a session, and in them the copies that all its workspaces share."""
     # A split keeps weights on the device once for each regime.
     spare = _at_most(session.device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
     spare //= len(REGIMES) if session.device.composed else 1

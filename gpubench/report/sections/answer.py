@@ -107,7 +107,7 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return the screen at the end of a run, which names the `saved` files and the sections `more` that
+    """Return the screen at the end of a run. It names the `saved` files, and the sections `more`, which
     `--full` adds. If the table is long and the screen exceeds `height` lines, the sentence is repeated at the
     end. The last line names commands, unless `options.command` is empty."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
@@ -261,7 +261,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the most lines that the screen may have, which are fewer for one op at one or two sizes."""
+    """Return the most lines of the screen: fewer for one op at one or two sizes."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -345,7 +345,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Return sentences on the splits that pay, or that none does, if splits were measured."""
+    """Return sentences on the splits that pay, or one that none pays, if splits were measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []

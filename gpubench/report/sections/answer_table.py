@@ -291,8 +291,8 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what all wings add to the answer, put together. Of several sentences, contexts or tables, the
-    first is used. `alone` means that no GPU was compared with a CPU."""
+    """Return what all wings add to the answer, put together. The first sentences, the first context and the
+    first table are used. `alone` means that no GPU was compared with a CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

@@ -305,8 +305,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return a text with the size from which the GPU wins half of the ops that it wins, if that is
-        known."""
+        """Return a text with the size from which the GPU wins half of its ops, if that is known."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.size_unit == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:

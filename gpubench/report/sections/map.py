@@ -176,7 +176,8 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
     """Return pairs (position, text) for the labels on the axis: both ends, and powers of eight between them.
-    Labels lie at least `room` apart. Positions and `room` are shares of the axis."""
+    Labels lie at least `room` apart. Positions and `room` are shares of the axis. An axis of a single size has
+    one label."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:

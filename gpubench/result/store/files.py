@@ -225,7 +225,7 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the bytes of a file, up to MAX_BYTES + 1, which tells the caller that it is too large."""
+    """Return the bytes of a file, at most MAX_BYTES + 1 of them."""
     # In pieces, so that a small file needs little memory.
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
@@ -292,8 +292,8 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run that could not be saved at the requested place, and return the path, or None if that fails,
-    too. The user's data folder is tried first, then a new temporary folder."""
+    """Save a run that could not be saved at the requested place. Returns the path, or None if that fails, too.
+    The user's data folder is tried first, then a new temporary folder."""
     for folder in _rescue_folders(environ):
         try:
             path = result_path(folder, run)

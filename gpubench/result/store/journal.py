@@ -160,8 +160,8 @@ class NoLocks(OSError):
 
 
 class Lock:
-    """A lock that is held through the lock file `path`, which releasing removes. A file that a killed process
-    left behind is used again."""
+    """A lock that is held through the lock file `path`. Releasing the lock removes the file. A file that a
+    killed process left behind is used again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
