@@ -227,8 +227,8 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
     """Return the mean change of the cases of each device, sorted by device. Each op is one observation. Muted
-    and throttled cases are left out. `runs` are the base and the new run. The interval includes the usual size
-    of a shift that all cases of a session share, and what other programs may have added."""
+    and throttled cases are left out. `runs` are the base and the new run. The interval includes shifts that all
+    cases of a session may share, and what other programs may have added."""
     # Few sessions cannot measure a shift that all cases of a session share.
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
@@ -386,9 +386,9 @@ def find_steps(
 ) -> dict[str, list[StepChange]]:
     """Return the lasting changes ("steps") of each case over the runs of one machine, by case, oldest first.
 
-    `histories` holds, by case, the seconds in each run, oldest first (None: no time). A step changes the time
-    by more than the factor 1 + `threshold`. The test is that of `judge`, with a run in place of a session, for
-    the newest MOST_RUNS runs.
+    `histories` holds, by case, the seconds in each run, oldest first (None: no time). A step exceeds the factor
+    1 + `threshold`. The test is that of `judge`, with a run in place of a session, for the newest MOST_RUNS
+    runs.
     """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(

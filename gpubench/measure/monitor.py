@@ -223,9 +223,9 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """Return the block without throttled samples, with the clock of each sample and the throttle reasons read
-    during it. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
-    readings. `usual_hz` is the device's usual SM clock. If it is None, a low clock alone discards no sample."""
+    """Return the block without throttled samples, with the clock of each sample and the throttle reasons during
+    it. `times_s` are the begin of the block and the end of each entry of `wall_s`, on the clock of the
+    readings. `usual_hz` is the device's usual SM clock. Without it, a low clock discards no sample."""
     if not readings:
         return block
     discarded, clocks = dict(block.discarded), []

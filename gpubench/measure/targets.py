@@ -37,12 +37,9 @@ def list_devices(
     spares: Spares | None = None,
     threads: int | None = None,
 ) -> list[Listing]:
-    """Return one listing for each name of a backend, in the given order.
-
-    `deadline_s` is the time limit of each backend (None: the user's limit, or `DEADLINE_S`). With `yielding`, a
-    backend that yields to others lists its GPUs only if the others list none. `spares` takes over workers of
-    built-in backends. Raises UsageError for a bad limit of the user.
-    """
+    """Return one listing for each name of a backend, in the given order. `deadline_s` limits each backend
+    (None: the user's limit, or `DEADLINE_S`). With `yielding`, a backend that yields to others lists its GPUs
+    only if the others list none. `spares` takes over workers. Raises UsageError for a bad limit of the user."""
     if not names:
         return []
     limit_s = deadline_s or detection.user_limit_s() or DEADLINE_S

@@ -86,9 +86,9 @@ def screen(
     analyses: Sequence[Analysis], format: str, options: RenderOptions, *,
     files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
 ) -> str:  # fmt: skip
-    """Return the answer of one run, or one line for each of several runs. `format` is `table` (for a terminal)
-    or `plain`. `files` holds the file name of each run, for several runs. `saved` holds the files that the run
-    has just saved. `height` is the number of lines of the terminal."""
+    """Return the answer of one run, or one line for each of several runs. `format` is `table` (for a terminal
+    of `height` lines) or `plain`. `files` holds the file names of several runs, and `saved` the files that the
+    run has just saved."""
     from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
 

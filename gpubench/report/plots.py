@@ -135,12 +135,9 @@ def require_library(option: str) -> None:
 
 
 def plots(analyses: Sequence[Analysis], format: str, options: RenderOptions) -> dict[str, bytes]:
-    """Return pictures of the map and of every chart of every series, by file name, as `svg` or `png`.
-
-    The same files give the same bytes. From the second run on, file names begin with the number of the run.
-    Several machines with a map have one more picture of all their maps. Raises GpubenchError if the library
-    cannot draw.
-    """
+    """Return pictures of the map and of every chart of every series, by file name, as `svg` or `png`. The same
+    files give the same bytes. From the second run on, file names begin with the number of the run. Several
+    machines have one more picture of all their maps. Raises GpubenchError if the library cannot draw."""
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
     for i, analysis in enumerate(analyses):

@@ -226,8 +226,8 @@ def _step_text(side: MachineRuns, step: StepChange) -> str:
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return times as bars, one character each, from the smallest to the largest time. A blank stands for None.
-    All bars have the same height if all times are within 5 %."""
+    """Return a bar of one character for each time, in order. Longer times have higher bars, and None has a
+    blank. All bars have the same height if all times are within 5 %."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)

@@ -236,9 +236,9 @@ def lock_result(
 ) -> Lock:
     """Lock the result `path`. `command` is this process's command line, which other processes show.
 
-    If the result is locked, call `waits` with a description of the holder, and wait for at most `timeout_s`
-    seconds. Without locks, `warn` is called with the reason, and the lock is not held. Raises InputError if
-    another process keeps the lock, and UsageError if an existing lock file cannot be opened.
+    If the result is locked, call `waits` with its holder, and wait for at most `timeout_s` seconds. Without
+    locks, call `warn` with the reason. Raises InputError if another process keeps the lock, and UsageError if a
+    lock file cannot be opened.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
