@@ -68,8 +68,8 @@ class Times(NamedTuple):
     other: float  # best seconds on another device
 
     def cost(self, *, cpu: bool) -> float:
-        """Return the cost of the best implementation of one side: the CPU if `cpu` is true, otherwise the other
-        devices."""
+        """Return by which share the best of one side, the CPU or the other devices, is slower than the best of
+        all."""
         return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
 
     @property

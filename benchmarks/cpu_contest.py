@@ -248,7 +248,7 @@ def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """Return the share of the copy rate that the op reaches, as text, and whether it is high enough."""
+    """Return the op's share of the copy rate as text, and whether it is high enough; without a target it is."""
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
         return "", True
@@ -266,7 +266,7 @@ def _rate(case: Any) -> float:
 
 
 def _different(pair: Any) -> list[str]:
-    """Return the cases in which the results of gpubench and PyTorch differ."""
+    """Return the cases, other than sums and dot products, in which the results of gpubench and PyTorch differ."""
     different = []
     for key, own in pair["ours"]["cases"].items():
         torch_values = pair["torch"]["cases"][key]["seen"]

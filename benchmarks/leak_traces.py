@@ -75,8 +75,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
-    """Return the resources of this process, after garbage collection and without freed memory in the
-    allocator's lists."""
+    """Return the resources of this process, after garbage collection and a trim of glibc's memory."""
     import psutil
 
     gc.collect()

@@ -159,7 +159,7 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return the file or folder of measured results, or None if the user named none and none is usual."""
+    """Return the file or folder of measured results that the user named, or the usual folder if it exists."""
     path = options.results
     if path is not None:
         if not os.path.exists(path):

@@ -103,7 +103,7 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """Return the exit code as the interpreter does, and print a text as an error."""
+    """Return the exit code that the interpreter would use; a text is printed as an error."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)

@@ -265,7 +265,7 @@ class _Lines(Display):
         self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line, cut to WIDTH unless it is wanted `whole`."""
+        """Print one line, cut to WIDTH unless `whole` is true."""
         self._spoke = time.monotonic()
         print(text if whole else cut(text, WIDTH), file=self._stream, flush=True)
 

@@ -72,7 +72,7 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return the files and those of folders, oldest first, with their paths, and whether one is damaged."""
+    """Return the contents of files and folders, each with its path, and whether a folder's file is damaged."""
     from gpubench.result import store
 
     documents: list[tuple[str, Run | Collection]] = []

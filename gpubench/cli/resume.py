@@ -82,7 +82,7 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """Return the run in the file `append`, or in the `.part` file that continues it."""
+    """Return the run in the file `append`, or in the `.part` file that continues it, or None without a file."""
     if append is None:
         return None
     part = store.part_to_resume(append)

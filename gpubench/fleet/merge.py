@@ -191,7 +191,7 @@ def _keep(run: Run) -> _Source:
 
 
 def _load(group: Sequence[_Source], failed: list[Node] | None) -> list[Run]:
-    """Return the runs of a group; files that cannot be used are added to `failed`, or raise without it."""
+    """Return the runs of a group; a file that cannot be used is added to `failed`, or raises if that is None."""
     runs = []
     for source in group:
         try:

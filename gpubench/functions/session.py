@@ -69,7 +69,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
-        """The libraries that the session of the device lacks, or None."""
+        """The reason why the device's session is slower than it could be, or None."""
         return self._inner.lacks
 
     def core_hz(self) -> float | None:
@@ -356,7 +356,7 @@ def program_on(function: UserFunction, place: str) -> Callable[..., Any]:
 
 
 def _device_wait(inner: Session) -> Callable[[], None]:
-    """Return a function that waits for all streams of the device."""
+    """Return a function that waits for all streams of a CuPy device, and does nothing on other backends."""
     if inner.device.backend == "cupy":
         import cupy
 

@@ -332,7 +332,7 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _repeatable_inputs(function: UserFunction, n: int, request: TrialRequest) -> tuple[list[Any], float]:
-    """Return what `_inputs` returns twice, with the seconds of the second call, or raise PluginError."""
+    """Return the inputs and the seconds of making them, or raise PluginError if a second call makes others."""
     inputs, _ = _inputs(function, n, request)
     others, inputs_s = _inputs(function, n, request)
     if not equal([plain(x) for x in inputs], [plain(x) for x in others]):

@@ -303,7 +303,7 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the seconds in each round of all stages of one name, added up, by distinct names."""
+    """Return for each distinct name the seconds of its stages in each round, added up."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)

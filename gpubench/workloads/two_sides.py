@@ -51,7 +51,7 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the two stage assignments of the op as `single_sides` does."""
+    """Return the stage assignments of the op that use one side only, as `single_sides`."""
     return single_sides([kernels.load(stage.op).host is not None for stage in op.stages])
 
 

@@ -208,7 +208,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the remembered choice of the nearest size for which it is a candidate of `trials`."""
+    """Return the choice of the nearest remembered size that is still a candidate of `trials`, if any."""
     reach = _COSTLY_NEAR if trials.builders else _NEAR
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, reach + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
@@ -312,7 +312,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Return the seconds of a launch, as the mean of as many as make one sample."""
+    """Return the seconds of a launch: the mean of the launches that fit into one sample."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat
 
@@ -348,7 +348,7 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return two texts that rounding does not change: a vector's length, and its direction along a fixed one."""
+    """Return two texts that rounding does not change: a vector's length, and its share along a fixed vector."""
     import numpy as np
 
     length = math.sqrt(values @ values)

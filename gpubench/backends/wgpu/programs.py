@@ -276,7 +276,7 @@ def buffer_bytes(shape: Shape, dtype: Stored) -> int:
 
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
-    """Return the bytes of each operand by its name."""
+    """Return the bytes of each operand's buffer by the operand's name."""
     return {x.name: buffer_bytes(*x.form(case.params, case.dtype)) for x in op.operands}
 
 

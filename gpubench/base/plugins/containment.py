@@ -146,7 +146,7 @@ def _set_handler(number: int, handler: Any) -> None:
 
 
 def _descriptors() -> Iterator[Callable[[], Any]]:
-    """Yield functions that restore the descriptors of the standard streams, closed ones as closed."""
+    """Yield functions that restore the descriptors of the standard streams, or close those that are closed now."""
     for number in _STREAMS:
         try:
             yield partial(_set_descriptor, os.dup(number), number)
