@@ -38,8 +38,8 @@ class Beside(NamedTuple):
 
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """Return, for each value of nvbench's axis `number`, its results in seconds by their tags. Values that
-    nvbench skipped are left out."""
+    """Return, for each value of nvbench's axis `number`, its results that are numbers of float64, by their
+    tags. Values that nvbench skipped are left out."""
     times: dict[int, dict[str, float]] = {}
     for benchmark in document["benchmarks"]:
         for state in benchmark["states"]:

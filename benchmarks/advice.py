@@ -288,7 +288,7 @@ def line(name: str, questions: Sequence[Question]) -> str:
 
 
 def _shares(costs: Sequence[float | None]) -> str:
-    """Return a text with the share of costs above BAD and the mean cost."""
+    """Return a text with the share of costs above BAD and the mean cost, or `-` without costs."""
     paid = [cost for cost in costs if cost is not None]
     return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
 

@@ -149,7 +149,7 @@ def _load_side(text: str) -> tuple[str, Run]:
 
 
 def _path(text: str) -> str:
-    """Return the file of `[LABEL=]FILE`."""
+    """Return the file of `[LABEL=]FILE`: the whole text, if a file has that name."""
     label, equals, path = text.partition("=")
     return path if equals and label and not os.path.exists(text) else text
 

@@ -35,7 +35,7 @@ class Declaration(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The option's name in a configuration file."""
+        """The option's name in a configuration file: its long name or, without one, the parameter's."""
         return self.long_name or self.name.replace("_", "-")
 
     @property

@@ -102,7 +102,7 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        """The name of the function in the source text, or `lambda` for a lambda expression."""
+        """The name of the function, or of the class of a callable object; `lambda` for a lambda expression."""
         return getattr(self.cpu, "__name__", type(self.cpu).__name__).strip("<>")
 
     @property

@@ -386,8 +386,8 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
 
 
 def _highest(trials: list[Trial], request: TrialRequest) -> int:
-    """Return the largest size of the search: the lowest size times a power of two, as far as memory and time
-    allow."""
+    """Return the largest size of the search: the lowest size times a power of two, as far as HIGHEST, memory
+    and time allow."""
     held: Points = [
         # The reference in float64 takes twice as much as the call itself.
         (t.n, 3 * t.peak + 4 * (sum(size(plain(x)) for x in t.inputs) + sum(size(v) for _, v in t.results)))

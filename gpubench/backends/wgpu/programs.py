@@ -61,7 +61,7 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """One or more launches of a few steps each, in order, the shortest first."""
+        """Return launches that do a few steps each, in order; the first ones are the shortest."""
         # While a slice is recorded, the host does not look at the device, and a short chain is soon done.
         count = max(1, len(self.steps))
         return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])

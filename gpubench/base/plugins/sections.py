@@ -41,7 +41,7 @@ class SectionDeclaration(NamedTuple):
 
     @property
     def help(self) -> str:
-        """A line about the section for the list of sections."""
+        """A line about the section for the list of sections, or an empty text."""
         match = re.search(r'help="([^"]*)"', self.more)
         return match[1] if match else ""
 
