@@ -128,8 +128,23 @@ def write_whole(path: StrPath, data: bytes) -> None:
         refused = sys.platform != "win32" and errno.errorcode.get(error.errno or 0) in _REFUSED
         if not refused or (about is not None and not os.access(path, os.W_OK)):
             raise
-    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT), "wb") as file:
+    with os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        if about is None or stat.S_ISREG(about.st_mode):
+            _resize(file.fileno(), len(data))
         file.write(data)
+
+
+def _resize(descriptor: int, size: int) -> None:
+    """Give a file `size` bytes. Raises OSError if the disk lacks room, and leaves the file as it was."""
+    old_size = os.fstat(descriptor).st_size
+    try:
+        if size > old_size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, old_size, size - old_size)
+    except OSError as error:
+        if error.errno in LOST:
+            os.ftruncate(descriptor, old_size)
+            raise
+    os.ftruncate(descriptor, size)
 
 
 def replace_file(
