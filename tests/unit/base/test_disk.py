@@ -104,7 +104,9 @@ def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_pa
     inode = os.stat(path).st_ino
     if refused and hasattr(os, "posix_fallocate"):  # a full disk
         with monkeypatch.context() as patched:
-            patched.setattr(disk.os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+            patched.setattr(
+                disk.os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+            )
             with pytest.raises(OSError, match="full"):
                 disk.write_whole(link, b"longer than before")
         assert path.read_bytes() == b"long"
