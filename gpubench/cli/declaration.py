@@ -132,7 +132,8 @@ class CommandOptions:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
 
     def instead(self) -> int | None:
-        """Do the work of another command and return its exit code, or return None if no option asks for that."""
+        """Do the work of another command and return its exit code, or return None if no option asks for that.
+        The default returns None."""
         return None
 
     def replace(self, **changes: Any) -> Self:

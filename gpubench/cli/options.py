@@ -131,7 +131,8 @@ class SelectionOptions(CommandOptions):
         return [name for name, declared in cls.declared.items() if name in own or declared.plan_field]
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings that options of wings add. Raises UsageError if such an option is wrong."""
+        """Return the settings that options of wings add. Raises UsageError if such an option is wrong. The
+        default returns none."""
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
@@ -372,12 +373,13 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, CommonOptio
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that only a wing reads, and return the exit code. Returns None if the files are results.
-        """
+        """Report files that only a wing reads, and return the exit code. The default returns None, which leaves
+        the files to the command."""
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs that an option of a wing chooses from the files, or None if no option does."""
+        """Return the runs that an option of a wing chooses from the files, or None if no option does. The
+        default returns None."""
         return None
 
     examples = (

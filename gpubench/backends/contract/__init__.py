@@ -257,7 +257,8 @@ class Links(ABC):
             return self.xp.full(count, float("nan"), dtype="float32")
 
     def fetch(self, array: Array) -> tuple[Any, Array]:
-        """Return a pair: an array library for the host, and the array in host memory."""
+        """Return a pair: an array library for the host, and the array in host memory. The default is for ranks
+        in host memory."""
         return self.xp, array
 
     def close(self) -> None:
