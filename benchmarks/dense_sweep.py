@@ -123,8 +123,8 @@ def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
 def sweep(
     crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
-    """Make a dense sweep around a break-even. Return its break-even (None: none was found), the last size at
-    which the order of its medians changes (0: never), the number of sizes, and its seconds."""
+    """Make a dense sweep around a break-even. Return its break-even or None, the last size at which the order
+    of its medians changes or 0, the number of sizes, and its seconds."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)

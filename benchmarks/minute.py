@@ -114,8 +114,8 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 def scatter(runs: Sequence[Run]) -> None:
     """Print how much the times of the runs differ, for each device, implementation and regime that at least
-    five ops have. The columns are the difference at the smallest common size, the part that all ops share, each
-    op's own, and the correlation with the next larger size."""
+    five ops have. The columns are the difference at the smallest common size, the ops' common part, each op's
+    own, and the correlation with the next larger size."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):

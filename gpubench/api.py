@@ -129,11 +129,11 @@ class Result:
         return find_threshold([self.run], op, situation, backend, dtype)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
-        """Return the time of the fastest CPU implementation / that of the fastest GPU implementation at size n,
-        so that a value below 1 means a slower GPU. If there are several dtypes, params or backends, the largest
-        ratio counts. Returns None if n is outside the measured sizes or nothing was compared.
+        """Return the speedup at size n: the fastest CPU implementation's time / the fastest GPU
+        implementation's. Of several dtypes, params or backends the largest ratio counts; None means that n is
+        outside the measured sizes or nothing was compared.
 
-        Raises UsageError for an unknown op or situation, and for a missing op if there are several.
+        Raises UsageError for an unknown op or situation, or a missing op if there are several.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -245,11 +245,10 @@ def bench(
     **options: Unpack[BenchOptions],
 ) -> Result:
     """Measure one function, as in `bench(f, sizes="1k:64k", budget=20)`, or the two programs `cpu` and `gpu`.
-    The settings are those of `gpubench.run`, and for what was not declared also the options of
-    `gpubench.function`. Ctrl-C acts as in `gpubench.run`.
+    The settings and Ctrl-C are as in `gpubench.run`; what was not declared also takes the options of
+    `gpubench.function`.
 
-    Raises UsageError for a function that cannot be measured and for a wrong setting, and RequiredUnavailable
-    for a named device that is absent.
+    Raises UsageError for an unusable function or setting, and RequiredUnavailable for an absent named device.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]

@@ -135,7 +135,7 @@ def write_whole(path: StrPath, data: bytes) -> None:
 
 
 def _resize(descriptor: int, size: int) -> None:
-    """Give a file `size` bytes. Raises OSError if the disk lacks room, and leaves the file as it was."""
+    """Give a file `size` bytes, or leave it as it was and raise OSError if the disk lacks room."""
     old_size = os.fstat(descriptor).st_size
     try:
         if size > old_size and hasattr(os, "posix_fallocate"):
@@ -150,9 +150,9 @@ def _resize(descriptor: int, size: int) -> None:
 def replace_file(
     target: Path, data: bytes, *, mode: int = 0o666, about: os.stat_result | None = None, lasting: bool = True
 ) -> None:
-    """Give `data` the name `target` in one step, as a new file. It has the permissions `mode` less the umask,
-    or the owner and permissions in `about`; `lasting` data first reaches the disk. A link of that name is
-    replaced. Raises OSError."""
+    """Give `data` the name `target` in one step, as a new file; a link of that name is replaced. The file has
+    the permissions `mode` less the umask, or the owner and permissions in `about`; `lasting` data first reaches
+    the disk. Raises OSError."""
     if about is not None:
         _require_regular(about, target)
         if not os.access(target, os.W_OK):

@@ -84,9 +84,9 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str | None) -> list[str]:
-    """Return the names of the ops in a list of ops, groups and presets, in the order of `gpubench ops`. Ops of
-    other packages and the user's functions come last. None means the ops of a plain run. Raises UsageError for
-    an empty list and for an unknown word."""
+    """Return the names of the ops in a list of ops, groups and presets, or of a plain run's ops if it is None.
+    The order is that of `gpubench ops`, with ops of other packages and the user's functions last. Raises
+    UsageError for an empty list and for an unknown word."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     possible = [*groups, *every, "all", *PRESET_OPS, "claims"]

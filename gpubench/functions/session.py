@@ -396,8 +396,8 @@ def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[A
 def allow_condition(
     function: UserFunction, inputs: Sequence[Any], dtype: str, want: Any, allowed: Allowed
 ) -> Allowed:
-    """Return `allowed`, or more for an ill-conditioned function: 256 times what the result changes by if each
-    input moves by one rounding, at most 1 %. This calls the user's function once more. `want` is the expected
+    """Return `allowed`, or more for an ill-conditioned function: 256 times the result's change when each input
+    moves by one rounding, at most 1 %. It may call the user's function once more. `want` is the expected
     result."""
     if function.tolerance is not None or not any(is_floating(plain(x)) for x in inputs):
         return allowed
