@@ -41,7 +41,7 @@ def report(options: ReportOptions) -> int:
     documents, damaged = _documents([newest] if newest else options.files or [], quiet=options.quiet)
     paths = [path for path, _ in documents]
     if options.output is not None:
-        store.check_writable(options.output, *paths)
+        store.check_writable(options.output, *paths, options.claims or "")
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
     whole = options.whole(documents, style.format, to_terminal=to_terminal)
     if whole is not None:

@@ -55,16 +55,14 @@ def join_files(options: MergeOptions) -> None:
         raise UsageError(
             "unknown-suffix", f"--output: {output!r} is no name for a result", why="merge writes JSON"
         )
-    store.check_writable(output)
+    store.check_writable(output, *options.files)
     tolerant = expect is not None or options.nodes is not None
     sources, failed, declared = _collect(options.files, tolerant=tolerant)
     names = parse_nodes(options.nodes)
     expected = expect if expect is not None else declared
-    refuse_twice([source.outline for source in sources])
-    groups = [
-        [sources[place] for place in places]
-        for places in group_by_machine([source.outline for source in sources])
-    ]
+    outlines = [source.outline for source in sources]
+    refuse_twice(outlines)
+    groups = [[sources[place] for place in places] for places in group_by_machine(outlines)]
     # One result needs device ids that mean the same GPUs in all files.
     if expected is None and not names and len(groups) == 1:
         runs = [source.load() for source in groups[0]]

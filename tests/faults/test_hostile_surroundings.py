@@ -49,7 +49,8 @@ def test_a_reader_that_leaves(tmp_path, command, reader, starter):
 
 
 @pytest.mark.parametrize(("command", "code", "closed"), [
-    ("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-")])  # fmt: skip
+    ("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-"),
+    ("report - -o {result} < {result}", 2, "")])  # fmt: skip
 def test_closed_streams(tmp_path, result, command, code, closed):
     ended = shell(f"$gpubench {command.format(result=result)} {closed}", tmp_path)
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
@@ -87,9 +88,11 @@ def with_module(folder, name, text):
     return {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
-@pytest.mark.parametrize(("text", "command"), [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN)])
-def test_a_broken_psutil(gpubench, tmp_path, text, command):
-    ended = gpubench(*command.split(), env=with_module(tmp_path, "psutil", text))
+@pytest.mark.parametrize(("text", "command"), [
+    ("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN), ("raise SystemExit('bye')", RUN)])  # fmt: skip
+def test_a_broken_psutil_and_variables_that_are_no_text(gpubench, tmp_path, text, command):
+    variables = {"MKL_NUM_THREADS": "\udcff", "GITHUB_ACTIONS": "true", "ImageOS": "\udcff"}
+    ended = gpubench(*command.split(), env={**with_module(tmp_path, "psutil", text), **variables})
     assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
 

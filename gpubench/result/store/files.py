@@ -100,10 +100,11 @@ def read(path: str | Path) -> tuple[bytes, str]:
     """Return the document in the file `path` as JSON, and the name of the file for messages. `-` is standard
     input. A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError if the
     file cannot be read, is damaged or is too large."""
-    source = "standard input" if str(path) == "-" else str(path)
+    name = str(path)
+    source = "standard input" if name == "-" else name
     with document.enough_memory(source):
         try:
-            data = _read_standard_input() if str(path) == "-" else disk.read_regular(path, MAX_BYTES + 1)
+            data = _read_standard_input() if name == "-" else disk.read_regular(path, MAX_BYTES + 1)
         except OSError as error:
             raise _unreadable(source, error) from error
         if data.startswith(_GZIP_MAGIC):
@@ -126,7 +127,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 def check_writable(path: str | Path, *sources: str) -> None:
     """Check before measuring that the file `path` can be saved, without leaving a file. Raises UsageError if
-    not. `path` must not be one of `sources`, the files that are read. `-`, standard output, is accepted."""
+    not. `path` must not be one of `sources`, the files that are read, of which `-` is standard input. As `path`,
+    `-` is standard output, which is accepted."""
     if str(path) == "-":
         return
     try:
@@ -135,7 +137,7 @@ def check_writable(path: str | Path, *sources: str) -> None:
         why, hint = _GONE
     for source in sources:
         with contextlib.suppress(OSError):  # a file that does not exist is no other one
-            if os.path.samefile(path, source):
+            if os.path.samefile(path, 0 if source == "-" else source):  # a shell has opened it
                 why, hint = "it is a file that is read, and its content would be lost", "name another file"
     if why:
         raise UsageError("cannot-write", f"--output: cannot write {path}", why=why, hint=hint)
@@ -228,7 +230,7 @@ def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
     """Return the bytes of a file, at most MAX_BYTES + 1 of them."""
     # In pieces, so that a small file needs little memory.
     parts, rest = [], MAX_BYTES + 1
-    while rest > 0 and (part := file.read(min(rest, _PIECE))):
+    while rest and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
         rest -= len(part)
     return b"".join(parts)
