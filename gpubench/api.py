@@ -17,9 +17,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import gpubench.detect as detection
 from gpubench.base.errors import UsageError, suggest
 from gpubench.functions import declare
 from gpubench.functions.declare import Meaning, UserFunction
+from gpubench.result import store
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -139,6 +141,8 @@ class Result:
         from gpubench.analysis.thresholds import resolve_op
         from gpubench.curves import speedup_at
 
+        if not isinstance(n, Real):
+            raise _bad_value("n", n, "a size")
         name, regime = resolve_op(op, self.ops), situation_regime(situation)
         curves = [curve for curve in self._analysis.break_even if (curve.op, curve.regime) == (name, regime)]
         ratios = [ratio for curve in curves if (ratio := speedup_at(curve.threshold, n)) is not None]
@@ -173,8 +177,9 @@ class Result:
         """
         from gpubench.cli import delivery
         from gpubench.report.layout import RenderOptions
-        from gpubench.result import store
 
+        if "\0" in str(path):
+            raise _bad_value("path", path, "the name of a file")
         if store.is_result_name(path):
             store.save(self.run, path)
             self.path = path
@@ -195,13 +200,9 @@ class DetectedMachine:
         return self.machine.recommendation.mode
 
     def __str__(self) -> str:
-        import gpubench.detect as detection
-
         return detection.render(self.machine, "plain")
 
     def __repr__(self) -> str:
-        import gpubench.detect as detection
-
         return f"<gpubench.DetectedMachine: {detection.machine_line(self.machine)}>"
 
     def _repr_html_(self) -> str:
@@ -252,9 +253,8 @@ def bench(
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
-    words = dict(options)
+    words: Any = dict(options)
     meaning: Any = {name: words.pop(name) for name in Meaning.__annotations__ if name in words}
-    settings: Any = words
     if not (function is None) == (cpu is not None) == (gpu is not None):
         raise UsageError(
             "bad-function", f"there is {'nothing' if function is None else 'more than one thing'} to measure",
@@ -273,7 +273,7 @@ def bench(
     from gpubench.functions.trial import TrialRequest
 
     began = time.monotonic()
-    chosen = _options(None, settings)
+    chosen = _options(None, words)
     with _source(function) as source:
         names = [source.only] if source.kind == "pickle" else [function.name]
         ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
@@ -302,30 +302,24 @@ def run(ops: str | Path | Sequence[str | Path] | None = None, **settings: Unpack
     began = time.monotonic()
     if callable(ops):
         raise _bad_value("ops", ops, "names of ops and files; gpubench.bench measures a function")
-    words = [ops] if isinstance(ops, str | os.PathLike) else ops
-    text = None if words is None else ",".join(map(str, words))
-    return _measure(selection.with_functions(_options(text, settings)), began)
+    return _measure(selection.with_functions(_options(ops, settings)), began)
 
 
 def load(path: str | Path) -> Result:
     """Read a result that `save` or `gpubench run` has written. Raises InputError if the file cannot be read."""
-    from gpubench.result import store
-
     return Result(store.load(path), path)
 
 
 def detect() -> DetectedMachine:
     """Inspect the CPU, the memory and the GPUs of this machine. Raises UsageError for a bad
     GPUBENCH_PROBE_LIMIT."""
-    import gpubench.detect as detection
-
     return DetectedMachine(detection.inspect(gathered=detection.gather()))
 
 
 # ---------------------------------------------------------------- how
 
 
-def _options(ops: str | None, settings: RunSettings) -> Any:
+def _options(ops: Any, settings: RunSettings) -> Any:
     from gpubench.cli.options import commands
 
     names = RunSettings.__annotations__
@@ -336,10 +330,10 @@ def _options(ops: str | None, settings: RunSettings) -> Any:
                 hint=suggest(name, names) or None,
             )  # fmt: skip
     options = commands()["run"]
-    words = {
-        name: _word(options.declared[name], value) for name, value in settings.items() if value is not None
-    }
-    return options(ops=ops, **words)
+    values = {"ops": str(ops) if isinstance(ops, os.PathLike) else ops, **settings}
+    return options(
+        **{name: _word(options.declared[name], value) for name, value in values.items() if value is not None}
+    )
 
 
 def _word(declared: Declaration, value: Any) -> Any:
@@ -355,7 +349,7 @@ def _word(declared: Declaration, value: Any) -> Any:
             return int(value)
         raise _bad_value(name, value, f"a whole number of at least {least}")
     if name in ("budget", "max_time") and isinstance(value, Real):
-        return f"{value:f}s"
+        return f"{min(value, 1e15):f}s"
     if name == "sizes" and isinstance(value, Real):
         return [str(value)]
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -363,18 +357,16 @@ def _word(declared: Declaration, value: Any) -> Any:
         if declared.multiple and any("=" in text for text in texts):
             return texts  # lists by op, or one shape each
         value = ",".join(texts)
-    if not isinstance(value, str):
-        raise _bad_value(name, value, "a text or a list of texts")
+    if not isinstance(value, str) or "\0" in value:
+        raise _bad_value(name, value, "a text without a null character, or a list of texts")
     return [value] if declared.multiple else value
 
 
 def _bad_value(name: str, value: Any, kind: str) -> UsageError:
     return UsageError(
-        "bad-value",
-        f"{name} is {value!r}",
-        why=f"it has to be {kind}",
-        hint="help(gpubench.run) tells what is possible",
-    )
+        "bad-value", f"{name} is {value!r}", why=f"it has to be {kind}",
+        hint="help(gpubench.api) tells what is possible",
+    )  # fmt: skip
 
 
 def _measure(options: Any, began: float) -> Result:

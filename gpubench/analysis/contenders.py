@@ -345,7 +345,7 @@ def calls_of(regime: str) -> int | None:
 def situation_regime(situation: str) -> str:
     """Return the id of the regime that `situation` names, by a word of the glossary or by an id. `resident`
     means a waited call, and one call a copy is `transfer-always`. Raises UsageError for any other text."""
-    regime = parse_situation(situation)
+    regime = parse_situation(str(situation))
     if regime == RESIDENT:
         return WAITED
     if regime in SITUATIONS.values() or calls_of(regime):

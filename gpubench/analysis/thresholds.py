@@ -127,7 +127,7 @@ def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
     """Return the sizes that the op declares. Returns None if this installation does not know the op, or if
     `params` has others than the size."""
     declared = None if params else declaration(op)
-    return declared.sizes if declared is not None else None
+    return declared.sizes if declared else None
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
@@ -297,18 +297,20 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
         return op
     if len(matches) == 1:
         return matches[0]
-    short = {name.rpartition(".")[2]: name for name in names}
     wrong, hint = "several ops were measured", "name one of them"
     if op is not None:
-        wrong, hint = f"there is no op {op[:40]!r}", suggest(op, [*names, *short]) or "name one of these"
+        wrong, hint = (
+            f"there is no op {str(op)[:40]!r}",
+            suggest(str(op), [*names, *(name.rpartition(".")[2] for name in names)]) or "name one of these",
+        )
     raise UsageError("unknown-op", wrong, why="measured: " + ", ".join(names), hint=hint)
 
 
 def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype, such as "float32". `dtype` is a name, a short name such as "f32", or an
     object with a name."""
-    own = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    name = str(own if own is not None else dtype).rpartition(".")[2]  # torch.float32 has no name
+    own = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    name = own.rpartition(".")[2]  # torch.float32 has no name
     return LONG_DTYPES.get(name, name)
 
 

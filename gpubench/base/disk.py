@@ -48,10 +48,13 @@ class NotRegular(OSError):
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY) -> int:
     """Open a regular file with `flags`, as for os.open, and return its descriptor. An open descriptor of this
     process (/dev/stdin, /dev/fd/3) and /dev/null are opened, too. Raises OSError, including NotRegular."""
-    if _DESCRIPTOR.fullmatch(os.fspath(path)):
-        return os.open(path, flags | _ALWAYS)
-    with contextlib.suppress(FileNotFoundError):  # `flags` may create it
-        _require_regular(os.stat(path), path)
+    try:
+        if _DESCRIPTOR.fullmatch(os.fspath(path)):
+            return os.open(path, flags | _ALWAYS)
+        with contextlib.suppress(FileNotFoundError):  # `flags` may create it
+            _require_regular(os.stat(path), path)
+    except (TypeError, ValueError) as error:  # it is no path, or has a null character
+        raise OSError(errno.EINVAL, str(error)) from error
     # Do not wait if a FIFO has replaced the file since we looked.
     descriptor = os.open(path, flags | _ALWAYS | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:
@@ -74,12 +77,10 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
     try:
         parts: list[bytes] = []
         size = min(_PIECE, max(1 << 16, os.fstat(descriptor).st_size + 1))
-        while most != 0:
-            part = os.read(descriptor, size if most is None else min(size, most))
-            if not part:
-                break
+        most = sys.maxsize if most is None else most
+        while most and (part := os.read(descriptor, min(size, most))):
             parts.append(part)
-            most = None if most is None else most - len(part)
+            most -= len(part)
         return b"".join(parts)
     finally:
         os.close(descriptor)
@@ -229,8 +230,8 @@ def _require_regular(about: os.stat_result, path: StrPath) -> None:
         return
     for is_kind, number, why in _KINDS:
         if is_kind(about.st_mode):
-            raise NotRegular(number, why, os.fspath(path))
-    raise NotRegular(errno.EINVAL, "it is not a regular file", os.fspath(path))
+            raise NotRegular(number, why, path)
+    raise NotRegular(errno.EINVAL, "it is not a regular file", path)
 
 
 # ---------------------------------------------------------------- what the system says, and what to do about it

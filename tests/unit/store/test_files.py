@@ -83,7 +83,8 @@ def test_a_link_keeps_pointing(tmp_path, run):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    for path, why in ((tmp_path / "absent.json", "no such file"), (tmp_path, "folder"), (touch(tmp_path / "file") / "below", "not a directory")):  # fmt: skip
+    for path, why in ((tmp_path / "absent.json", "no such file"), (tmp_path, "folder"), (touch(tmp_path / "file") / "below", "not a directory"),
+                      ("a\0", "null"), (None, "path")):  # fmt: skip
         assert why in refusal(path).why.lower()
     # To root, who runs the tests in containers, no file says no.
     monkeypatch.setattr(os, "open", failing(errno.EACCES))
