@@ -211,12 +211,9 @@ def _equal_sparse(first: Any, second: Any) -> bool:
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
         return False
-    plain = []
-    for matrix in (first, second):
-        host = matrix.get() if hasattr(matrix, "get") else matrix.copy()
-        host.sum_duplicates()
-        plain.append(host)
-    a, b = plain
+    a, b = (matrix.get() if hasattr(matrix, "get") else matrix.copy() for matrix in (first, second))
+    a.sum_duplicates()
+    b.sum_duplicates()
     places = all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indices", "indptr"))
     return bool(a.shape == b.shape and places and np.allclose(a.data, b.data, equal_nan=True))
 
@@ -423,9 +420,7 @@ def _call_maker(make: Maker, arguments: Mapping[str, Any]) -> Any:
 
 def _cast(value: Any, dtype: str) -> Any:
     """Return an array of floating-point numbers in the dtype, and any other object unchanged."""
-    import numpy as np
-
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+    if not is_floating(value):
         return value
     # Contiguous in its own order of axes, and of its own class.
     return value.astype(dtype if value.dtype.kind == "f" else COMPLEX[dtype], order="A")

@@ -58,8 +58,9 @@ def source_of(where: str) -> CodeSource:
         try:
             disk.read_regular(path, 0)
         except OSError as error:
-            # A folder may have the name, too.
-            near = [name for name in glob.glob("*.py", root_dir=path.parent) if name != path.name]
+            near = [
+                name for name in glob.glob("*.py", root_dir=path.parent) if os.path.isfile(path.parent / name)
+            ]
             raise UsageError(
                 "bad-function", f"there is no file {where}",
                 why=f"it was looked for in {path.parent}: {disk.reason(error)}",
@@ -212,21 +213,22 @@ def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> No
 
 
 def _run_children(groups: Sequence[Sequence[TrialRequest]]) -> list[processes.Ended]:
-    commands = [
-        (
-            processes.python("gpubench.functions.trial", msgspec.json.encode(group).decode()),
-            TRIAL_S * len(group),
-        )
-        for group in groups
-    ]
     try:
+        commands = [
+            (
+                processes.python("gpubench.functions.trial", msgspec.json.encode(group).decode()),
+                TRIAL_S * len(group),
+            )
+            for group in groups
+        ]
         return processes.run_all(commands)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
+        why = f"no process can be started: {error}"
+        if isinstance(error, UnicodeEncodeError):
+            why = f"{error.object!r} is not valid UTF-8: rename that"
         raise UsageError(
-            "bad-function",
-            f"{groups[0][0].source.name} was not tried",
-            why=f"no process can be started: {error}",
-        ) from error
+            "bad-function", f"{groups[0][0].source.name} was not tried", why=why
+        ) from error  # fmt: skip
 
 
 def _end(ended: processes.Ended) -> str:

@@ -1,6 +1,7 @@
 """`gpubench run options.py`: functions of a user's own and the examples, from the file to the answer."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -270,7 +271,10 @@ def test_names_that_nothing_has(in_process, tmp_path):
     assert "did you mean 'pairwise'?" in in_process("run", "mine.py:pairwis").stderr
     assert "did you mean 'mine.py'?" in in_process("run", "mime.py").stderr
     (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "folded.py")
     assert "did you mean" not in in_process("run", "folder.py").stderr
+    write(tmp_path, "", "\udcff.py")
+    assert "not valid UTF-8" in in_process("run", "\udcff.py", status=2).stderr
     hints = {"matmul": "--ops matmul", "mine": "mine.py\n", "mine.py pairwise": "mine.py:pairwise"}
     for words, hint in hints.items():
         assert f"write {hint}" in in_process("run", *words.split()).stderr
