@@ -143,10 +143,7 @@ def put(text: str) -> None:
     out: Any = sys.stdout
     if getattr(out, "encoding", "") != "utf-8" and hasattr(out, "reconfigure"):
         out.reconfigure(encoding="utf-8", errors="backslashreplace")
-    if isinstance(out, Stream):
-        out.put(text)
-    else:
-        out.write(text)
+    getattr(out, "put", out.write)(text)
 
 
 class Output:
@@ -214,6 +211,19 @@ def inert_json(text: bytes) -> bytes:
     return re.sub(_JSON_HIDDEN, _json_escape, shown).encode()
 
 
+def encode_json(value: object) -> bytes:
+    """Return the JSON of `value`. In texts of the system that are not UTF-8, such as a path or an environment
+    variable, `?` takes the place of each wrong byte."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _json_escape(mark: re.Match[str]) -> str:
     code = mark[0].encode("utf-16-be").hex()  # a character above U+FFFF is two escapes
     return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
@@ -234,9 +244,9 @@ def visible(text: str) -> str:
 def escape(text: str) -> str:
     """Return `text`, a line or a part of a line, escaped so that GitHub shows it exactly, makes no links and
     notifies nobody."""
-    import html
-
-    shown = re.sub(_LINKED, rf"\g<0>{_NO_WIDTH}", html.escape(text, quote=False))
+    # html.escape does the same, and its module loads thousands of names.
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = re.sub(_LINKED, rf"\\g<0>{_NO_WIDTH}", text)
     shown = re.sub(_INSIDE, r"\\\g<0>", shown)
     return re.sub(_AT_START, _harmless, shown)
 

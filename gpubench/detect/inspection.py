@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import UsageError, name_limit
 from gpubench.base.installation import cupy_commands, install_command, torch_command
-from gpubench.base.streams import inert_json, printable
+from gpubench.base.streams import encode_json, inert_json, printable
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, DeviceRecord, Root, first_field, make_fact, missing, parse_record
 from gpubench.detect.gpu import (
@@ -153,7 +153,7 @@ def assemble(
 
 def to_json(machine: Machine) -> str:
     """Return the document of the machine as JSON text, indented and without a line end."""
-    return inert_json(msgspec.json.format(msgspec.json.encode(machine))).decode()
+    return inert_json(msgspec.json.format(encode_json(machine))).decode()
 
 
 # The time limits of probes. A driver that is not in use is loaded first. On nodes with several NVIDIA GPUs

@@ -18,7 +18,7 @@ from gpubench import __version__
 from gpubench.base import processes
 from gpubench.base.errors import DeviceLost, ExitCode, WrongResult
 from gpubench.base.messages import REASONS
-from gpubench.base.streams import in_ci
+from gpubench.base.streams import encode_json, in_ci
 from gpubench.measure.budget import LEAST_BLOCKS
 from gpubench.result.case import DEVICE_GROUP, Case
 from gpubench.result.identity import uuid_digest
@@ -221,7 +221,7 @@ def new_run(
 
 def without_uuids(document: Document) -> Document:
     """Return the document with each UUID of a GPU replaced by a digest of it."""
-    text = msgspec.json.encode(document).decode()
+    text = encode_json(document).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         text = text.replace(uuid_text, uuid_digest(uuid_text))
     return msgspec.json.decode(text, type=type(document))
@@ -241,7 +241,6 @@ def _machine_fields(machine: Machine) -> dict[str, str]:
 def _base_name(argument: str) -> str:
     """Return the argument, reduced to its last part if it is a path."""
     # A path may name a user or a host.
-    argument = argument.encode("utf-8", "replace").decode()
     has_value = argument.startswith("-") and "=" in argument
     option, equals, value = argument.partition("=") if has_value else ("", "", argument)
     is_selector = set("*@") & set(value) and not value.startswith((os.sep, ".", "~", "-"))

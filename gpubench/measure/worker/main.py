@@ -137,7 +137,11 @@ class DeviceWorker:
         self.device = OpenDevice(session, used, request, self.announce)
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,
-            env={name: value for name, value in os.environ.items() if name in RECORDED or name.startswith("NCCL_")},
+            env={
+                name: value.encode("utf-8", "replace").decode()
+                for name, value in os.environ.items()
+                if name in RECORDED or name.startswith("NCCL_")
+            },
             open_s=open_s,
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record, once_s=once_s)

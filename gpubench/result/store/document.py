@@ -34,7 +34,7 @@ from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import ERRORS
-from gpubench.base.streams import cut, inert_json
+from gpubench.base.streams import cut, encode_json, inert_json
 from gpubench.result.case import rename_old_devices
 from gpubench.result.run import SCHEMA_VERSION, Measurement, Run
 
@@ -205,7 +205,7 @@ def dumps(document: msgspec.Struct) -> bytes:
 def encode(value: msgspec.Struct, path: str = "") -> bytes:
     """Return the JSON of a part of a document, with rounded floats. `path` is the part's place, for error
     messages. Raises ValueError for NaN and infinity."""
-    return msgspec.json.encode(_round(msgspec.to_builtins(value), path))
+    return encode_json(_round(msgspec.to_builtins(value), path))
 
 
 def loads(data: bytes, source: str) -> Run:

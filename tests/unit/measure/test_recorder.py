@@ -76,8 +76,8 @@ def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch)
     for module, name in ((socket, "gethostname"), (platform, "node"), (getpass, "getuser")):
         monkeypatch.setattr(module, name, lambda: "private-box")
     secret = {"AWS_SECRET": "hunter2", "HOME": "/home/someone", "USER": "someone", "HOSTNAME": "private-box"}
-    run = document(["run", "-o", "/home/someone/r.json"], {**secret, "OMP_NUM_THREADS": "1"})
-    assert run.environment.variables == {"OMP_NUM_THREADS": "1"}
+    run = document(["run", "-o", "/home/someone/r.json"], {**secret, "OMP_NUM_THREADS": "1\udcff"})
+    assert run.environment.variables == {"OMP_NUM_THREADS": "1?"}, "a byte that is not UTF-8"
     text = store.dumps(run).decode()
     for word in ("hunter2", "someone", "private-box", os.getcwd(), "0123456789abcdef", "0000:09:00.0"):
         assert word not in text
