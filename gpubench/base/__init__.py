@@ -5,8 +5,9 @@ Every other package of gpubench may import it, and it imports none of them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -25,6 +26,17 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def load_library(name: str) -> Any:
+    """Import and return a module of another package. Raises ImportError in place of an error that is no Exception,
+    such as SystemExit, so that the library counts as absent. Ctrl-C passes."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ImportError(f"{type(error).__name__}: {error}") from error
 
 
 AMD, APPLE, INTEL, NVIDIA = 0x1002, 0x106B, 0x8086, 0x10DE

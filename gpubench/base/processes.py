@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from gpubench.base import BUSY_SHARE
+from gpubench.base import BUSY_SHARE, load_library
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
 from gpubench.base.streams import printable
@@ -223,8 +223,7 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its descendants on a system without process groups (Windows)."""
     descendants = []
     with contextlib.suppress(Exception):  # a psutil that is broken, or a process that has just ended
-        import psutil
-
+        psutil = load_library("psutil")
         descendants = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     for descendant in descendants:
@@ -432,38 +431,25 @@ class Share(NamedTuple):
 def read_cpu_times() -> CpuTimes | None:
     """Read the CPU time counters of the system. Return None if they cannot be read."""
     try:
-        import psutil
-
+        psutil = load_library("psutil")
         every = psutil.cpu_times(percpu=True)
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
         # Only the CPUs that are online are listed: with others between them, a place in the list is no number.
         cpus = [every[i] for i in usable] if max(usable) < len(every) else every
-        own = psutil.Process().cpu_times()
-        return CpuTimes(
-            at_s=time.perf_counter(),
-            total_s=sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _STATES),
-            busy_s=sum(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system for cpu in cpus),
-            steal_s=sum(getattr(cpu, "steal", 0.0) for cpu in cpus),
-            ours_s=own.user
-            + own.system
-            + getattr(own, "children_user", 0.0)
-            + getattr(own, "children_system", 0.0)
-            + _of_living_children(),
-        )
+        # A worker has children if a user's function keeps a pool of processes, or in a virtual environment on Windows.
+        children = _children("self") or [child.pid for child in psutil.Process().children(recursive=True)]
+        ours_s = 0.0
+        for process in (os.getpid(), *children):
+            with contextlib.suppress(psutil.Error):
+                # Its own seconds, and those of its children that have ended.
+                ours_s += sum(psutil.Process(process).cpu_times()[:4])
+
+        def add(*states: str) -> float:
+            return sum(getattr(cpu, state, 0.0) for cpu in cpus for state in states)
+
+        return CpuTimes(time.perf_counter(), add(*_STATES), add("user", "nice", "system"), add("steal"), ours_s)
     except Exception:  # a psutil that is broken, or built for another system, costs this one figure
         return None
-
-
-def _of_living_children() -> float:
-    """Return the CPU seconds that running workers and their descendants have used."""
-    import psutil
-
-    taken = 0.0
-    # A worker has children if a user's function keeps a pool, or in a virtual environment on Windows.
-    for number in _children("self") or [child.pid for child in psutil.Process().children(recursive=True)]:
-        with contextlib.suppress(psutil.Error):
-            taken += sum(psutil.Process(number).cpu_times()[:4])  # its own, and of its children that have ended
-    return taken
 
 
 def _children(number: int | str) -> list[int]:

@@ -246,7 +246,7 @@ def escape(text: str) -> str:
     notifies nobody."""
     # html.escape does the same, and its module loads thousands of names.
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    shown = re.sub(_LINKED, rf"\\g<0>{_NO_WIDTH}", text)
+    shown = re.sub(_LINKED, rf"\g<0>{_NO_WIDTH}", text)
     shown = re.sub(_INSIDE, r"\\\g<0>", shown)
     return re.sub(_AT_START, _harmless, shown)
 

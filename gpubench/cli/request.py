@@ -17,7 +17,7 @@ import msgspec
 import gpubench.detect as detection
 from gpubench import backends, kernels
 from gpubench.analysis.claims import BUILTIN, Claim, load
-from gpubench.base import processes
+from gpubench.base import load_library, processes
 from gpubench.base.errors import RequiredUnavailable, UsageError
 from gpubench.base.units import parse_sizes, split_words
 from gpubench.cli import selection as words
@@ -478,11 +478,8 @@ def blas_threads(machine: Machine) -> list[RunWarning]:
 def on_battery() -> bool:
     """Return whether the machine says that it runs on a battery now; unknown counts as False."""
     try:
-        import psutil
-
-        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-        return battery is not None and battery.power_plugged is False
-    except Exception:  # a psutil that is broken knows of no battery
+        return load_library("psutil").sensors_battery().power_plugged is False
+    except Exception:  # there is no battery, or the psutil of this system is broken or knows of none
         return False
 
 

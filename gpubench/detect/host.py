@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import AMD, INTEL, NVIDIA
+from gpubench.base import AMD, INTEL, NVIDIA, load_library
 from gpubench.detect import proc
 from gpubench.detect.cpu import CpuSet, read_cpu
 from gpubench.detect.facts import (
@@ -145,7 +145,7 @@ def _enrich(
     if card is not None:
         facts["display_attached"] = read_display_state(root, card)
         record = replace(record, node=card.node)
-    uuid = facts["uuid"].value if "uuid" in facts else None
+    uuid = facts.get("uuid", NOT_PROBED).value
     return replace(record, facts=record.facts | facts, uuid=uuid)
 
 
@@ -189,9 +189,7 @@ def _affinity() -> Fact[CpuSet]:
     if hasattr(os, "sched_getaffinity"):
         return make_fact(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
     try:
-        import psutil
-
-        return make_fact(frozenset(psutil.Process().cpu_affinity()), "psutil")
+        return make_fact(frozenset(load_library(_PSUTIL).Process().cpu_affinity()), _PSUTIL)
     except Exception:  # macOS has no affinity, and a broken psutil must not end detection
         return NOT_PROBED if sys.platform != "darwin" else missing("unsupported", "psutil")
 
@@ -462,8 +460,7 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     """Return `cpu` and `memory` with the facts that psutil reports, or unchanged if psutil does not work.
     `allowed` is the set of CPUs on which the process may run, if that is known."""
     try:
-        import psutil
-
+        psutil = load_library(_PSUTIL)
         ram, logical, cores = psutil.virtual_memory(), psutil.cpu_count(), psutil.cpu_count(logical=False)
         total, free = make_fact(ram.total, _PSUTIL), make_fact(ram.available, _PSUTIL)
     except Exception:  # a psutil that is broken must not end detection
@@ -472,12 +469,12 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     # Windows states an empty set for a process in several groups of 64 CPUs.
     usable = derive(allowed, len) if allowed.value else count
     bound = "affinity" if usable is not count and usable.value != count.value else "online"
-    clock = swap = None
+    unsupported = missing("unsupported", _PSUTIL)
+    clock, swap = None, unsupported
     with contextlib.suppress(Exception):  # some Macs tell none; Windows tells the nominal clock as the current
         clock = psutil.cpu_freq()
     with contextlib.suppress(Exception):
-        swap = psutil.swap_memory().total
-    unsupported = missing("unsupported", _PSUTIL)
+        swap = make_fact(psutil.swap_memory().total, _PSUTIL)
     cpu = replace(
         cpu, logical=count, cores=_count(cores), available=usable, limited_by=make_fact(bound, _PSUTIL),
         online_cpus=derive(count, lambda number: list_form(range(number))),
@@ -488,7 +485,7 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     memory = replace(
         memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
         limited_by=make_fact("host", _PSUTIL),
-        swap_total_bytes=unsupported if swap is None else make_fact(swap, _PSUTIL),
+        swap_total_bytes=swap,
     )  # fmt: skip
     return cpu, memory
 

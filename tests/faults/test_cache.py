@@ -99,6 +99,7 @@ TUNED_RUN = "run --devices numpy:0 --ops add --sizes 64k --quick -o r.json".spli
 BROKEN = {
     "missing": ("raise ModuleNotFoundError(\"No module named 'numba'\", name='numba')", "numba is not installed"),
     "broken": ("raise OSError('libLLVM.so: cannot open shared object')", "numba does not load: OSError: libLLVM"),
+    "exits": ("raise SystemExit('bye')", "numba does not load: ImportError: SystemExit: bye"),
     "fatal": ("import os; os.abort()", "a worker ended, or hung, while it loaded numba")}  # fmt: skip
 
 

@@ -43,7 +43,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.reference import fill
-from gpubench.base import processes
+from gpubench.base import load_library, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
@@ -375,21 +375,20 @@ class NumpyBackend(Backend, Joins):
 
     def devices(self) -> list[Device]:
         try:
-            import numpy as np
+            np, _ = map(load_library, ("numpy", "threadpoolctl"))
         except ImportError as error:
-            raise BackendUnavailable(f"NumPy cannot be imported: {error}", hint=install_command()) from error
+            raise BackendUnavailable(
+                f"NumPy with threadpoolctl cannot be imported: {error}", hint=install_command()
+            ) from error
         return [
             Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host", driver=np.__version__)
         ]
 
     def preload(self) -> None:
         """Import NumPy. Also import numba if its number of threads is already known."""
-        count = os.environ.get(NUMBA_THREADS, "")
-        with contextlib.suppress(Exception):  # the session tells what is wrong with it
-            if count.isdecimal():
-                compiled.preload(int(count))
-        with contextlib.suppress(BackendUnavailable):
+        with contextlib.suppress(Exception):  # the number is unknown, or the session tells what is wrong
             self.devices()
+            compiled.preload(int(os.environ[NUMBA_THREADS]))
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
         """Open the CPU with `threads` threads. None means one for each usable CPU. Ranks of a device group open it

@@ -23,7 +23,7 @@ import msgspec
 
 from gpubench.backends.shared.host import aligned_array, on_all_cpus, set_up_threads
 from gpubench.backends.shared.reference import BLOCK
-from gpubench.base import processes
+from gpubench.base import load_library, processes
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import Array
@@ -82,8 +82,7 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
     set_up_threads()
-    import numba
-
+    numba = load_library("numba")
     # Numba refuses to compile with another number than the one with which its threads were started.
     os.environ[NUMBA_THREADS] = str(numba.config.NUMBA_NUM_THREADS)
     if numba.config.DISABLE_JIT:

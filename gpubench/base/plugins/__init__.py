@@ -113,7 +113,9 @@ def load(entry: EntryPoint) -> Any:
             return entry.load()
     except SystemExit as error:
         raise PluginError(f"its import calls sys.exit({error.code!r})") from None
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         earlier = isinstance(error, ImportError | AttributeError) and _lacking(error).startswith("gpubench")
         raise PluginError(f"its import raises {error_text(error)}" + EARLIER * earlier) from error
 

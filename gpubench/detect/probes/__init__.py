@@ -32,8 +32,8 @@ def require(package: str, remedy: str = "") -> Iterator[None]:
     the command that installs gpubench."""
     try:
         yield
-    except Exception as error:
-        # a package that does not load may raise any exception
+    except BaseException as error:
+        # A package that does not load may raise anything, also SystemExit.
         code = "ImportError" if isinstance(error, ImportError) else type(error).__name__
         # CuPy wraps the error in a page of advice.
         why = f"does not load ({' '.join(str(error.__cause__ or error).split())})"
