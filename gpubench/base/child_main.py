@@ -105,12 +105,14 @@ def import_ours(root: str) -> None:
 
 def import_msgspec() -> None:
     """Import msgspec without typing_extensions."""
-    # That library takes half of the import time and adds only names that `typing` has, too.
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
+    # That library takes half of the import time and adds only names that `typing` has, too. None is Python's own way
+    # to say: not installed. What is loaded already stays.
+    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
     try:
         import msgspec  # noqa: F401
     finally:
-        del sys.modules["typing_extensions"]
+        if sys.modules["typing_extensions"] is None:
+            del sys.modules["typing_extensions"]
 
 
 _replaced: list[object] = []  # streams that other code made: collecting one may close its descriptor

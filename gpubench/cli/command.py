@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_click_param, get_install_completion_arguments
 from typer.models import ParamMeta
 
-from gpubench.base import disk
+from gpubench.base import child_main, disk
 from gpubench.base.errors import ConfigError, ExitCode, UsageError, suggest
 from gpubench.base.installation import CONFIGURATION, user_folder
 from gpubench.base.plugins import wings
@@ -145,8 +145,11 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> int | None:
         """Run the command and return its exit code; None means 0. Raises ConfigError, with the place of the
         value, for a configured value that only the command refuses."""
+        if self.name != "ops":  # the only command without msgspec
+            child_main.import_msgspec()
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
+            gc.set_threshold(50_000)  # a short command makes little garbage
             gc.enable()
         values = {
             name: self._convert[name](value) if name in self._convert else value

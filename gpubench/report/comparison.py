@@ -6,7 +6,6 @@ noise is first that of the suite as a whole, then that of every case, the noisie
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import math
@@ -407,6 +406,8 @@ CSV_COLUMNS = (
 
 def _csv_text(comparison: Comparison) -> str:
     """Return the comparison as CSV: a heading and one row for each case and new file."""
+    import csv
+
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()

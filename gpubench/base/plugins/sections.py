@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
+# It begins with a literal, which `re` finds ten times as fast as the beginning of a line.
 _DECLARED = re.compile(
-    r'^@section\(\s*"(?P<key>[\w-]+)", order=(?P<order>\d+)(?P<more>.*?)\)\s*\ndef ', re.MULTILINE | re.DOTALL
+    r'@section\(\s*"(?P<key>[\w-]+)", order=(?P<order>\d+)(?P<more>.*?)\)\s*\ndef ', re.DOTALL
 )
 
 
@@ -73,7 +74,7 @@ def declarations() -> tuple[SectionDeclaration, ...]:
         for module in modules
         for match in _DECLARED.finditer(_text(module))
     ]
-    return tuple(sorted(sections, key=lambda declaration: declaration.order))
+    return tuple(_in_order(sections))
 
 
 def _text(module: str) -> str:
@@ -181,16 +182,15 @@ def charts(keys: Collection[str]) -> list[Maker]:
     return _in_order(maker for maker in _charts.values() if maker.key in keys)
 
 
-def _in_order(makers: Iterable[Maker]) -> list[Maker]:
-    return sorted(makers, key=lambda maker: maker.order)
+def _in_order(items: Iterable[Any]) -> list[Any]:
+    return sorted(items, key=lambda item: item.order)
 
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
     """Return the rows of all sections of gpubench and its wings, and of those sections of other packages that
     `keys` names. They are sorted by `order`."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
-    rows = [rows_of_section for module in modules for rows_of_section in getattr(module, "ROWS", ())]
-    return sorted(rows, key=lambda rows_of_section: rows_of_section.order)
+    return _in_order(rows for module in modules for rows in getattr(module, "ROWS", ()))
 
 
 def _load(keys: Collection[str]) -> list[Any]:
