@@ -108,7 +108,7 @@ def torch_hint(platform: str = sys.platform) -> str:
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
-        if torch_command(vendor, platform) != install_command("torch") and platform != "darwin"
+        if torch_command(vendor, platform) != install_command("torch")
     ]
     return "; ".join([install_command("torch"), *others])
 

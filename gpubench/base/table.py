@@ -215,7 +215,9 @@ def _whole(table: Table, width: int, rule: str) -> list[Line]:
     for record in table.rows:
         lines += _row(record, table, widths, gaps, starts)
     lines += _text(table.legend, width, "muted")
-    return [_cut_line(line, width) for line in lines] if table.bare else lines
+    if not table.bare:
+        return lines
+    return [line if columns(text := line_text(line)) <= width else (Cell(cut(text, width)),) for line in lines]
 
 
 def _text(text: str, width: int, tone: Tone) -> list[Line]:
@@ -249,11 +251,6 @@ def trim(line: Iterable[Cell]) -> Line:
     while len(cells) > 1 and not cells[-1].text.strip():
         cells.pop()
     return (*cells[:-1], replace(cells[-1], text=cells[-1].text.rstrip())) if cells else (Cell(""),)
-
-
-def _cut_line(line: Line, width: int) -> Line:
-    text = line_text(line)
-    return line if columns(text) <= width else (Cell(cut(text, width)),)
 
 
 def line_text(line: Line) -> str:

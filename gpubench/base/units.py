@@ -178,9 +178,8 @@ def _value(match: re.Match[str]) -> Fraction:
 
 
 def _bounded_power(base: int, exponent: int) -> int:
-    power: int = base ** min(exponent, 41 if base >= 2 else 1)
     # 9^99 is never computed: any power from 2^41 on is above MAX_SIZE.
-    return power
+    return int(base ** min(exponent, 41 if base >= 2 else 1))
 
 
 def parse_duration(text: str, *, option: str = "--max-time") -> float:

@@ -38,16 +38,17 @@ EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.
 
 def require_text(options: RunOptions) -> None:
     """Raise UsageError for a value that is not valid UTF-8, because a result file could not store it."""
-    stored = {
+    for option, texts in {
         "--label": [options.label or ""], "--tag": options.tag, "--context": options.context,
         "--output": options.output,
-    }  # fmt: skip
-    for option, texts in stored.items():
-        if any(0xD800 <= ord(letter) <= 0xDFFF for text in texts or [] for letter in text):
+    }.items():  # fmt: skip
+        try:
+            "".join(texts or "").encode()
+        except UnicodeEncodeError:
             raise UsageError(
                 "not-text", f"{option}: the value is not valid UTF-8", why="a result file holds text",
                 hint="write it in UTF-8",
-            )  # fmt: skip
+            ) from None  # fmt: skip
 
 
 def check_outputs(output: list[str], options: SavingOptions) -> list[str]:

@@ -49,11 +49,9 @@ def guard(arguments: Sequence[str]) -> int:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except OSError as error:
-        failed = output_code(error)
-        return _refused_or_bug(error, invocation["verbose"]) if failed is None else failed
     except Exception as error:
-        return _refused_or_bug(error, invocation["verbose"])
+        failed = output_code(error) if isinstance(error, OSError) else None
+        return _refused_or_bug(error, invocation["verbose"]) if failed is None else failed
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -52,8 +52,7 @@ def test_links_between_the_documents_lead_somewhere() -> None:
 
 
 def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    tree = text.partition("## Files of the rooms")[2]
+    tree = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Files of the rooms")[2]
     words = set(re.findall(r"[a-z_]+", tree))
     package = ROOT / "gpubench"
     built = {

@@ -233,8 +233,7 @@ def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems
 
 
 def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
-    machines = [on_machine(one_op_run(), i) for i in range(3)]
-    page = opened(*machines)
+    page = opened(*[on_machine(one_op_run(), i) for i in range(3)])
     page.locator("#all-map[data-drawn]").wait_for()
     assert all(f"{name} GPU" in page.locator("#all-map .picture").first.text_content() for name in "ABC")
     assert (page.locator("details.one").count(), page.locator("details.one[open]").count()) == (3, 0)
@@ -369,8 +368,7 @@ def test_a_narrow_page_breaks_no_word_of_the_answer(opened):
     })"""
     )
     assert not words
-    lane = page.locator(".lane").first.bounding_box()
-    assert lane["width"] > 60
+    assert page.locator(".lane").first.bounding_box()["width"] > 60
 
 
 def test_every_text_of_a_file_stays_text_and_the_file_comes_back_byte_for_byte(opened):

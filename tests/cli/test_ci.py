@@ -102,8 +102,7 @@ def test_when_messages_are_written(in_process, folder, words, variables, reporte
 
 
 def test_a_comment_starts_with_its_marker_and_fits(in_process, folder):
-    words = "report full.json --format markdown --marker bench/1 --max-bytes 2000"
-    ended = in_process(*words.split())
+    ended = in_process(*"report full.json --format markdown --marker bench/1 --max-bytes 2000".split())
     assert ended.returncode == 0
     assert ended.stdout.startswith("<!-- gpubench:bench/1 -->\n## gpubench report\n")
     assert len(ended.stdout.encode()) <= 2000

@@ -74,8 +74,7 @@ NAMED = "matmul/n=64/float32/tuned-{}/{}"
 })  # fmt: skip
 def test_what_is_asked_for_is_printed_and_written_down(run, words, code, parts, facts, ends):
     ended, document = run(words if "--no-save" in words or "--dry-run" in words else f"{words} -o r.json", code)
-    text = " ".join(ended.stdout.split())
-    assert [part for part in parts if part not in text] == []
+    assert [part for part in parts if part not in " ".join(ended.stdout.split())] == []
     assert {path: at(document, path) for path in facts} == facts
     if ends is not None:
         outcomes = {outcome["id"]: outcome for outcome in document["outcomes"]}
@@ -250,8 +249,7 @@ def test_a_machine_that_saves_power(governor, on_battery, severity):
 def test_threads_of_a_blas_that_do_not_fit_are_said():
     notes = {"BLAS_THREADS": "64 threads", "NUMA_OVERLAP": "x"}
     machine = Machine(warnings=[MachineWarning(code=code, text=text) for code, text in notes.items()])
-    said = request.blas_threads(machine)
-    assert [(w.code, w.message) for w in said] == [("blas-threads", "64 threads")]
+    assert [(w.code, w.message) for w in request.blas_threads(machine)] == [("blas-threads", "64 threads")]
 
 
 # ---------------------------------------------------------------------- run --mode

@@ -31,8 +31,7 @@ def test_history_by_machine_takes_the_file_as_a_saved_run(report, tmp_path):
     storage = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
     storage.mkdir(parents=True)
     for number, seconds in (("0001", 1e-3), ("0002", 2e-3)):
-        path = report("pytest-benchmark", small_run(seconds))
-        path.rename(storage / f"{number}_run.json")
+        report("pytest-benchmark", small_run(seconds)).rename(storage / f"{number}_run.json")
     table = output_of(*"-m pytest_benchmark compare --group-by name --columns min".split(), cwd=tmp_path)
     assert "Failed to load" not in table
     assert table.count("resident-queued@cupy:0") >= 2

@@ -529,8 +529,7 @@ def test_another_driver_is_said(tmp_path):
 def test_the_gpu_that_was_measured_is_named_by_its_id_here_and_another_may_be_gone(tmp_path):
     """A result holds digests; of two equal cards it measured the second."""
     first, second = gpu(uuid="GPU-0000000000000001"), gpu(uuid="GPU-0000000000000002", bdf="0000:0e:00.0")
-    digests = [gpu(uuid=uuid_digest(card.id), bdf=card.bdf.value) for card in (second, first)]
-    result(tmp_path, machine(*digests))
+    result(tmp_path, machine(*[gpu(uuid=uuid_digest(card.id), bdf=card.bdf.value) for card in (second, first)]))
     assert advise_here(machine(first, second), tmp_path).device_ids == [second.id]
     assert advise_here(machine(second), tmp_path).confidence == "measured"
     assert advise_here(machine(first), tmp_path).confidence == "provisional"

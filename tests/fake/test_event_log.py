@@ -20,16 +20,14 @@ def outcome_lines(found):
     """The last word on each case, and what follows from all of them."""
     cases = {line["id"]: line for line in found if line["reason"] == "case-complete"}
     rest = [line for line in found if line["reason"] in ("speedup", "break-even", "run-complete")]
-    warnings = [line for line in found if line["reason"] == "warning"]
-    return cases, rest, sorted(warnings, key=json.dumps)
+    return cases, rest, sorted([line for line in found if line["reason"] == "warning"], key=json.dumps)
 
 
 def test_the_log_ends_with_what_report_says(gpubench, in_process, tmp_path):
     done = gpubench(*SMALL, "--sessions", "2", "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl", status=0)
     reported = (tmp_path / "r.jsonl").read_text()
     assert done.stdout == reported
-    again = in_process("report", "r.json", "--format", "jsonl")
-    live, saved = events(reported), events(again.stdout)
+    live, saved = events(reported), events(in_process("report", "r.json", "--format", "jsonl").stdout)
     assert live[0] == saved[0]
     assert outcome_lines(live) == outcome_lines(saved)
     starts = [line for line in live if line["reason"] == "case-start"]

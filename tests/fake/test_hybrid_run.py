@@ -69,8 +69,7 @@ def test_a_gpu_that_fails_costs_the_case(run):
         "crash": ("failure", "worker-crashed"), "wrong": ("failure", "wrong-result"), "oom": ("skip", "out-of-memory"),
         "build": ("failure", "build-error"),
     }  # fmt: skip
-    devices = ",".join(f"hybrid:fake:{word}" for word in failing)
-    ended = run("--ops", "add", "--sizes", "1k", *QUEUED, devices)
+    ended = run("--ops", "add", "--sizes", "1k", *QUEUED, ",".join(f"hybrid:fake:{word}" for word in failing))
     assert ended.code == 1, ended.err
     told = {o["id"].rpartition(":")[2]: (o["type"], o["reason"]) for o in ended.outcomes.values()}
     assert told == failing

@@ -105,8 +105,7 @@ def test_with_cold_caches_every_sample_is_one_launch(run_well):
     )  # fmt: skip
     assert ran.result["settings"]["cache"] == "cold"
     for name, outcome in ran.outcomes.items():
-        launches = 10 if "once" in name else 1
-        assert {block["repeat"] for block in outcome["blocks"]} == {launches}, name
+        assert {block["repeat"] for block in outcome["blocks"]} == {10 if "once" in name else 1}, name
     assert "caches cold" in ran.out
 
 

@@ -125,8 +125,7 @@ def test_without_memory_for_three_sets_there_are_two_or_none(open_timer, monkeyp
 
 def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):
     measured = load(ran.folder / "r.json")
-    analysis = analyse(measured)
-    add, matmul = pipelines(analysis)
+    add, matmul = pipelines(analyse(measured))
     assert (add.case.case.op, add.bound, matmul.bound) == ("add", "upload", "upload")
     assert add.gain == pytest.approx(add.copied.time.estimate / add.case.time.estimate)
     assert (add.lo < add.gain < add.hi, add.pays) == (True, True)

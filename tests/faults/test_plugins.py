@@ -115,8 +115,7 @@ def test_beside_broken_ops_sound_ones_are_measured_and_each_report_warns(starter
     for command in (["run", *FAST, "--ops", ",".join((*BESIDE, "add", "sound")), "-o", "r.json", "--format",
                      "plain"], ["report", "r.json", "--format", "markdown"],
                     ["run", *FAST[:-2], "--append", "r.json", "--sessions", "1", "--full"]):  # fmt: skip
-        done = starter.run(*command, cwd=tmp_path, env=env, status=0)
-        printed.append(done.stdout)
+        printed.append(starter.run(*command, cwd=tmp_path, env=env, status=0).stdout)
     result = json.loads((tmp_path / "r.json").read_text())
     assert measured(result["outcomes"]) == {"add", "sound"}
     warnings = [warning["message"] for warning in result["warnings"] if warning["code"] == "bad-plugin"]

@@ -8,8 +8,7 @@ from tests.platforms.conftest import SIMULATED
 
 
 def describe(here, *options):
-    done = here.run("detect", "--json", *options, status=0)
-    return json.loads(done.stdout)
+    return json.loads(here.run("detect", "--json", *options, status=0).stdout)
 
 
 def test_windows(computer):

@@ -169,7 +169,9 @@ def _of_system() -> Iterator[Callable[[], Any]]:
     if hasattr(os, "sched_getaffinity"):
         yield partial(os.sched_setaffinity, 0, os.sched_getaffinity(0))
     for number, limit in _limits():
-        yield partial(_set_limit, number, limit)
+        import resource
+
+        yield partial(resource.setrlimit, number, limit)
 
 
 def _limits() -> list[tuple[int, tuple[int, int]]]:
@@ -180,9 +182,3 @@ def _limits() -> list[tuple[int, tuple[int, int]]]:
         return []
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return [(number, resource.getrlimit(number)) for number in sorted(numbers)]
-
-
-def _set_limit(number: int, limit: tuple[int, int]) -> None:
-    import resource
-
-    resource.setrlimit(number, limit)

@@ -262,8 +262,7 @@ class Timed:
 
 def test_the_stages_of_a_chain_are_timed_by_waits_or_by_the_device_behind_the_hosts():
     session = Timed()
-    on_host = HostCall(session, lambda: session.run(1.0) or (), ())
-    steps = [(on_host, None), (2.0, None), (4.0, None)]
+    steps = [(HostCall(session, lambda: session.run(1.0) or (), ()), None), (2.0, None), (4.0, None)]
     assert host.read_stages(session, steps, [2.0, 4.0], None) == StageReading([1.5, 2.5, 4.5], 8.5, "waited")
     waits, reading = session.waits, StageReading([2.0, 4.0], 7.0, "event")
     read = host.read_stages(session, steps, [2.0, 4.0], lambda launches: reading)

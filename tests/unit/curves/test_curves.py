@@ -44,8 +44,7 @@ def test_sizes_too_far_apart_leave_a_gap_in_which_it_is_no_rival():
 def test_relatives_tell_what_lies_in_a_wide_gap_of_a_gpu(kind, known):
     series = {f"r{i}": TimedSizes(kind, exact(gpu), "f", 8.0) for i in range(6)}
     ends = TimedSizes(kind, exact(gpu, [1 << 10, 1 << 24]), "f", 8.0)
-    curve = fit({**series, "own": ends})["own"]
-    assert curve.knows(math.log(1 << 17)) == known
+    assert fit({**series, "own": ends})["own"].knows(math.log(1 << 17)) == known
     assert not fit({"own": ends})["own"].knows(math.log(1 << 17))
 
 

@@ -197,8 +197,7 @@ def test_an_expected_loss_is_the_integral_over_a_normal_difference(mean, deviati
 
 def test_a_threshold_reads_its_probabilities_straight_between_two_places():
     wins = [0.01, 0.02, 0.03, 0.4, 0.6, 0.97, 0.99]
-    margins = [Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)]
-    found = threshold_of(margins)
+    found = threshold_of([Margin(float(i), 0.0, 1.0, share) for i, share in enumerate(wins)])
     assert (found.state, found.mixed) == ("at", False)
     places = [math.log(size) for size in (found.low, found.n, found.high)]
     assert places == pytest.approx([1.5, 3.5, 5.25])

@@ -106,8 +106,7 @@ def test_an_order_takes_every_product_once_and_neighbours_share_an_operand(order
 ])  # fmt: skip
 def test_weights_that_are_read_within_a_launch_leave_no_choice(n, k, dtype, alone):
     """4 MiB of them in a product of one row."""
-    params = {"m": 1, "n": n, "k": k}
-    assert (len(REGISTER.candidates(params, dtype, H200)) == 1) is alone
+    assert (len(REGISTER.candidates({"m": 1, "n": n, "k": k}, dtype, H200)) == 1) is alone
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])

@@ -256,8 +256,7 @@ def test_passes_that_were_interrupted_go_on_where_they_were(done):
     simulation = Simulation(["add"], noise=(0.03, 0.03)).run(most=done)
     simulation.resume()
     simulation.run()
-    counts = Counter(simulation.sizes("add"))
-    assert {n for n, count in counts.items() if count > 1} <= {2**24}
+    assert {n for n, count in Counter(simulation.sizes("add")).items() if count > 1} <= {2**24}
     assert simulation.threshold("add").state == "at"
 
 

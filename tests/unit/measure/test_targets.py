@@ -176,8 +176,7 @@ def test_backends_on_one_gpu_share_its_memory():
 ])  # fmt: skip
 def test_a_word_may_stand_for_several_devices(words, expected):
     listings = [targets.Listing("cupy", tuple(device(f"cupy:{number}", api="cuda") for number in range(3)))]
-    wanted = targets.DeviceRequest(devices=words)
-    assert targets.expand_ids(wanted, listings).devices == expected
+    assert targets.expand_ids(targets.DeviceRequest(devices=words), listings).devices == expected
 
 
 YIELDING, FIRST = next((name, known.yields_to[0]) for name, known in backends.KNOWN.items() if known.yields_to)

@@ -170,8 +170,7 @@ def test_each_worker_knows_its_share_of_the_host_and_the_settings(script, change
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
 def test_a_device_that_dies_once_while_it_opens_gets_another_worker(script, kind):
     script.fate = dies("b:0", kind=kind, times=1)
-    pool = opened(devices=DEVICES)
-    assert sorted(pool.workers) == DEVICES
+    assert sorted(opened(devices=DEVICES).workers) == DEVICES
     assert [worker.device for worker in script.workers if not worker.alive] == ["b:0"]
 
 

@@ -163,8 +163,7 @@ def software_run():
         found.append(measured(case("relu", n), n * 8 / 2e10))
         found.append(measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 3e10))
         for device in ("wgpu:0", "hybrid:wgpu:0"):
-            always = case("relu", n, "tuned", "transfer-always", device)
-            found.append(measured(always, 3.5e-4 + n * 8 / 5e9))
+            found.append(measured(case("relu", n, "tuned", "transfer-always", device), 3.5e-4 + n * 8 / 5e9))
     split = replace(SOFTWARE, id="hybrid:wgpu:0", backend="hybrid")
     return run_of(found, devices=(CPU, SOFTWARE, split), with_machine=False)
 

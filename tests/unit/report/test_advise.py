@@ -216,8 +216,7 @@ def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours
     """cupy's split, faster or not, was never compared with wgpu alone, which is faster than both of its sides. With a
     gain of 2 % wgpu's own is not recommended, so none is."""
     what = case(n=1024, implementation="tuned", device="hybrid:wgpu:0")
-    other = split(what, (3e-3, 0.9e-3), theirs, sessions=6)
-    rows = [*splitting(ours), *BESIDE, other]
+    rows = [*splitting(ours), *BESIDE, split(what, (3e-3, 0.9e-3), theirs, sessions=6)]
     words = {"devices": (CPU, GPU, HYBRID, WGPU, replace(HYBRID, id="hybrid:wgpu:0")), "sessions": 6}
     advice = ask(rows, 1024, None, **words)
     policy = Policy([run_of(rows, **words)])

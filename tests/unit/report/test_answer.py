@@ -134,8 +134,7 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     command = report_command(saved or None)
     texts = drawn_lines(analysis, [saved] if saved else [], ascii_only=ascii_only, command=command)
     # Gains of 10000x at other sizes beside thresholds that are mixed: a table for each situation, else too wide.
-    tables = sum("pays from" in text for text in texts)
-    assert len(texts) <= 24 + 16 * (tables - 1)
+    assert len(texts) <= 24 + 16 * (sum("pays from" in text for text in texts) - 1)
     # The name of a file is of no use without its end.
     assert max(cell_len(text) for text in texts if not saved or saved not in text) <= 80
     assert "\n".join(texts).isascii() or not ascii_only

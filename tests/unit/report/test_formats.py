@@ -341,8 +341,7 @@ def test_advice_and_detection(texts):
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_what_a_ci_is_told(texts):
-    analyses = analyse_runs([hostile_run(texts)])
-    reported = of_reports(analyses, 1)
+    reported = of_reports(analyse_runs([hostile_run(texts)]), 1)
     lines = list(messages(reported))
     assert lines
     for line in lines:

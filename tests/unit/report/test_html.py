@@ -176,8 +176,7 @@ def test_a_script_that_a_page_would_change_is_refused(text):
 
 
 def tables_of(*tables):
-    section = Section(key="k", title="t", tables=tables)
-    return Page(html_page.draw([TextDocument((), (section,))], "x"))
+    return Page(html_page.draw([TextDocument((), (Section(key="k", title="t", tables=tables),))], "x"))
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,7 @@ def test_a_speedup_is_paired_by_session_whichever_side_and_in_whatever_order(dat
     back = stats.ratio_interval([(case, base) for base, case in data])
     products = [there.estimate * back.estimate, there.low * back.high, there.high * back.low]
     assert products == pytest.approx([1.0] * 3)
-    drift = [chance.uniform(0.1, 10) for _ in data]
-    both = zip(data, drift, strict=True)
+    both = zip(data, [chance.uniform(0.1, 10) for _ in data], strict=True)
     moved = [tuple([value * by for value in side] for side in pair) for pair, by in both]
     chance.shuffle(moved)
     assert stats.ratio_interval(moved)[:3] == pytest.approx(there[:3])

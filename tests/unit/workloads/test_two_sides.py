@@ -155,8 +155,7 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         assert best == nearest(costs)[0].assignment
         for assignment, seconds in found.predicted_s.items():
             ready.split = assignment
-            measured = median([ready.seconds(1) for _ in range(3)])
-            assert measured == pytest.approx(seconds, rel=0.25)
+            assert median([ready.seconds(1) for _ in range(3)]) == pytest.approx(seconds, rel=0.25)
 
 
 def test_a_value_is_the_callers_array_until_a_launch_writes_it():
