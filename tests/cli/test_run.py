@@ -128,8 +128,7 @@ def test_what_is_asked_for_is_what_is_measured(run):
 def test_the_result_names_no_path_user_or_host(run, tmp_path, home):
     run(f"{ADD} {QUEUED} -o {tmp_path / 'r.json'}")
     text = (tmp_path / "r.json").read_text()
-    host = socket.gethostname()
-    for private in (str(tmp_path), str(tmp_path.parent), f'"{host}', f'{host}"', str(home)):
+    for private in (str(tmp_path), str(tmp_path.parent), f'"{socket.gethostname()}"', str(home)):
         assert private not in text
     assert "r.json" in json.loads(text)["argv"]
 
@@ -260,9 +259,9 @@ SMALL = ("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued")
 
 @pytest.fixture
 def no_gpu(tmp_path):
-    """An environment in which CuPy cannot be imported and Vulkan finds no driver."""
+    """An environment in which nothing that drives a GPU can be imported, whatever this machine has."""
     blocked = tmp_path / "blocked"
-    for name in ("cupy", "wgpu"):
+    for name in ("cupy", "torch", "wgpu"):
         (blocked / name).mkdir(parents=True)
         failure = f"raise ImportError('{name} is not installed (a test says so)')\n"
         (blocked / name / "__init__.py").write_text(failure)

@@ -42,7 +42,7 @@ def under_way(start, folder):
     process = start(*LONG)
     wait_for_progress(process)
     wait_for(lambda: (folder / "r.json.part").exists())
-    assert len(drivers(process)) == 2
+    assert len(drivers(process)) >= 2  # and where there are cores, those of the next session
     return process
 
 

@@ -9,6 +9,7 @@ not have. No file of a kernel (/proc, /sys, /dev) exists for gpubench.
 import builtins
 import collections
 import contextlib
+import importlib
 import os
 import sys
 import threading
@@ -305,7 +306,7 @@ def views():
 def simulate():
     import shutil
 
-    make, made, real_import = dict(views()), {}, builtins.__import__
+    make, made, real_import, real_module = dict(views()), {}, builtins.__import__, importlib.import_module
     msvcrt = types.ModuleType("msvcrt")
     vars(msvcrt).update(LK_NBLCK=2, LK_UNLCK=0, LK_LOCK=1, locking=locking)
 
@@ -322,7 +323,11 @@ def simulate():
             return made.setdefault(name, make[name](found)) if name in make else found
         return real_import(name, globals, locals, fromlist, level)
 
-    builtins.__import__ = load
+    def load_module(name, package=None):
+        found = real_module(name, package)
+        return made.setdefault(name, make[name](found)) if name in make and seen_by_us(2) else found
+
+    builtins.__import__, importlib.import_module = load, load_module
     for name in ("stat", "lstat", "readlink", "access"):
         setattr(os, name, without_kernel(getattr(os, name)))
     if WINDOWS:

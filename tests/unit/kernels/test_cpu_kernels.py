@@ -304,7 +304,7 @@ def test_threads_have_a_cpu_each_and_the_caller_keeps_all():
         "assert os.sched_getaffinity(0) == allowed\n"
         "bound = [os.sched_getaffinity(int(name)) for name in os.listdir('/proc/self/task')]\n"
         "bound = [cpus for cpus in bound if len(cpus) == 1]\n"
-        "assert len(bound) == len(allowed) - 1 == len(set.union(set(), *bound)), bound\n"
+        "assert len(bound) == len(set.union(set(), *bound)) == min(1, len(allowed) - 1), bound\n"  # two threads are tried
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
