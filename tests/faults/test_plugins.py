@@ -170,7 +170,7 @@ INTRUDERS: dict[str, tuple[str, str]] = {
     "one_cpu": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ""),
     "few_files": ("import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (3, r.getrlimit(r.RLIMIT_NOFILE)[1]))", ""),
     "raises_warnings": ("import warnings; warnings.simplefilter('error')", ""),
-    "replaces_print": ("import builtins\nbuiltins.print = builtins.open = builtins.len = None", ""),
+    "replaces_print": ("import builtins\nbuiltins.print = builtins.open = builtins.sorted = None", ""),
     "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(print)\nsys.excepthook = None", ""),
     "is_nice": ("import os; os.nice(1)", "the priority"), "forks": ("import os; os.fork()", ""),
     "prints_while_planned": ("", "")}  # fmt: skip
