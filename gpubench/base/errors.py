@@ -142,7 +142,7 @@ _WORDS = {
 
 
 def find_limit(error: BaseException) -> str:
-    """Return which limit of the system caused this exception, and where to see it. Return "" if none did."""
+    """Return the limit of the system that caused this exception, and where to see it. Return "" if none did."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NO_MEMORY
@@ -154,7 +154,7 @@ def find_limit(error: BaseException) -> str:
 
 
 def name_limit(text: str) -> str:
-    """Return which limit of the system the output of a library mentions, and where to see it. Return "" if it
+    """Return the limit of the system that a library's output `text` mentions, and where to see it. Return "" if it
     mentions none."""
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 

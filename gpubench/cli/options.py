@@ -373,8 +373,8 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, CommonOptio
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that only a wing reads, and return the exit code. The default returns None, which leaves
-        the files to the command."""
+        """Print the report if a wing handles all of `files`, and return the exit code. Returns None if the command
+        reports them, as by default."""
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:

@@ -179,7 +179,7 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
-    """Return the gate on the ratio base / new, which is impossible if `demand` selects no case."""
+    """Return the gate on the ratio base / new. The gate is marked `impossible` if `demand` selects no case."""
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
     compared = [

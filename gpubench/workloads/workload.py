@@ -240,7 +240,8 @@ class _Stages:
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return the operations per second of slow library calls, the lowest among the stages, as `Op.slow`."""
+        """Return `Op.slow` of the whole workload: for each (backend, dtype) the lowest rate that a stage declares, in
+        operations per second."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():

@@ -407,9 +407,10 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Return statements, with a barrier before and after them, that reduce a workgroup array over its lanes
-    into the first one. The array has an element for each `thread`. `lane` is the expression of a thread's lane,
-    and `joined` the format that joins {a} and {b}."""
+    """Return lines of WGSL that reduce the values of `lanes` neighbouring threads to one. The workgroup array
+    `array` has an element for each `thread`; the result is that of the first of these threads. `lane` is the
+    expression of a thread's number among them, and `joined` the format that combines {a} and {b}. A barrier
+    stands before and after."""
     lines = []
     # Up to eight values a step, because their reads cost less than a barrier: softmax takes 0.93 of its time
     # with two (H200).

@@ -171,8 +171,8 @@ def copies_bytes(device: Device) -> int:
 
 class Passed:
     """The copies of outputs that passed the whole comparison. The most recently used copies stay. An output is
-    right if its bits equal those of a copy of its size. The beginning of a larger copy is enough if the op's
-    outputs begin alike, except at the three sizes of `Ladder.ends`."""
+    right if it has the same bits as the copy of its size. If an op's outputs of all sizes begin with the same
+    elements (`Op.begins`), the beginning of a larger copy serves, too, but not at the sizes of `Ladder.ends`."""
 
     def __init__(self, session: Session, most_bytes: int) -> None:
         self._session, self._most_bytes = session, most_bytes

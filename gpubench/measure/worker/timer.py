@@ -276,8 +276,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check the results of this case: an output on the device as it is, then one more sample over
-        sentinels. Raises Wrong."""
+        """Check the results of this case. Data that stays on the device is checked first as the last launch left
+        it. Then one more sample writes over sentinels, and its output is checked. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)

@@ -186,8 +186,8 @@ def gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return how many ops the first GPU wins at their largest size in this regime, and how many have a gain
-    there."""
+    """Return how many ops the first GPU wins at their largest size in this regime, and of how many ops the winner
+    is known there, GPU or CPU."""
     gains = [gain for entry in answer.first if (gain := gain_of(entry, regime))]
     return sum(gain.winner == "gpu" for gain in gains), len(gains)
 

@@ -373,8 +373,8 @@ def machine_name(machine: Machine) -> str:
 
 
 def _results(folder: Path) -> list[Path]:
-    """Return the results in `folder` and its direct subfolders, with the `.part` files that add data to
-    them."""
+    """Return the results in `folder` and its direct subfolders. A `.part` file with more data takes the place of
+    its result or stands beside others."""
     from gpubench.result.store.journal import part_relation
 
     paths = {

@@ -169,7 +169,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return the expressions of a line and a place of the tile, limited to the matrix."""
+        """Return both coordinates of a read. The one along the extent becomes that of the matrix and is limited to
+        it; the one along K stays."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"

@@ -67,9 +67,9 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the text of the whole shader around `lines`, the statements of its body. They can use `row`,
-        the first unit of the thread's row, and must write only if `live` is true. `shared` names arrays with
-        one number per thread."""
+        """Return the text of the whole shader. `lines` are the statements of its body. They can use `row`, the
+        index of the unit in memory with which the thread's row begins, and must write only if `live` is true.
+        `shared` names workgroup arrays with one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
