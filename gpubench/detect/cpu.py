@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from gpubench.base import group_by
@@ -128,7 +129,7 @@ def usable(
     if quota.value is not None:
         bounds.append(("quota", math.ceil(quota.value), quota.source))
     unread = [name for name, fact in (("cpuset", cpuset), ("quota", quota)) if fact.status == "invalid"]
-    note = f"could not read: {', '.join(unread)}" if unread else None
+    note = f"could not read: {', '.join(unread)}" if unread else UNSET
     name, count, source = min(bounds, key=lambda bound: bound[1])
     return make_fact(max(1, count), source, note), make_fact(name, source, note)
 
@@ -142,8 +143,7 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
         return make_fact("on", cores.source)
     if hypervisor.status not in ("ok", "conflict", "absent", "not_probed"):
         return lost(hypervisor)
-    virtual = hypervisor.value not in (None, "none")
-    return make_fact("hidden" if virtual else "off", cores.source)
+    return make_fact("off" if hypervisor.value in (None, "none") else "hidden", cores.source)
 
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:

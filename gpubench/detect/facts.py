@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gpubench.base import VENDOR_ALIASES, disk
 from gpubench.result.identity import is_placeholder
@@ -283,15 +283,15 @@ _TELLING: tuple[Status, ...] = (
 )  # fmt: skip
 
 
-def make_fact(value: T | None, source: str | None, note: str | None = None) -> Fact[T]:
+def make_fact(value: T | None, source: str | None, note: str | UnsetType = UNSET) -> Fact[T]:
     """Return the fact of a value with the status "ok", or "absent" if the value is None. `source` is the file,
     library or command that states the value."""
-    return Fact(value, "absent" if value is None else "ok", source, UNSET if note is None else note)
+    return Fact(value, "absent" if value is None else "ok", source, note)
 
 
-def missing(status: Status, source: str | None = None, note: str | None = None) -> Fact[Any]:
+def missing(status: Status, source: str | None = None, note: str | UnsetType = UNSET) -> Fact[Any]:
     """Return a fact without a value. `status` is the reason, and `note` explains it."""
-    return Fact(None, status, source, UNSET if note is None else note)
+    return Fact(None, status, source, note)
 
 
 def first(*facts: Fact[T]) -> Fact[T]:
@@ -430,6 +430,8 @@ _FIELDS = {
     if field.name not in ("facts", "partitions", "paths")
 }
 
+_PATH_TYPES = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
+
 
 def parse_record(raw: object) -> DeviceRecord:
     """Return the record that a JSON object describes, without fields that cannot be parsed. Raises ValueError
@@ -486,10 +488,9 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:
     """Yield the paths to other GPUs in `raw`, the list of a JSON record."""
-    types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
     for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
-            facts = {name: fact for name, kind in types.items()
+            facts = {name: fact for name, kind in _PATH_TYPES.items()
                      if name in entry and (fact := _fact(kind, entry[name], source))}  # fmt: skip
             yield LinkPath(to=str(to), **facts)
 

@@ -312,22 +312,20 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
 def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
     """Return the GPUs with the paths between them."""
     # a GPU that is divided into MIG instances has no paths
-    whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
-    by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
+    whole = {g.id for g in gpus if not any(part.id.startswith("MIG-") for part in g.compute.partitions)}
+    by_bdf = {address(g.bdf.value): g.id for g in gpus if g.id in whole and g.bdf.value is not None}
     linked = []
     for gpu, device in zip(gpus, devices, strict=True):
-        others = {bdf: name for bdf, name in by_bdf.items() if name != gpu.id} if gpu in whole else {}
-        reported: dict[str, list[LinkPath]] = {}
-        for record in sorted(device.records, key=lambda r: (_place(r.source, "paths"), r.source)):
-            for path in record.paths:
-                if (other := others.get(address(path.to))) is not None:
-                    reported.setdefault(other, []).append(path)
+        reported: dict[str | None, list[LinkPath]] = {}
+        for record in _rank(device, "paths"):
+            for path in record.paths if gpu.id in whole else ():
+                reported.setdefault(by_bdf.get(address(path.to)), []).append(path)
         # Each fact is the best source's that knows it.
         paths = [
             LinkPath(to=other.id, **{
                 name: first(*(getattr(path, name) for path in reported[other.id]))
                 for name in LinkPath.__struct_fields__ if name != "to"
-            }) for other in gpus if other.id in reported
+            }) for other in gpus if reported and other.id in reported and other is not gpu
         ]  # fmt: skip
         peers = [path.to for path in paths if path.kind.value in ("nvlink", "xgmi")]
         linked.append(replace(gpu, link=replace(gpu.link, peers=peers, paths=paths)))

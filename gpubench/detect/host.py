@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ from gpubench.detect.facts import (
     parse_mask,
     parse_name,
 )
+from gpubench.detect.merge import role_of_display
 from gpubench.detect.pci import (
     CARDS,
     PCI_DEVICES,
@@ -94,14 +95,17 @@ class Files(NamedTuple):
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     """Read the machine below `root`. `affinity` is the set of CPUs on which this process may run."""
     blocks = root.fact("/proc/cpuinfo", proc.parse)
-    platform = read_platform(root, blocks)
     groups = proc.read_groups(root)
     pci, drm, nvidia, kfd = read_functions(root), read_cards(root), read_gpus(root), read_kfd(root)
+    tree = read_tree_gpus(root, drm or [])
+    listed = [*(function.record for function in pci or ()), *(record for record, _ in tree.records)]
+    platform = read_platform(root, blocks, listed)
+    # Off x86 (x86_64, i686) a GPU is often on no bus, so that an empty one tells nothing.
+    if not root.names(PCI_DEVICES) and "86" not in f"{platform.arch.value}":
+        pci = None
     listings = {PCI_DEVICES: pci, CARDS: drm, f"{NVIDIA_FOLDER}/gpus": nvidia, KFD_NODES: kfd}
     nodes = numa_nodes(nvidia)
     numa, warnings = read_numa(root, groups, nodes)
-    tree = read_tree_gpus(root, drm or [])
-    listed = [*(function.record for function in pci or ()), *(record for record, _ in tree.records)]
     soc = find_soc(root, platform, listed)
     devices = _devices(root, with_pci_paths(root, pci or []), drm or [], tree, platform.hypervisor, soc)
     return Files(
@@ -217,9 +221,7 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
     entries = table.value or {}
 
     def entry(key: str) -> Fact[int]:
-        if table.value is None:
-            return lost(table)
-        return make_fact(entries.get(key), MEMINFO)
+        return derive(table, lambda entries: entries.get(key))
 
     os_total, available = entry("MemTotal"), entry("MemAvailable")
     if available.value is None and "MemFree" in entries:
@@ -295,10 +297,9 @@ def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
     """Read all NUMA nodes, and return them with warnings. If nodes share CPUs, there is a warning and no node.
     `gpu_nodes` are the nodes of GPU memory."""
-    ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
+    listed: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
-    if ids.value is None and folders:
-        ids = make_fact(folders, NUMA_NODES)
+    ids = first(listed, make_fact(folders or None, NUMA_NODES))
     allowed = proc.nodes(root, groups)
     if allowed.value is not None and ids.value is not None:  # an older cpuset may name nodes that are not there
         inside = allowed.value & frozenset(ids.value)
@@ -320,8 +321,8 @@ def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, l
 
 
 def _cpus(root: Root, node: int) -> Fact[frozenset[int]]:
-    files = (("cpulist", parse_list), ("cpumap", parse_mask))
-    return first(*(root.fact(f"{NUMA_NODES}/node{node}/{name}", parse) for name, parse in files))
+    folder = f"{NUMA_NODES}/node{node}"
+    return first(root.fact(f"{folder}/cpulist", parse_list), root.fact(f"{folder}/cpumap", parse_mask))
 
 
 def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[str]:
@@ -336,18 +337,15 @@ def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[s
 
 VERSION = "/proc/version"
 _DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
-# Virtual machines, by patterns of vendor and product, with the name of the hypervisor. The name of a vendor
-# that also makes hardware is not enough: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
-_VIRTUAL = (
-    (r"VMware", r"", "vmware"), (r"", r"VMware", "vmware"), (r"innotek", r"", "virtualbox"),
-    (r"", r"VirtualBox", "virtualbox"), (r"Xen$", r"", "xen"), (r"", r"HVM domU", "xen"),
-    (r"", r"Parallels .*(Virtual|VM)", "parallels"), (r"BHYVE", r"", "bhyve"), (r"", r"BHYVE", "bhyve"),
-    (r"OpenBSD", r"VMM", "vmm"),
-    (r"Microsoft", r"Virtual Machine", "hyperv"), (r"", r"Apple Virtualization", "apple"),
-    (r"QEMU|Bochs|KubeVirt|OpenStack|oVirt|Red Hat|DigitalOcean|Cloud Hypervisor", r"", "kvm"),
-    (r"", r"Standard PC \(|KVM\b|QEMU|Bochs|OpenStack|RHEV|oVirt|CloudStack|KubeVirt|crosvm|cloud-hypervisor", "kvm"),
-    (r"", r"Google Compute Engine|Alibaba Cloud ECS|Droplet|vServer|AHV$", "kvm"),
-    (r"Amazon EC2", r"(?!.*metal)[a-z0-9-]+\.", "kvm"),
+# Virtual machines, by a pattern of a name in the DMI tables, or of "vendor / product". The name of a vendor that
+# also makes hardware is not enough: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
+_GUESTS = (
+    (r"VMware", "vmware"), (r"innotek|VirtualBox", "virtualbox"), (r"Xen$|HVM domU", "xen"), (r"BHYVE", "bhyve"),
+    (r"Parallels .*(Virtual|VM)", "parallels"), (r"OpenBSD.* / VMM", "vmm"), (r"Apple Virtualization", "apple"),
+    (r"Microsoft.* / Virtual Machine", "hyperv"),
+    (r"QEMU|KVM\b|Bochs|KubeVirt|OpenStack|oVirt|RHEV|CloudStack|Red Hat|crosvm|[Cc]loud[ -][Hh]ypervisor", "kvm"),
+    (r"Standard PC \(|Google Compute Engine|Alibaba Cloud ECS|DigitalOcean|Droplet|vServer|AHV$", "kvm"),
+    (r"Amazon EC2 / (?!.*metal)[a-z0-9-]+\.", "kvm"),
 )  # fmt: skip
 # Clouds whose virtual machines run on KVM. A cloud may also offer real machines, so the CPU's flag decides.
 _CLOUDS = (
@@ -365,45 +363,54 @@ _CONTAINERS = (
 )  # fmt: skip
 
 
-def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
+def read_platform(root: Root, blocks: Fact[CpuInfo], listed: Iterable[DeviceRecord]) -> Platform:
     """Read the operating system and the firmware from /proc and the DMI tables."""
     version = root.read(VERSION)
     vendor, product = _dmi(root, "sys_vendor"), _dmi(root, "product_name")
     return Platform(
         os=version.fact(lambda text: "linux" if _kernel(text) else None), kernel=version.fact(_kernel),
         arch=_arch(blocks, version),
-        hypervisor=hypervisor(root, blocks, vendor.value or "", product.value or ""), container=_container(root),
+        hypervisor=hypervisor(root, blocks, vendor.value or "", product.value or "", listed),
+        container=_container(root),
         wsl=version.fact(lambda text: "microsoft" in text.lower()), dmi_vendor=vendor, dmi_product=product,
     )  # fmt: skip
 
 
-def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
+def hypervisor(
+    root: Root, blocks: Fact[CpuInfo], vendor: str, product: str, listed: Iterable[DeviceRecord]
+) -> Fact[str]:
     """Return the name of the hypervisor, "unknown" if only its presence is known, or "none". `vendor` and
-    `product` are the machine's names in the DMI tables. The status is "conflict" if the CPU denies what the
-    firmware names."""
+    `product` are the machine's names in the DMI tables, and `listed` are the records of its displays. The status
+    is "conflict" if the CPU denies what the firmware or a display shows."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
     name = _virtual_machine(root, vendor, product)
     source = _DMI[0]
-    if name is None and blocks.value and re.match(r"QEMU\b|Common .*KVM", proc.model(blocks.value) or ""):
-        name, source = "kvm", "/proc/cpuinfo"
+    if name is None and blocks.value:
+        stated = f"{proc.model(blocks.value)} {blocks.value.any('machine')}"
+        if re.match(r"QEMU\b|Common .*KVM|.*emulated by qemu", stated):
+            name, source = "kvm", "/proc/cpuinfo"
     if name is None and root.exists(VMBUS):
         name, source = "hyperv", VMBUS
-    if flags and "hypervisor" not in flags:
-        if name is None:
-            return make_fact("none", "/proc/cpuinfo")
-        note = "the CPU's flags deny a hypervisor: some virtual machines hide it from drivers"
-        return Fact(name, "conflict", source, note, [Alternative("none", "/proc/cpuinfo")])
-    if flags:
+    if "hypervisor" in flags:
         name = name or ("kvm" if re.match(_CLOUDS, vendor) else None)
         return make_fact(name or "unknown", source if name else "/proc/cpuinfo")
+    # Amazon's adapter is in its real machines, too, and Cirrus made chips.
+    if name is None and any(
+        r.vendor_id not in (0x1D0F, 0x1013) and role_of_display(r.vendor_id, r.device_id) == "virtual"
+        for r in listed
+    ):
+        name, source = "unknown", PCI_DEVICES
+    if flags and name is None:
+        return make_fact("none", "/proc/cpuinfo")
+    if flags:
+        note = "the CPU's flags deny a hypervisor: some virtual machines hide it from drivers"
+        return Fact(name, "conflict", source, note, [Alternative("none", "/proc/cpuinfo")])
     control = re.search(r"^VM00 Control Program: +(KVM|z/VM)", root.read("/proc/sysinfo").text or "", re.M)
     if control:  # of s390x
         return make_fact(control[1].lower().replace("/", ""), "/proc/sysinfo")
-    if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
-        return make_fact("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
     if name is None and blocks.status not in ("ok", "absent"):
         return lost(blocks)
@@ -414,11 +421,8 @@ def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
     """Return the name of the hypervisor that the DMI tables reveal, or None."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
     others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
-    for makers, form, name in _VIRTUAL:
-        vendors = (vendor,) if form else (vendor, *others)
-        if re.match(form, product) and any(re.match(makers, maker) for maker in vendors):
-            return name
-    return None
+    texts = (vendor, product, f"{vendor} / {product}", *others)
+    return next((name for form, name in _GUESTS if any(re.match(form, text) for text in texts)), None)
 
 
 def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:

@@ -104,9 +104,10 @@ def inspect(
         advice = verify(advice, ids)
     if results is not None and read is not None and mode is None:
         advice = apply_results(machine, advice, results, read)
-    took = round(time.perf_counter() - start, 6)
-    place = None if sysroot is None else str(sysroot)
-    return replace(machine, sysroot=place, recommendation=advice, took_s=took)
+    return replace(
+        machine, sysroot=str(sysroot) if sysroot else None, recommendation=advice,
+        took_s=round(time.perf_counter() - start, 6),
+    )  # fmt: skip
 
 
 def _files_provider(start: float) -> Provider:
@@ -198,7 +199,7 @@ class ProbeAnswer(NamedTuple):
 
     provider: Provider  # the probe as a source of the document, with its status
     records: list[DeviceRecord]  # the parsed records
-    message: ProbeMessage  # the last message; empty if the probe failed
+    message: ProbeMessage  # the last message; without an answer if the probe failed
 
 
 def gather(
@@ -240,11 +241,9 @@ def user_limit_s() -> float | None:
     """Return the time limit of a probe that GPUBENCH_PROBE_LIMIT sets, in seconds, or None if it is not set.
     Raises UsageError if it is not a duration."""
     text = os.environ.get(LIMIT_VARIABLE)
-    if not text:
-        return None
     from gpubench.base.units import parse_duration
 
-    return parse_duration(text, option=LIMIT_VARIABLE)
+    return parse_duration(text, option=LIMIT_VARIABLE) if text else None
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
@@ -354,13 +353,11 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
         with contextlib.suppress(ValueError, RecursionError):
             answer = msgspec.json.decode(ended.message, type=ProbeMessage)
             records, message = [parse_record(raw) for raw in answer.records], answer
-    took = round(ended.took_s, 6)
     if message.partial:
         status, code, hint = _failure(request, ended)
-        provider = Provider(name=request.name, status=status, took_s=took, error_code=code, hint=hint)
-        return ProbeAnswer(provider, records, ProbeMessage())
+        message = ProbeMessage(status=status, error_code=code, hint=hint)
     provider = Provider(
-        name=request.name, status=message.status, version=message.version, took_s=took,
+        name=request.name, status=message.status, version=message.version, took_s=round(ended.took_s, 6),
         error_code=message.error_code, hint=message.hint,
     )  # fmt: skip
     return ProbeAnswer(provider, records, message)

@@ -9,7 +9,7 @@ two devices. The result does not depend on the order of the records.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
@@ -87,21 +87,23 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
     sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []
+    known: _Known = defaultdict(set)
     instances = []
     placed = [r for r in sorts.gpus if r.bdf or r.uuid]
     for record in sorted(placed, key=_seed_rank):
         if (record.uuid or "").startswith("MIG-"):
             instances.append(record)
         else:
-            _seed(devices, record)
+            _seed(devices, known, record)
     for record in sorts.partitions:
-        _attach_partition(devices, record)
+        _enter(known, _attach_partition(devices, record))
     for record in instances:
         parents = [d for d in devices if any(p.uuid == record.uuid for p in d.partitions)]
         if not parents:
-            _seed(devices, record)
+            _seed(devices, known, record)
         elif not parents[0].listed_by(record):  # it is how the API lists the parent; its size is the instance's
             parents[0].records.append(replace(record, uuid=None, memory_bytes=None, facts={}))
+            _enter(known, parents[0])
     devices.sort(key=_device_rank)
     loose = [r for r in sorts.gpus if not (r.bdf or r.uuid)]
     # The GPU of a chip without a PCI bus may have another uuid in each API.
@@ -160,28 +162,40 @@ def find_gpu(
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
+# The devices by uuid and by address. Each record is compared with those alone, as a fleet may have thousands.
+_Known = defaultdict[object, set[MergedDevice]]
+
+
+def _seed(devices: list[MergedDevice], known: _Known, record: DeviceRecord) -> None:
     """Add a record with a uuid or an address to its device, or make a new device of it."""
-    free = [device for device in devices if not device.listed_by(record)]
     own = uuid_key(record.uuid or "")
+    near = sorted({*known[own], *known[record.bdf]}, key=devices.index)
+    free = [device for device in near if not device.listed_by(record)]
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
         d for d in free
         if record.bdf is not None and d.bdf == record.bdf and not _differ(d.vendor, vendor_of(record))
         and all(len(other) != len(own) for other in d.uuids)  # each family of APIs has a form of its own
     ]  # fmt: skip
-    if homes:
-        homes[0].records.append(record)
-    else:
-        devices.append(MergedDevice(record))
+    if not homes:
+        homes = [MergedDevice()]
+        devices += homes
+    homes[0].records.append(record)
+    _enter(known, homes[0])
 
 
-def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None:
+def _enter(known: _Known, device: MergedDevice) -> None:
+    for key in filter(None, (device.bdf, *device.uuids)):
+        known[key].add(device)
+
+
+def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> MergedDevice:
+    """Add a partition to its device, or to a new one, and return the device."""
     parent_uuid, parent_bdf = uuid(record.partition_of), address(record.partition_of)
     for device in devices:
         same = parent_bdf is not None and device.bdf == parent_bdf
         if same or (parent_uuid is not None and uuid_key(parent_uuid) in device.uuids):
             device.partitions.append(record)
-            return
+            return device
     # The parent itself was not listed (a container shows the instance alone): it exists all the same.
     vendor_id = record.vendor_id or (NVIDIA if record.source in ("nvml", "cuda") else None)
     parent = MergedDevice(
@@ -189,6 +203,7 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
     )
     parent.partitions.append(record)
     devices.append(parent)
+    return parent
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:

@@ -193,11 +193,10 @@ def parse_uevent(reading: FileText) -> dict[str, str]:
 
 
 def _local_cpus(root: Root, folder: str) -> Fact[str]:
-    files = (("local_cpulist", parse_list), ("local_cpus", parse_mask))
-    return derive(
-        first(*(root.fact(f"{folder}/{name}", parse) for name, parse in files)),
-        lambda cpus: list_form(cpus) or None,
+    cpus = first(
+        root.fact(f"{folder}/local_cpulist", parse_list), root.fact(f"{folder}/local_cpus", parse_mask)
     )
+    return derive(cpus, lambda members: list_form(members) or None)
 
 
 _generation = matching(

@@ -67,7 +67,8 @@ class CpuInfo(NamedTuple):
     def values(self, key: str) -> Iterator[str]:
         """Yield the values of `key` in all blocks, without placeholders."""
         for block in (*self.cpus.values(), self.common):
-            if (value := block.get(key)) and not is_placeholder(value):
+            value = block.get(key) or "unknown"
+            if value.isprintable() and len(value) <= LONGEST_PATH and not is_placeholder(value):
                 yield value
 
 
@@ -78,7 +79,7 @@ def parse(text: str) -> CpuInfo:
     block = common
     for line in text.splitlines():
         key, colon, value = line.partition(":")
-        key, value = " ".join(key.lower().split()), value.strip()
+        key, value = (" ".join(text.split()) for text in (key.lower(), value))
         s390, sparc = (re.fullmatch(form, key) for form in (r"processor (\d{1,5})", r"cpu(\d{1,5})"))
         if not line.strip():
             block = common
@@ -111,7 +112,7 @@ def model(info: CpuInfo) -> str | None:
     """Return the name of the CPU as the kernel reports it, or None."""
     for key in _MODEL_KEYS:
         if value := info.any(key):
-            return " ".join(value.split())
+            return value
     if cpu := (info.any("cpu") or "").partition(",")[0].strip():
         return cpu
     if info.any("vendor_id") == "IBM/S390" and (machine := info.any("machine")):

@@ -264,6 +264,7 @@ OFF_PCI = {
     "its source": (HOST | OF_THE_TREE["msm_dpu"], {f"{KIND}.source": f"{DRM}/card0/device/uevent"}),
     "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
     "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
+    "an empty bus off x86": (HOST | {"/proc/cpuinfo": "processor : 0\nCPU architecture: 8"}, {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
     "a card in no list beside one that renders": (
         HOST | card(0, "display", "new_drm") | PANTHOR, {"gpu_count": 1, CODES: ["INTEGRATED_UNMEASURED"]}),
     **{f"no GPU: {name}": (HOST | tree, {"gpu_count": 0}) for name, tree in {

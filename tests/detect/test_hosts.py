@@ -295,11 +295,17 @@ FIRMWARE = {
     **{f"s390x by {program!r}": (
         {"/proc/cpuinfo": "vendor_id : IBM/S390\nprocessor 0: machine = 8561", "/proc/sysinfo": f"Sequence Code: 1\n{program}"}, {HYPERVISOR: name})
        for program, name in (("VM00 Control Program: KVM/Linux", "kvm"), ("VM00 Control Program: z/VM    6.1.0", "zvm"), ("LPAR Number: 3", "absent"))},
+    # An emulated display betrays a guest, but Amazon's real machines have one, and Cirrus made chips.
+    **{f"a display of {vendor}, {cpu}": (tree | pci("0000:00:02.0", vendor, device), {HYPERVISOR: name}) for vendor, device, cpu, tree, name in (
+        ("1af4", "1050", "Arm", HOST | MIDR, "unknown"), *((vendor, device, "x86", firmware(False, "ASUS", "X"), name) for vendor, device, name in (
+            ("1af4", "1050", "unknown"), ("15ad", "0405", "unknown"), ("1d0f", "1111", "none"), ("1013", "00b8", "none"), ("10de", "2684", "none"))),
+        ("1af4", "1050", "in a cloud", firmware(True, "Linode", "X"), "kvm"))},
+    "a model of 10,000 letters": (firmware(False, model="CPU " * 2500), {"cpu.model": "absent"}),
     "Xen by its own file": (HOST | {"/sys/hypervisor/type": "xen"}, {HYPERVISOR: "xen"}),
     **{f"{nothing!r} is no model": (
         HOST | {"/proc/cpuinfo": f"processor : 0\nvendor_id : {nothing}\nmodel name : {nothing}\nflags : lm{more}"},
         {"cpu.model": model, "cpu.vendor": "absent"})
-       for nothing in ("unknown", "Unknown", "N/A", "unknown (00000000)", "0000", "-")
+       for nothing in ("unknown", "Unknown", "N/A", "unknown (00000000)", "0000", "-", "a\x1b[31m")
        for more, model in (("", "absent"), (f"\n\nprocessor : 1\nmodel name : Test CPU\nvendor_id : {nothing}\nflags : lm", "Test CPU"))},
     **{f"{nothing!r} is no name": (
         HOST | under(DMI, {"sys_vendor": nothing, "product_name": nothing}) | pci("0000:03:00.0", "1002", "744c", "amdgpu", product_name=nothing),

@@ -47,6 +47,14 @@ H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id
 OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
+def test_a_record_is_compared_with_few_of_many_devices(monkeypatch):
+    asked, listed_by = [], merge.MergedDevice.listed_by
+    monkeypatch.setattr(merge.MergedDevice, "listed_by", lambda *both: asked.append(0) or listed_by(*both))
+    records = [{**H200, "uuid": f"GPU-{n:08}", "bdf": f"0000:{n:02x}:00.0", "source": source}
+               for n in range(1, 201) for source in ("pci-sysfs", "nvml")]  # fmt: skip
+    assert (detect.inspect(records=records).gpu_count.value, len(asked) < 800) == (200, True)
+
+
 @MANY
 @given(RECORDS, st.randoms())
 @example([{"source": "pci-sysfs", "vendor_id": "1af4"},
