@@ -28,8 +28,7 @@ def test_the_newest_section_is_this_version() -> None:
 def test_every_python_that_the_package_names_is_tried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {found for text in project["classifiers"] if (found := text.rpartition(":: ")[2]).startswith("3.")}
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-    jobs = workflow["jobs"]
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
     assert set(jobs["linux"]["strategy"]["matrix"]["python"]) == named
     assert min(named, key=lambda text: int(text[2:])) == project["requires-python"].removeprefix(">=")
     elsewhere = jobs["elsewhere"]["strategy"]["matrix"]

@@ -58,8 +58,7 @@ def test_only_results_of_this_machine_answer(in_process, tmp_path):
 
 
 def test_what_run_has_just_saved_answers(gpubench):
-    words = "run --ops relu --backends numpy --sizes 1k,4k,16k --quick --max-time 50ms -q"
-    run = words.split()
+    run = "run --ops relu --backends numpy --sizes 1k,4k,16k --quick --max-time 50ms -q".split()
     assert gpubench(*run, "--threads", "1").returncode == 0
     assert gpubench(*run).returncode == 0
     measured, between = (gpubench("advise", "relu", "--size", size, "--json") for size in ("1k", "2k"))

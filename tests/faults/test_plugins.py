@@ -9,6 +9,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.base.errors import BadPlugin
+from gpubench.base.plugins import sections
 from gpubench.kernels.contract import foreign
 from tests.faults.packages import install
 from tests.forking import environment, outside
@@ -98,6 +99,15 @@ def test_an_import_that_does_not_end_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setattr(foreign, "TRIAL_S", 0.5)
     for name in ("hangs", "floods"):
         assert "its import did not end within 0.5 s" in raised(BadPlugin, kernels.load, name).why
+
+
+PANIC = "raise type('Panic', (BaseException,), {})('oh')"
+
+
+@pytest.mark.parametrize(("module", "why"), [("exit(3)", "sys.exit(3)"), (PANIC, "raises Panic: oh")])
+def test_a_section_that_cannot_be_imported_is_named(monkeypatch, tmp_path, module, why):
+    monkeypatch.syspath_prepend(install(tmp_path, "p_odd", module, sections={"odd": "p_odd:odd"}))
+    assert why in raised(BadPlugin, sections.sections, ["odd"]).why
 
 
 def few(tmp_path, *names):

@@ -148,8 +148,7 @@ def main(folder: Path) -> dict[str, object]:
         (victim, worker), (_, frozen), (lost, host), _ = runs.items()
         os.kill(worker, signal.SIGKILL)
         raylet = parent(host)
-        removed = next(node for node in nodes if raylet in pids(node))
-        cluster.remove_node(removed, allow_graceful=False)
+        cluster.remove_node(next(node for node in nodes if raylet in pids(node)), allow_graceful=False)
         asleep = [frozen, parent(frozen)]  # and its raylet
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)

@@ -134,8 +134,7 @@ def test_at_once_each_gpu_works_alone_and_beside_the_other_and_heat_is_told_from
 
 def test_weak_scaling_needs_two_identical_gpus(in_process):
     for devices, number in (("fake:cpu,fake:gpu", "1"), ("fake:cpu", "none")):
-        command = f"run --ops add --sizes 1k --devices {devices} --scaling weak"
-        ran = in_process(*command.split())
+        ran = in_process(*f"run --ops add --sizes 1k --devices {devices} --scaling weak".split())
         assert (ran.returncode, "needs two identical GPUs" in ran.stderr) == (5, True)
         assert f"the devices chosen have {number}" in ran.stderr
 

@@ -252,8 +252,7 @@ def device_of(**calls):
 
 
 def test_a_pass_over_words_has_groups_in_one_dimension_for_each_binding():
-    limits = msgspec.structs.replace(H200, max_binding_bytes=2**20)
-    passes = differing(3 * 2**20, limits).passes
+    passes = differing(3 * 2**20, msgspec.structs.replace(H200, max_binding_bytes=2**20)).passes
     assert [step.grid[1:] for step in passes] == [(1, 1)] * 3
     assert [step.windows["a"] for step in passes] == [(i * 2**20, 2**20) for i in range(3)]
 

@@ -184,8 +184,7 @@ def test_the_default_is_the_first_tile_with_enough_groups(m, n, first):
     (3, 32, None), (3, 64, 2), (3, 128, 4), (3, 256, 4), (1, 1 << 12, 8), (6, 128, 2), (7, 128, None), (4, 256, 2),
 ])  # fmt: skip
 def test_k_is_split_while_groups_are_few_and_tiles_come_out_whole(groups, k, splits):
-    scalar = msgspec.structs.replace(BLOCK, scalar_stores=True)
-    cut = split(64 * groups, 64, k, [scalar, BLOCK], EIGHT)
+    cut = split(64 * groups, 64, k, [msgspec.structs.replace(BLOCK, scalar_stores=True), BLOCK], EIGHT)
     assert [tile.splits for tile in cut] == ([splits] if splits else [])
 
 

@@ -104,8 +104,7 @@ def test_only_the_common_window_counts():
     """The late one has the GPUs' link for itself when the others have ended."""
     early, late = worked(0, 1e-2), worked(1, 1e-2, begin=2.0)
     assert common([early, late]) == Window(2.0, pytest.approx(10.0, abs=0.11))
-    slow_before = worked(0, 2e-2, slower_after=2.0, by=0.5)
-    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), slow_before, late)
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 2e-2, slower_after=2.0, by=0.5), late)
     assert row.early == pytest.approx(1.0)
     assert common([worked(0, 1e-2, seconds=1.0), worked(1, 1e-2, begin=5.0)]) is None
     seconds = worked(0, 0.1, seconds=5.0)  # samples of one second: those across an edge are left out

@@ -133,8 +133,7 @@ def broken():
 def long():
     """Sixty cases, of which 25 are slower, one failed and one is missing."""
     cases = [case(n=2**i + j) for i in range(6, 16) for j in range(6)]
-    slow = {item.id: 1.3 + 0.01 * i for i, item in enumerate(cases[:25])}
-    base, new = pair(slow, sigma=0.002, cases=cases)
+    base, new = pair({item.id: 1.3 + 0.01 * i for i, item in enumerate(cases[:25])}, sigma=0.002, cases=cases)
     return base, replace(new, outcomes=[*new.outcomes[:-2], failed(cases[-2])])
 
 

@@ -68,8 +68,7 @@ def test_sessions_tell_their_mean_from_five_on_and_before_that_beside_the_prior(
     """Student's interval of their logarithms; docs/statistics.md says how much the prior counts."""
     prior, count = stats.USUAL, len(data)
     logs = [[math.log(value) for value in values] for values in data]
-    means = list(map(statistics.fmean, logs))
-    squares, degrees = statistics.pvariance(means) * count, count - 1
+    squares, degrees = statistics.pvariance(list(map(statistics.fmean, logs))) * count, count - 1
     if count < 5:
         blocks = [
             (statistics.pvariance(values) * len(values) + 2 * prior.block**2)
