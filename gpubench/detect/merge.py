@@ -87,23 +87,23 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
     sorts = sort_records(sorted(_physical(list(records)), key=_record_key))
     warnings: list[MachineWarning] = []
     devices: list[MergedDevice] = []
-    known: _Known = defaultdict(set)
+    index: _Index = defaultdict(set)
     instances = []
     placed = [r for r in sorts.gpus if r.bdf or r.uuid]
     for record in sorted(placed, key=_seed_rank):
         if (record.uuid or "").startswith("MIG-"):
             instances.append(record)
         else:
-            _seed(devices, known, record)
+            _seed(devices, index, record)
     for record in sorts.partitions:
-        _enter(known, _attach_partition(devices, record))
+        _enter(index, _attach_partition(devices, record))
     for record in instances:
         parents = [d for d in devices if any(p.uuid == record.uuid for p in d.partitions)]
         if not parents:
-            _seed(devices, known, record)
+            _seed(devices, index, record)
         elif not parents[0].listed_by(record):  # it is how the API lists the parent; its size is the instance's
             parents[0].records.append(replace(record, uuid=None, memory_bytes=None, facts={}))
-            _enter(known, parents[0])
+            _enter(index, parents[0])
     devices.sort(key=_device_rank)
     loose = [r for r in sorts.gpus if not (r.bdf or r.uuid)]
     # The GPU of a chip without a PCI bus may have another uuid in each API.
@@ -163,13 +163,13 @@ def find_gpu(
 
 
 # The devices by uuid and by address. Each record is compared with those alone, as a fleet may have thousands.
-_Known = defaultdict[object, set[MergedDevice]]
+_Index = defaultdict[object, set[MergedDevice]]
 
 
-def _seed(devices: list[MergedDevice], known: _Known, record: DeviceRecord) -> None:
+def _seed(devices: list[MergedDevice], index: _Index, record: DeviceRecord) -> None:
     """Add a record with a uuid or an address to its device, or make a new device of it."""
     own = uuid_key(record.uuid or "")
-    near = sorted({*known[own], *known[record.bdf]}, key=devices.index)
+    near = sorted({*index[own], *index[record.bdf]}, key=devices.index)
     free = [device for device in near if not device.listed_by(record)]
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
         d for d in free
@@ -180,12 +180,12 @@ def _seed(devices: list[MergedDevice], known: _Known, record: DeviceRecord) -> N
         homes = [MergedDevice()]
         devices += homes
     homes[0].records.append(record)
-    _enter(known, homes[0])
+    _enter(index, homes[0])
 
 
-def _enter(known: _Known, device: MergedDevice) -> None:
+def _enter(index: _Index, device: MergedDevice) -> None:
     for key in filter(None, (device.bdf, *device.uuids)):
-        known[key].add(device)
+        index[key].add(device)
 
 
 def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> MergedDevice:
