@@ -267,6 +267,7 @@ def no_kernels(pool, tmp_path):
     return {**os.environ, "GPUBENCH_CACHE_DIR": str(tmp_path)}
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_ahead_once_by_others(no_kernels):
     """On many CPUs processes share them out, and this one finds them in the cache. The second one compiles nothing, imports
     nothing that compiles, and computes the same."""

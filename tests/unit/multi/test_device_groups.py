@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
+from gpubench.backends import contract
 from gpubench.backends.contract import Links
 from gpubench.backends.cupy import links, whole_uuid
 from gpubench.backends.cupy.links import AVERAGE, FLOAT32, SUM, CudaLinks
@@ -263,6 +264,7 @@ def test_an_exchange_comes_before_gradients_are_read():
 def scripted(monkeypatch):
     """Three ranks whose calls are noted in order, and the session of their device group."""
     notes = []
+    monkeypatch.setattr(contract, "UNKNOWN_CACHE_BYTES", 1 << 16)
     links, sessions = HostLinks(3), [backends.load("numpy").open("numpy:0", 1) for _ in range(3)]
     for number, session in enumerate(sessions):
         for name in ("enter", "sync", "flush", "forget", "close", "run"):

@@ -134,6 +134,7 @@ def test_a_page_too_large_leaves_out_the_result_then_long_tables_then_other_back
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_sixteen_machines_stay_below_two_megabytes_and_one_below_one(monkeypatch):
     """The library is in a page once, so that the page of a run tells the size of that of many."""
     assert len(drawn(suite_run, format="html").encode()) < html_page.MAX_BYTES / 2 == 1_000_000
