@@ -40,14 +40,14 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 
 
 MEASURE, TEMPLATES, DETECT = "gpubench.measure", "gpubench.kernels.templates", "gpubench.detect"
-OTHERS = {"psutil", "gpubench.compare.two_runs", "gpubench.fleet.nodes"}
+OTHERS = {"psutil", "gpubench.compare.two_runs", "gpubench.fleet.nodes", "typing_extensions", "html"}
 ABSENT = {
     "--version": {"typer", "msgspec", "psutil", "argparse", "gpubench.base.errors", "gpubench.cli.exit"},
     "--help": {"msgspec", "psutil", "gpubench.result", MEASURE, "tomllib"},
     "ops": {"psutil", "msgspec", "gpubench.result", MEASURE, DETECT, "gpubench.kernels.contract"},
     "schema": {"psutil", MEASURE, DETECT, TEMPLATES},
     **{f"report base.json --format {name}": {*OTHERS, MEASURE, "json", "gpubench.report.plots"} for name in ("markdown", "json")},
-    "detect --sysroot . --format json": {MEASURE}, "merge base.json new.json -o all.json": {"psutil", MEASURE},
+    "detect --sysroot . --format json": {MEASURE}, "merge base.json new.json -o all.json": {"psutil", "typing_extensions", MEASURE},
     "noise base.json": {"psutil"},
     "advise matmul --size 64 --from base.json": {*OTHERS, MEASURE, "gpubench.analysis.policy"},
     **{f"compare base.json new.json --format {name}": {"psutil", MEASURE, TEMPLATES, DETECT} for name in ("plain", "html")},
