@@ -61,7 +61,7 @@ PARTS = {
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
     "compare": (
-        tuple(f"gpubench/compare/{name}.py" for name in ("judge", "pairing", "two_runs")),
+        ("gpubench/compare",),
         ("tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
         REPORTS,
     ),
@@ -164,6 +164,7 @@ PARTS = {
         ("tests/fake/workloads", "tests/unit/report/test_derived.py"),
     ),
     "multi": (("gpubench/multi",), ("tests/unit/multi",), ("tests/fake/multi",)),
+    "energy": (("gpubench/energy",), ("tests/unit/energy",), ("tests/fake/energy", "tests/cli/test_refusals.py")),
     "fleet": (("gpubench/fleet",), ("tests/unit/fleet", "tests/cli/fleet"), ("tests/unit/report/test_decisions.py",)),
     "running": (
         tuple(
@@ -196,6 +197,10 @@ PARTS = {
             "tests/conformance/test_hybrid.py", "tests/functions/test_describe.py", "tests/functions/test_planted.py",
             "tests/fake/workloads/test_assignment_run.py::test_a_check_times_neither_side",
         ),
+    ),
+    "conformance": (
+        ("gpubench/measure/conformance.py",), ("tests/conformance/test_suite_finds.py",),
+        ("tests/conformance/test_built_in_backends.py",),
     ),
     "cli": (
         (
@@ -237,6 +242,37 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "functions/loading.py": (
         ("if not {got.dtype.kind", "< {*'biu'}", "two kinds are never all three"),
     ),
+    "energy/section.py": (
+        ("columns = heads(", "at rest', 3", "any rank beyond the others' goes first"),
+        ("side: Tone = 'gpu' if", "> 1", "no two energies are the same"),
+        ("ROWS = ", "order=136", "any number between its neighbours' will do"),
+        ("return msgspec.structs.replace(", "next_j >= CLOSE", "no energy is that very multiple of another"),
+    ),
+    "energy/windows.py": (
+        ("STEPS, LEAST_S, MOST_S = ", "", "more steps, and longer or shorter windows, give the same mean"),
+        ("IDLE_S = ", "", "a time at rest of any length will do"),
+        ("WARM_UP_S = ", "", "a time to settle of any length will do"),
+        ("AHEAD_S = ", "", "any start that is still to come will do"),
+        ("READ_EVERY_S = ", "", "read more or less often, a counter counts the same"),
+        ("inside = [", "begin_s < reading.t_s", "nothing is read at that very moment"),
+        ("inside = [", "t_s < end_s", "nothing is read at that very moment"),
+        ("return lack('the case broke", "", "the failure of the case takes its place"),
+    ),
+    "measure/passes.py": (
+        ("late = shortest > ", ">=", "no time is that very multiple of another"),
+        ("fitting = sorted(", "cost_s < left_s", "no step takes the very time that is left"),
+        ("if not wishes or wishes[0].cost_s", ">= left_s", "no step takes the very time that is left"),
+    ),
+    "report/charts.py": (
+        ("DASHES = ", "", "any dashes that tell the lines apart will do"),
+        ("OTHER_DASH = ", "", "any dashes that tell the lines apart will do"),
+    ),
+    "base/processes.py": (
+        ("return [*own, *(child for parent in own", "return None", "psutil is asked instead, which says the same"),
+    ),
+    "base/plugins/containment.py": (
+        ("mask = os.umask(", "", "no file is made before the mask is set back"),
+    ),
     "backends/shared/blocks.py": (
         ("self.written[start:", "+= 2", "any write empties a cache"),
     ),
@@ -272,6 +308,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "analysis/contenders.py": (
         ("return any((low <= n <= high", "(low < n <= high", "no size is that very place"),
         ("return any((low <= n <= high", "(low <= n < high", "no size is that very place"),
+        ("key = (key[0], device_id", "key[1]", "a key of its own in its group, as well"),
     ),
     "analysis/advice.py": (
         ("return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),
@@ -289,9 +326,6 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
         ("inside = sorted(", "1e-09 < x", "no size lies at that very distance"),
         ("for i in range(steps + 1)", "steps + 2", "beyond the last size no curve is looked at"),
-    ),
-    "measure/passes.py": (
-        ("late = shortest > ", ">=", "no time is that very multiple of another"),
     ),
     "measure/case_run.py": (
         ("PAUSES_S = ", "", "pauses of any length will do"),
@@ -315,8 +349,24 @@ EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "backends/numpy/__init__.py": (
         ("self.limits = Limits(", "max_binding_bytes=2 * 62", "nothing is bound on a CPU"),
     ),
+    "measure/conformance.py": (
+        *((f"{name} = ", "", "any other size or number of about that will do")
+          for name in ("VECTOR_SIZES", "MATRIX_SIZES", "LARGE_BYTES", "PERIOD", "MOST_FLOPS", "REUSES")),
+        ("LONG_LAUNCH_S = ", "", "a little longer is long enough as well"),
+        ("_UNLIMITED = ", "2 <<", "no device has so much memory"),
+        ("_UNLIMITED = ", "<< 61", "no device has so much memory"),
+        ("seeds: Sequence[int] = ", "", "inputs of any seed will do"),
+        ("self.round_trip(", "self.round_trip(", "any other size or number of about that will do"),
+        ("for count in (1, 257", "", "any other size or number of about that will do"),
+        ("session, host = (self.session, _draw(", "", "any other size or number of about that will do"),
+    ),
+    "backends/numpy/compiled.py": (
+        ("written = path.stat().st_size", "> 1", "a mark has more than a byte"),
+    ),
     "measure/worker_pool.py": (
         ("OPEN_DEADLINE_S = ", "", "a deadline with room on both sides"),
+        ("PEAK_DEADLINE_S = ", "", "a deadline with room on both sides"),
+        ("COMPILES_S = ", "", "any time that no call takes and each compilation does will do"),
     ),
     "measure/recorder.py": (
         ("GIT_LIMIT_S = ", "", "a deadline with room on both sides"),
